@@ -1,0 +1,73 @@
+"""Every way to fail, on one screen.
+
+LeaseholdError
++ ConfigError               a setting, or a pair of settings, cannot work (also a ValueError)
++ InvalidPositionError      neither digits nor a sentinel, or absurdly long (also a ValueError)
++ MalformedRowError         a row of the lease table is not what it claims to be
++ ShardListError            the list of shards is incomplete or contradicts itself; list again
++ LeaseLostError            someone else owns the shard now; stop, nothing to repair
++ CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
++ ServiceError              the other side said no, or said nothing
+  + ThrottledError          too fast; wait and ask again
+  + NotFoundError           the stream, shard, table or index does not exist
+  + UnavailableError        no answer, or one that blames the server; a write may have happened
+  + IteratorExpiredError    a shard iterator lives five minutes; ask for a new one
+
+Losing a race is not an error: the lease table returns it as a value (see `ports.Contended`). A bug of ours
+is an assertion.
+"""
+
+from __future__ import annotations
+
+
+class LeaseholdError(Exception):
+    """The root of everything that this package raises on purpose."""
+
+
+class ConfigError(LeaseholdError, ValueError):
+    """A setting, or a pair of settings, cannot work."""
+
+
+class InvalidPositionError(LeaseholdError, ValueError):
+    """Text that is no place in a shard."""
+
+
+class MalformedRowError(LeaseholdError):
+    """A row of the lease table is not what it claims to be."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(f"row {key!r} of the lease table is unreadable: {problem}")
+        self.key = key
+        self.problem = problem
+
+
+class ShardListError(LeaseholdError):
+    """The list of shards is incomplete or contradicts itself."""
+
+
+class LeaseLostError(LeaseholdError):
+    """Someone else owns the shard now."""
+
+
+class CheckpointRejectedError(LeaseholdError):
+    """The checkpoint would move backwards, or past the end of the shard."""
+
+
+class ServiceError(LeaseholdError):
+    """The other side said no, or said nothing."""
+
+
+class ThrottledError(ServiceError):
+    """Too fast; wait and ask again."""
+
+
+class NotFoundError(ServiceError):
+    """The stream, shard, table or index does not exist."""
+
+
+class UnavailableError(ServiceError):
+    """No answer, or one that blames the server. A write may or may not have happened."""
+
+
+class IteratorExpiredError(ServiceError):
+    """The shard iterator is too old; ask for a new one at the last position."""

@@ -1,0 +1,1 @@
+"""The pytest plugin: the fixture `local_kinesis`, a Kinesis server on loopback for the tests of a program."""
