@@ -4,9 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 UV_PIN := uv==0.13.7
+SERVERS_READY := .servers/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check format lock clean
+.PHONY: help setup setup-servers test check format lock lock-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -20,8 +21,14 @@ $(READY): requirements/dev.lock pyproject.toml
 
 setup: $(READY) ## the virtual environment, with locked versions
 
-test: setup ## every test
-	$(BIN)/python -m pytest
+$(SERVERS_READY): $(READY) requirements/*.lock tests/servers/package-lock.json
+	$(BIN)/python -m tests.servers.install
+	touch $@
+
+setup-servers: $(SERVERS_READY) ## the servers that the tests talk to, in .servers/
+
+test: setup setup-servers ## every test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: setup ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -37,6 +44,12 @@ lock: ## resolve requirements/*.in anew
 	$(BIN)/python -m pip install --quiet $(UV_PIN)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    --no-emit-index-url --all-extras pyproject.toml requirements/dev.in -o requirements/dev.lock
+
+lock-servers: setup ## resolve what the tests' servers are installed from anew
+	for part in java kclpy ministack node; do \
+	    $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+	    --no-emit-index-url $$(test $$part = kclpy && echo --no-deps) requirements/$$part.in -o requirements/$$part.lock || exit; done
+	cd tests/servers && npm install --package-lock-only --omit-lockfile-registry-resolved=true --no-audit --no-fund
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache
