@@ -1,0 +1,400 @@
+"""Rows in DynamoDB: each write of `core.row_writes` becomes one conditional request.
+
+Decides nothing: conditions come with the write. Knows how AWS says "condition failed", "no index yet", "table is being
+created", and that an index may be built while the table is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from leasehold.adapters.aws.blocking import BlockingCalls
+from leasehold.adapters.aws.failures import error_code, translated
+from leasehold.core.row_writes import (
+    Absent,
+    Attribute,
+    Condition,
+    DeleteRow,
+    Equals,
+    Exists,
+    PutRow,
+    Row,
+    RowWrite,
+    UpdateRow,
+    number,
+)
+from leasehold.errors import ConfigError, ServiceError, ThrottledError, UnavailableError
+from leasehold.ports import Applied, Refused, RowStore
+
+OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
+POLL_INTERVAL_S: Final = 0.5
+TABLE_WAIT_S: Final = 600  # as long as the Java KCL waits
+
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_CANCELLED: Final = "TransactionCanceledException"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSettings:
+    """How a table is created. An existing table is used as it is, except that the index is added."""
+
+    with_index: bool = True  # False next to KCL 2.x members, who did not ask for one
+    read_capacity: int | None = None  # both None: on demand
+    write_capacity: int | None = None
+    deletion_protection: bool = False
+    point_in_time_recovery: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.read_capacity is None) != (self.write_capacity is None):
+            raise ConfigError(
+                "provisioned capacity needs both read_capacity and write_capacity; on demand, neither"
+            )
+
+
+class DynamoDbRows(RowStore):
+    """A DynamoDB table, through a boto3 client that the caller made."""
+
+    def __init__(
+        self,
+        client: Any,
+        table: str,
+        *,
+        key_attribute: str = "leaseKey",
+        settings: TableSettings | None = None,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._key_attribute = key_attribute
+        self._settings = settings or TableSettings()
+        self._calls = BlockingCalls("dynamodb")
+
+    # -- the table ---------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Create what is missing; returns when rows can be written. The index may still be filling."""
+        description = await self._describe()
+        if description is None:
+            await self._create_table()
+        description = await self._wait_until_usable()
+        if self._settings.with_index and not _has_index(description):
+            await self._create_index(description)
+
+    async def _describe(self) -> Mapping[str, Any] | None:
+        try:
+            answer = await self._calls.run(self._client.describe_table, TableName=self._table)
+        except ClientError as error:
+            if error_code(error) == "ResourceNotFoundException":
+                return None
+            raise translated(error, f"table {self._table}") from error
+        except BotoCoreError as error:
+            raise translated(error, f"table {self._table}") from error
+        table: Mapping[str, Any] = answer["Table"]
+        return table
+
+    async def _create_table(self) -> None:
+        request = _table_request(self._table, self._key_attribute, self._settings)
+        if await self._unless_someone_does(self._client.create_table, request):
+            await self._wait_until_usable()
+            if self._settings.point_in_time_recovery:
+                await self._ask(
+                    self._client.update_continuous_backups,
+                    {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}},
+                )
+
+    async def _create_index(self, description: Mapping[str, Any]) -> None:
+        """Add the index to a table that was made without it; other members may be doing the same."""
+        await self._unless_someone_does(
+            self._client.update_table,
+            {
+                "TableName": self._table,
+                "AttributeDefinitions": _attribute_definitions(self._key_attribute, with_index=True),
+                "GlobalSecondaryIndexUpdates": [
+                    {"Create": _index(self._key_attribute, _capacity_of(description))}
+                ],
+            },
+        )
+
+    async def _unless_someone_does(self, call: Callable[..., Any], request: Mapping[str, Any]) -> bool:
+        """Ask for a table or index; false if someone else is at it, which serves as well."""
+        try:
+            await self._calls.run(call, **request)
+        except ClientError as error:
+            in_use = error_code(error) == "ResourceInUseException"
+            if in_use or "already exists" in str(error):
+                return False
+            raise translated(error, f"table {self._table}") from error
+        except BotoCoreError as error:
+            raise translated(error, f"table {self._table}") from error
+        return True
+
+    async def _wait_until_usable(self) -> Mapping[str, Any]:
+        async with asyncio.timeout(TABLE_WAIT_S):
+            while True:
+                description = await self._describe()
+                if description is not None and description["TableStatus"] in {"ACTIVE", "UPDATING"}:
+                    return description
+                await asyncio.sleep(POLL_INTERVAL_S)
+
+    # -- rows --------------------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Row | None:
+        """The row as it is now: a consistent read."""
+        answer = await self._ask(self._client.get_item, {"Key": self._key(key), "ConsistentRead": True})
+        row: Row | None = answer.get("Item")
+        return row
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        """Apply one write if its condition holds."""
+        call, request = self._request(write)
+        try:
+            answer = await self._calls.run(call, **request)
+        except ClientError as error:
+            if error_code(error) == _CONDITION_FAILED:
+                return Refused(await self._row_at_refusal(error, write.key))
+            raise translated(error, self._naming(write.key)) from error
+        except BotoCoreError as error:
+            raise translated(error, self._naming(write.key)) from error
+        match write:
+            case PutRow(row=row):
+                return Applied(row)
+            case UpdateRow():
+                return Applied(answer["Attributes"])
+            case DeleteRow():
+                return Applied(None)
+
+    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+        """Apply all writes or none."""
+        if len(writes) == 1:
+            return isinstance(await self.write(writes[0]), Applied)
+        items = [self._transact_item(write) for write in writes]
+        naming = self._naming(", ".join(write.key for write in writes))
+        try:
+            await self._calls.run(self._client.transact_write_items, TransactItems=items)
+        except ClientError as error:
+            if error_code(error) == _CANCELLED:
+                return _cancelled(error, naming)
+            raise translated(error, naming) from error
+        except BotoCoreError as error:
+            raise translated(error, naming) from error
+        return True
+
+    async def scan(self, *, segments: int = 1) -> Sequence[Row]:
+        """Every row, in parallel lanes. Eventually consistent, at half the price."""
+        lanes = await asyncio.gather(*(self._scan_lane(lane, segments) for lane in range(segments)))
+        return tuple(chain.from_iterable(lanes))
+
+    async def _scan_lane(self, lane: int, lanes: int) -> list[Row]:
+        rows: list[Row] = []
+        request: dict[str, Any] = {} if lanes == 1 else {"Segment": lane, "TotalSegments": lanes}
+        while True:
+            page = await self._ask(self._client.scan, request)
+            rows += page["Items"]
+            if "LastEvaluatedKey" not in page:
+                return rows
+            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
+        """Keys through the index; None while there is no index that can be read."""
+        keys: list[str] = []
+        request: dict[str, Any] = {
+            "IndexName": OWNER_INDEX,
+            "KeyConditionExpression": "leaseOwner = :owner",
+            "ExpressionAttributeValues": {":owner": {"S": owner}},
+        }
+        while True:
+            try:
+                page = await self._ask(self._client.query, request)
+            except ServiceError as error:
+                if _says_no_index(error):
+                    return None
+                raise
+            keys += [item[self._key_attribute]["S"] for item in page["Items"]]
+            if "LastEvaluatedKey" not in page:
+                return keys
+            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def close(self) -> None:
+        """End the threads; the client belongs to the caller."""
+        self._calls.close()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    async def _ask(self, call: Callable[..., Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            answer: Mapping[str, Any] = await self._calls.run(call, TableName=self._table, **request)
+        except (ClientError, BotoCoreError) as error:
+            raise translated(error, f"table {self._table}") from error
+        return answer
+
+    def _request(self, write: RowWrite) -> tuple[Callable[..., Any], Mapping[str, Any]]:
+        parts = _expressions(write, self._key_attribute)
+        # Saves a read after a refusal, where the server knows the option.
+        common = {
+            "TableName": self._table,
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+            **{name: part for name, part in parts.items() if part},
+        }
+        match write:
+            case PutRow(row=row):
+                return self._client.put_item, {"Item": row, **common}
+            case UpdateRow(key=key):
+                return self._client.update_item, {"Key": self._key(key), "ReturnValues": "ALL_NEW", **common}
+            case DeleteRow(key=key):
+                return self._client.delete_item, {"Key": self._key(key), **common}
+
+    def _transact_item(self, write: RowWrite) -> Mapping[str, Any]:
+        parts = {name: part for name, part in _expressions(write, self._key_attribute).items() if part}
+        match write:
+            case PutRow(row=row):
+                return {"Put": {"TableName": self._table, "Item": row, **parts}}
+            case UpdateRow(key=key):
+                return {"Update": {"TableName": self._table, "Key": self._key(key), **parts}}
+            case DeleteRow(key=key):
+                return {"Delete": {"TableName": self._table, "Key": self._key(key), **parts}}
+
+    async def _row_at_refusal(self, error: ClientError, key: str) -> Row | None:
+        returned: Row | None = error.response.get("Item")
+        return returned or await self.get(key)
+
+    def _key(self, key: str) -> Row:
+        return {self._key_attribute: {"S": key}}
+
+    def _naming(self, key: str) -> str:
+        return f"row {key} of table {self._table}"
+
+
+def _cancelled(error: ClientError, naming: str) -> bool:
+    """False if a condition failed; anything else that cancels a transaction is trouble, and nothing happened."""
+    reasons = {reason.get("Code", "None") for reason in error.response.get("CancellationReasons", [])}
+    # The 2020 build of DynamoDB Local gives the reasons in the message only.
+    if "ConditionalCheckFailed" in reasons or "ConditionalCheckFailed" in str(error):
+        return False
+    raise ThrottledError(
+        f"{naming}: transaction cancelled ({', '.join(sorted(reasons))}); try again"
+    ) from error
+
+
+def _expressions(write: RowWrite, key_attribute: str) -> dict[str, Any]:
+    """The expression parameters of a write, every attribute name behind an alias."""
+    names = _Aliases("#n")
+    values = _Aliases(":v")
+    match write:
+        case PutRow():
+            condition = f"attribute_not_exists({names.of(key_attribute)})"
+            update = ""
+        case UpdateRow(when=when):
+            condition = " AND ".join(_condition(part, names, values) for part in when)
+            update = _update(write, names, values)
+        case DeleteRow(when=when):
+            held = " AND ".join(_condition(part, names, values) for part in when)
+            # A row that is already gone is as good as deleted.
+            condition = f"attribute_not_exists({names.of(key_attribute)}) OR ({held})"
+            update = ""
+    return {
+        "ConditionExpression": condition,
+        "UpdateExpression": update,
+        "ExpressionAttributeNames": names.taken,
+        "ExpressionAttributeValues": values.taken,
+    }
+
+
+def _condition(condition: Condition, names: _Aliases, values: _Aliases) -> str:
+    match condition:
+        case Equals(name, value):
+            return f"{names.of(name)} = {values.of(value)}"
+        case Absent(name):
+            return f"attribute_not_exists({names.of(name)})"
+        case Exists(name):
+            return f"attribute_exists({names.of(name)})"
+
+
+def _update(write: UpdateRow, names: _Aliases, values: _Aliases) -> str:
+    clauses = {
+        "SET": [f"{names.of(name)} = {values.of(value)}" for name, value in write.set.items()],
+        "REMOVE": [names.of(name) for name in write.remove],
+        "ADD": [f"{names.of(name)} {values.of(number(amount))}" for name, amount in write.add.items()],
+    }
+    return " ".join(f"{verb} {', '.join(parts)}" for verb, parts in clauses.items() if parts)
+
+
+class _Aliases:
+    """Short stand-ins for names or values in an expression, each used once."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.taken: dict[str, Any] = {}
+
+    def of(self, meaning: str | Attribute) -> str:
+        for alias, taken in self.taken.items():
+            if taken == meaning:
+                return alias
+        alias = f"{self._prefix}{len(self.taken)}"
+        self.taken[alias] = meaning
+        return alias
+
+
+def _table_request(table: str, key_attribute: str, settings: TableSettings) -> dict[str, Any]:
+    capacity = _capacity(settings.read_capacity, settings.write_capacity)
+    request: dict[str, Any] = {
+        "TableName": table,
+        "KeySchema": [{"AttributeName": key_attribute, "KeyType": "HASH"}],
+        "AttributeDefinitions": _attribute_definitions(key_attribute, with_index=settings.with_index),
+        "BillingMode": "PROVISIONED" if capacity else "PAY_PER_REQUEST",
+        **capacity,
+    }
+    if settings.with_index:
+        # Inside CreateTable the index is ready as soon as the table is.
+        request["GlobalSecondaryIndexes"] = [_index(key_attribute, capacity)]
+    if settings.deletion_protection:
+        request["DeletionProtectionEnabled"] = True
+    if settings.tags:
+        request["Tags"] = [{"Key": name, "Value": value} for name, value in settings.tags.items()]
+    return request
+
+
+def _attribute_definitions(key_attribute: str, *, with_index: bool) -> list[Mapping[str, str]]:
+    names: Iterable[str] = (key_attribute, "leaseOwner") if with_index else (key_attribute,)
+    return [{"AttributeName": name, "AttributeType": "S"} for name in names]
+
+
+def _index(key_attribute: str, capacity: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The KCL's index of owners, to the letter: only its name is ever checked, but its keys are relied on."""
+    return {
+        "IndexName": OWNER_INDEX,
+        "KeySchema": [
+            {"AttributeName": "leaseOwner", "KeyType": "HASH"},
+            {"AttributeName": key_attribute, "KeyType": "RANGE"},
+        ],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+        **capacity,
+    }
+
+
+def _capacity(read: int | None, write: int | None) -> dict[str, Any]:
+    if not read or not write:
+        return {}
+    return {"ProvisionedThroughput": {"ReadCapacityUnits": read, "WriteCapacityUnits": write}}
+
+
+def _capacity_of(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What an index added later must be given: the table's own capacity, or nothing on demand."""
+    provisioned = description.get("ProvisionedThroughput", {})
+    return _capacity(provisioned.get("ReadCapacityUnits"), provisioned.get("WriteCapacityUnits"))
+
+
+def _has_index(description: Mapping[str, Any]) -> bool:
+    indexes = description.get("GlobalSecondaryIndexes", [])
+    return any(index["IndexName"] == OWNER_INDEX for index in indexes)
+
+
+def _says_no_index(error: ServiceError) -> bool:
+    """AWS: "The table does not have the specified index", "Cannot read from backfilling global secondary index"."""
+    message = str(error)
+    return not isinstance(error, ThrottledError | UnavailableError) and "index" in message.lower()

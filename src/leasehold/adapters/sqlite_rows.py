@@ -1,0 +1,203 @@
+"""Rows in a SQLite file: leases for one machine, shared by its processes. A fleet of several machines needs DynamoDB.
+
+Each row is kept as one JSON text in DynamoDB's shape, so unknown attributes survive here as they do there. A write
+reads, judges and replaces the row inside one `BEGIN IMMEDIATE` transaction: SQLite admits a single writer, so
+exactly one of several racing processes finds its condition true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from leasehold.core.row_writes import Row, RowWrite, may_apply, next_row
+from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, UnavailableError
+from leasehold.ports import Applied, Refused, RowStore
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS: Final = 30_000
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS rows (row_key TEXT PRIMARY KEY, row_owner TEXT, row_json TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS rows_by_owner ON rows (row_owner) WHERE row_owner IS NOT NULL;
+"""
+
+
+class SqliteRows(RowStore):
+    """A table in a file. One thread of its own does all the work, so callers never block the event loop."""
+
+    def __init__(self, path: str | Path) -> None:
+        if str(path).startswith((":memory:", "file:")):
+            raise ConfigError(f"SQLite leases at {path}: give the path of a file that all processes can open")
+        self._path = Path(path)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="leasehold-sqlite")
+        self._connection: sqlite3.Connection | None = None
+
+    async def prepare(self) -> None:
+        """Create the file and the table where they are missing."""
+        await self._run(lambda: self._open().executescript(_SCHEMA))
+
+    async def get(self, key: str) -> Row | None:
+        """The row as it is now."""
+        return await self._run(lambda: _read(self._open(), key))
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        """Apply one write if its condition holds."""
+        return await self._run(lambda: self._write(write))
+
+    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+        """Apply all writes or none."""
+        return await self._run(lambda: self._write_together(writes))
+
+    async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
+        """Every row; a local file gains nothing from parallel lanes."""
+        return await self._run(self._scan)
+
+    async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
+        """Keys by owner; this index is never behind."""
+        return await self._run(lambda: self._keys_owned_by(owner))
+
+    async def close(self) -> None:
+        """Close the file and end the thread."""
+        await self._run(self._close)
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._translated, work)
+
+    def _translated(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                raise NotFoundError(f"{self._path} holds no lease table yet: call prepare() first") from error
+            raise UnavailableError(f"SQLite leases at {self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(
+                f"{self._path} is not a lease table of ours ({error}): name another file or move this one away"
+            ) from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            # Autocommit: transactions are opened explicitly where they begin.
+            connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            # A pin that vanishes in a power cut would let a batch be cut anew: sync every commit.
+            connection.execute("PRAGMA synchronous = FULL")
+            self._connection = connection
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _write(self, write: RowWrite) -> Applied | Refused:
+        with _transaction(self._open()) as connection:
+            before = _read(connection, write.key)
+            if not may_apply(write, before):
+                return Refused(before)
+            return Applied(_put(connection, write, before))
+
+    def _write_together(self, writes: Sequence[RowWrite]) -> bool:
+        with _transaction(self._open()) as connection:
+            before = [_read(connection, write.key) for write in writes]
+            if not all(map(may_apply, writes, before)):
+                return False
+            for write, row in zip(writes, before, strict=True):
+                _put(connection, write, row)
+            return True
+
+    def _scan(self) -> Sequence[Row]:
+        found = self._open().execute("SELECT row_key, row_json FROM rows ORDER BY row_key").fetchall()
+        return tuple(_row_or_stub(key, text) for key, text in found)
+
+    def _keys_owned_by(self, owner: str) -> Sequence[str]:
+        found = self._open().execute(
+            "SELECT row_key FROM rows WHERE row_owner = ? ORDER BY row_key", (owner,)
+        )
+        return [key for (key,) in found]
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _read(connection: sqlite3.Connection, key: str) -> Row | None:
+    found = connection.execute("SELECT row_json FROM rows WHERE row_key = ?", (key,)).fetchone()
+    return None if found is None else _row_from_json(key, found[0])
+
+
+def _put(connection: sqlite3.Connection, write: RowWrite, before: Row | None) -> Row | None:
+    after = next_row(write, before)
+    if after is None:
+        connection.execute("DELETE FROM rows WHERE row_key = ?", (write.key,))
+    else:
+        owner = after.get("leaseOwner", {}).get("S")
+        connection.execute("REPLACE INTO rows VALUES (?, ?, ?)", (write.key, owner, _row_to_json(after)))
+    return after
+
+
+def _row_to_json(row: Row) -> str:
+    """DynamoDB's own JSON form, in which bytes are base64."""
+    return json.dumps(row, default=_bytes_to_text, ensure_ascii=False, sort_keys=True)
+
+
+def _bytes_to_text(value: Any) -> str:
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    raise TypeError(f"{type(value).__name__} is not an attribute value")
+
+
+def _row_from_json(key: str, text: str) -> Row:
+    """The inverse; whatever else stands in the file is an error that names the row."""
+    try:
+        row = json.loads(text)
+        return {name: _attribute(value) for name, value in row.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
+
+
+def _row_or_stub(key: str, text: str) -> Row:
+    """A row that cannot be read keeps its key and nothing else: readers will report it, and see all the others."""
+    try:
+        return _row_from_json(key, text)
+    except MalformedRowError:
+        return {"leaseKey": {"S": key}}
+
+
+def _attribute(value: dict[str, Any]) -> dict[str, Any]:
+    ((kind, content),) = value.items()
+    match kind:
+        case "S" | "N" if not isinstance(content, str):
+            raise TypeError(f"{kind} holds {type(content).__name__}")
+        case "SS" | "NS" if not isinstance(content, list) or not all(
+            isinstance(item, str) for item in content
+        ):
+            raise TypeError(f"{kind} holds something other than texts")
+        case "B":
+            return {"B": base64.b64decode(content, validate=True)}
+        case "BS":
+            return {"BS": [base64.b64decode(item, validate=True) for item in content]}
+        case "M":
+            return {"M": {name: _attribute(item) for name, item in content.items()}}
+        case "L":
+            return {"L": [_attribute(item) for item in content]}
+        case _:
+            return {kind: content}
