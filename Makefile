@@ -4,7 +4,6 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 UV_PIN := uv==0.13.7
-SERVERS_READY := .servers/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-servers test check format lock lock-servers clean
@@ -21,11 +20,8 @@ $(READY): requirements/dev.lock pyproject.toml
 
 setup: $(READY) ## the virtual environment, with locked versions
 
-$(SERVERS_READY): $(READY) requirements/*.lock tests/servers/package-lock.json
+setup-servers: setup ## the servers that the tests talk to, in .servers/
 	$(BIN)/python -m tests.servers.install
-	touch $@
-
-setup-servers: $(SERVERS_READY) ## the servers that the tests talk to, in .servers/
 
 test: setup setup-servers ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
