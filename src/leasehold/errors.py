@@ -3,6 +3,9 @@
 LeaseholdError
 + ConfigError               a setting, or a pair of settings, cannot work (also a ValueError)
 + InvalidPositionError      neither digits nor a sentinel, or absurdly long (also a ValueError)
++ InvalidRangeError         no set of ranges, or a range that ends before it begins (also a ValueError)
++ InvalidRecordError        a record that Kinesis would refuse: too large, or a bad key (also a ValueError)
++ MalformedAggregateError   a KPL aggregate that cannot be taken apart, or only at an absurd price
 + MalformedRowError         a row of the lease table is not what it claims to be
 + ShardListError            the list of shards is incomplete or contradicts itself; list again
 + LeaseLostError            someone else owns the shard now; stop, nothing to repair
@@ -30,6 +33,23 @@ class ConfigError(LeaseholdError, ValueError):
 
 class InvalidPositionError(LeaseholdError, ValueError):
     """Text that is no place in a shard."""
+
+
+class InvalidRangeError(LeaseholdError, ValueError):
+    """Text or values that are no set of ranges of positions."""
+
+
+class InvalidRecordError(LeaseholdError, ValueError):
+    """A record that Kinesis would refuse."""
+
+
+class MalformedAggregateError(LeaseholdError):
+    """A KPL aggregate that cannot be taken apart, or only at an absurd price."""
+
+    def __init__(self, sequence_number: str, problem: str) -> None:
+        super().__init__(f"Kinesis record {sequence_number} is an unreadable KPL aggregate: {problem}")
+        self.sequence_number = sequence_number
+        self.problem = problem
 
 
 class MalformedRowError(LeaseholdError):
