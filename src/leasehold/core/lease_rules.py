@@ -82,13 +82,7 @@ def hold(lease: Lease, by: WorkerId, holding: HoldingId) -> UpdateRow:
 
 def renew(lease: Lease, throughput_kbps: Decimal | None = None) -> UpdateRow:
     """The heartbeat. Fails when a handoff has begun, so that the owner learns of it (see `after_failed_renewal`)."""
-    return UpdateRow(
-        key=lease.key,
-        when=(_counter(lease), *_fence(lease)),
-        set={COUNTER: number(lease.counter + 1)}
-        | ({} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)}),
-        proof=_own_proof(lease),
-    )
+    return _own_write(lease, {} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)})
 
 
 def checkpoint(lease: Lease, at: Position) -> UpdateRow:
@@ -98,19 +92,13 @@ def checkpoint(lease: Lease, at: Position) -> UpdateRow:
             f"lease {lease.key}: the end of a shard is written by `finish`, children first"
         )
     _refuse_going_back(lease, at)
-    return _checkpoint(lease, at)
+    return _own_write(lease, _done_up_to(at), remove=NO_PIN)
 
 
 def prepare(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
     """The first half of a two-phase checkpoint: where the coming effect will end. Replaces an earlier one."""
     _refuse_going_back(lease, end)
-    return UpdateRow(
-        key=lease.key,
-        when=(_counter(lease), *_fence(lease)),
-        set={**_pinned(Pin(end, state)), COUNTER: number(lease.counter + 1)},
-        remove=() if state is not None else (PENDING_STATE,),
-        proof=_own_proof(lease),
-    )
+    return _own_write(lease, _pinned(Pin(end, state)), remove=_no_state(state))
 
 
 def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
@@ -127,14 +115,14 @@ def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
         raise CheckpointRejectedError(
             f"lease {lease.key}: a batch from {start} cannot end at {end}, before it"
         )
-    promoted = {} if lease.pin is None else {**_at(start), OWNER_SWITCHES: number(0)}
+    promoted = {} if lease.pin is None else _done_up_to(start)
     return UpdateRow(
         key=lease.key,
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
         set={**promoted, **_pinned(Pin(end, state))},
-        remove=() if state is not None else (PENDING_STATE,),
+        remove=_no_state(state),
         add={COUNTER: 1},
-        proof=(*_fence(lease), *_is_at(start), *_is_pinned(Pin(end, state)), _has_state(state)),
+        proof=(*_fence(lease), *_is_at(start), *_is_pinned(Pin(end)), _has_state(state)),
     )
 
 
@@ -144,7 +132,7 @@ def promote(lease: Lease) -> UpdateRow:
     return UpdateRow(
         key=lease.key,
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
-        set={**_at(lease.pin.end), OWNER_SWITCHES: number(0)},
+        set=_done_up_to(lease.pin.end),
         remove=NO_PIN,
         add={COUNTER: 1},
         proof=(*_fence(lease), *_is_at(lease.pin.end), Absent(PENDING)),
@@ -155,16 +143,8 @@ def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
     """The shard is read to its end. Goes with the creation of its children's leases in one transaction."""
     if lease.checkpoint.is_shard_end:
         raise CheckpointRejectedError(f"lease {lease.key} has already ended")
-    write = _checkpoint(lease, SHARD_END)
-    if not children:
-        return write
-    return UpdateRow(
-        key=write.key,
-        when=write.when,
-        set={**write.set, CHILDREN: text_set(children)},
-        remove=write.remove,
-        proof=write.proof,
-    )
+    family = {CHILDREN: text_set(children)} if children else {}
+    return _own_write(lease, {**_done_up_to(SHARD_END), **family}, remove=NO_PIN)
 
 
 def assign(lease: Lease, to: WorkerId) -> UpdateRow:
@@ -281,13 +261,16 @@ def _begun(lease: Lease, holding: HoldingId) -> Mapping[str, Attribute]:
     }
 
 
-def _checkpoint(lease: Lease, at: Position) -> UpdateRow:
+def _own_write(lease: Lease, changes: Mapping[str, Attribute], *, remove: tuple[str, ...] = ()) -> UpdateRow:
+    """A write of the lease's holder that knows the counter. It moves the counter, so it is a heartbeat as well."""
+    changed = {COUNTER: number(lease.counter + 1), **changes}
     return UpdateRow(
         key=lease.key,
         when=(_counter(lease), *_fence(lease)),
-        set={**_at(at), OWNER_SWITCHES: number(0), COUNTER: number(lease.counter + 1)},
-        remove=NO_PIN,
-        proof=_own_proof(lease),
+        set=changed,
+        remove=remove,
+        # Not the fence: a handoff may have been requested since, and it leaves all of this as it is.
+        proof=(*_holding(lease), *_are(changed), *(Absent(name) for name in remove)),
     )
 
 
@@ -310,14 +293,6 @@ def _fence(lease: Lease) -> tuple[Condition, ...]:
 def _holding(lease: Lease) -> tuple[Condition, ...]:
     assert lease.holding is not None, "a lease is served only after `take` or `hold`"
     return (Equals(HOLDING, text(lease.holding)),)
-
-
-def _own_proof(lease: Lease) -> tuple[Condition, ...]:
-    """A write of ours landed if the counter is one further in our own holding: nobody else moves it there.
-
-    A handoff may have been requested since. It leaves counter and holding alone, so they are all that is asked for.
-    """
-    return (_counter_after(lease), *_holding(lease))
 
 
 def _counter(lease: Lease) -> Condition:
@@ -351,6 +326,10 @@ def _at(position: Position) -> Mapping[str, Attribute]:
     }
 
 
+def _done_up_to(position: Position) -> Mapping[str, Attribute]:
+    return {**_at(position), OWNER_SWITCHES: number(0)}
+
+
 def _is_at(position: Position) -> tuple[Condition, ...]:
     return _are(_at(position))
 
@@ -364,6 +343,11 @@ def _is_pinned(batch: Pin | None) -> tuple[Condition, ...]:
     if batch is None:
         return (Absent(PENDING),)
     return _are(_pinned(Pin(batch.end)))
+
+
+def _no_state(state: bytes | None) -> tuple[str, ...]:
+    """What a pin without a state removes: the state of the pin before it."""
+    return () if state is not None else (PENDING_STATE,)
 
 
 def _has_state(state: bytes | None) -> Condition:

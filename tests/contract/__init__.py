@@ -1,0 +1,1 @@
+"""One suite a port, run against memory and the real servers alike, so that the fakes stay honest."""

@@ -1,0 +1,57 @@
+"""The stores that every lease test runs on, and how to reach the same table from a second process."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.core.row_writes import PutRow, Row
+from leasehold.ports import RowStore
+from tests.servers import Server
+
+SERVERS = ("dynamodb_local", "ministack")
+SHARED = ("sqlite", *SERVERS)  # what several processes can open at once
+ALL = ("memory", *SHARED)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is: enough to open it again, in this process or in another."""
+
+    kind: str
+    url: str
+    table: str
+
+    def open(self, settings: TableSettings | None = None) -> RowStore:
+        """The store at this place."""
+        match self.kind:
+            case "memory":
+                return MemoryRows()
+            case "sqlite":
+                return SqliteRows(self.table)
+            case _:
+                client: Any = Server(self.kind, self.url, Path()).client("dynamodb")
+                return DynamoDbRows(client, self.table, settings=settings)
+
+
+def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> Place:
+    """A fresh table of this kind."""
+    if kind in SERVERS:
+        server: Server = request.getfixturevalue(kind)
+        return Place(kind, server.url, f"leases-{uuid.uuid4().hex}")
+    return Place(kind, "", str(folder / "leases.sqlite"))
+
+
+async def filled(open_store: Callable[[], RowStore], rows: Sequence[Row]) -> RowStore:
+    """A prepared store that holds these rows."""
+    store = open_store()
+    await store.prepare()
+    for row in rows:
+        await store.write(PutRow(row["leaseKey"]["S"], row))
+    return store
