@@ -1,0 +1,51 @@
+"""Runs children/*.json: what happens when a shard has been read to its end.
+
+`given`: the shard that `ended` and where its lease stood, the `children` that its last answer named, the
+shards that are `leased`, and the `draw`. `expect`: the leases to `create` and the children to `note` on the
+finished lease; or the parent to `wait_for`, and whether to `give_up` the lease; or the error.
+"""
+
+from typing import Any
+
+import pytest
+
+from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
+from leasehold.core.model import ChildShard
+from leasehold.errors import ShardListError
+from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.stream_files import keys, lease, new_leases, shard_id, shard_ids
+
+
+@scenarios("children")
+def test_children(scenario: Scenario) -> None:
+    """The end of a shard creates the leases that the file says, or waits, or is refused."""
+    given = only(
+        scenario.given, required=["ended", "at", "children", "leased", "draw"], optional=["identifier"]
+    )
+    identifier, children = given.get("identifier"), [child(each) for each in given["children"]]
+    ended = lease(given["ended"], given["at"], identifier)
+    leased = {lease(number, "1", identifier).key for number in given["leased"]}
+    if "error" in scenario.expect:
+        with pytest.raises(ShardListError, match=only(scenario.expect, required=["error"])["error"]):
+            plan_children(ended, children, leased, draw=given["draw"])
+    else:
+        expected = answer(scenario.expect, children, identifier)
+        assert plan_children(ended, children, leased, draw=given["draw"]) == expected
+
+
+def child(given: Any) -> ChildShard:
+    only(given, required=["id", "parents", "keys"])
+    return ChildShard(shard_id(given["id"]), shard_ids(given["parents"]), keys(given["keys"]))
+
+
+def answer(
+    expect: dict[str, Any], children: list[ChildShard], identifier: str | None
+) -> CreateChildren | WaitForOtherParent:
+    if "wait_for" in expect:
+        only(expect, required=["wait_for", "give_up"])
+        return WaitForOtherParent(shard_id(expect["wait_for"]), expect["give_up"])
+    only(expect, required=["create", "note"])
+    return CreateChildren(
+        new_leases(expect["create"], {each.id: each for each in children}, identifier),
+        frozenset(shard_ids(expect["note"])),
+    )
