@@ -1,0 +1,335 @@
+"""Takes KPL aggregates apart: what an aggregate holds, what of it belongs to this shard, and what to do with one
+that is forged or broken. Knows nothing of streams, and neither logs nor counts: the result says what happened, and
+the caller tells.
+
+The rules are the Java KCL's, so that members of one fleet agree on positions: user records are numbered 0, 1, 2, ...
+by place within their Kinesis record. Four rules differ (tests/scenarios/aggregation shows each, and why):
+
+* A key index outside its table, or an explicit hash key that is no number below 2^128. Java keeps what came before
+  it and loses the rest, or drops everything. Here the whole Kinesis record is delivered raw.
+* More user records, or more bytes when expanded, than the settings allow: delivered raw. Java has no limit.
+* User records of another shard: Java's rule is the default (all user records of that Kinesis record are dropped),
+  but the result says how many, and the settings can drop only those outside, or none.
+* Malformed tags are ignored together with sound ones; Java would deliver such a Kinesis record raw.
+
+A raw record that stands for n user records is numbered n-1, like the last of them (higher only where counting them
+would be the attack). So a checkpoint at it covers them all, and it lies beyond a checkpoint that a member with other
+rules or limits set among them: what is left of them is read twice rather than lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from itertools import dropwhile
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from leasehold.core.kpl_message import (
+    FRAME_BYTES,
+    INDEX_ABSENT,
+    MAGIC,
+    AggregatedRecord,
+    count_entries,
+    unframed,
+)
+from leasehold.core.model import HASH_KEY_MAX, WHOLE_HASH_RANGE, HashRange
+from leasehold.core.position import Position
+from leasehold.core.record import Record, UserRecord, hash_key_of
+from leasehold.errors import ConfigError, MalformedAggregateError
+
+_HASH_KEY_DIGITS_MAX: Final = len(str(HASH_KEY_MAX))
+
+# What one user record costs in memory beside its data and key, rounded up: the tuple, the headers of two objects.
+_USER_RECORD_BYTES: Final = 200
+# Parsing takes up to 40 bytes a byte before the first Python object exists (10 MiB of empty records: 400 MB).
+_PARSED_BYTES_PER_BYTE: Final = 40
+_ENTRY_BYTES_MIN: Final = 2
+
+_IF_TRUSTED: Final = "raise that limit if you trust the producer"
+
+
+class OutOfRange(Enum):
+    """What to do with user records whose hash key belongs to another shard.
+
+    They are there because a shard was split or merged between batching and arrival. The KPL notices and sends
+    again: old versions the whole aggregate, recent ones only the strays. Hence the first choice loses records of
+    recent KPLs, the second repeats records of old ones, the third repeats the strays of both.
+    """
+
+    DROP_AGGREGATE = "drop-aggregate"
+    DROP_RECORD = "drop-record"
+    KEEP = "keep"
+
+
+class Unreadable(Enum):
+    """What to do with an aggregate that is sound on the outside and cannot, or may not, be taken apart."""
+
+    DELIVER_RAW = "deliver-raw"
+    FAIL = "fail"
+
+
+class Outcome(Enum):
+    """What became of one Kinesis record. All that begin with RAW deliver it as it is, in one piece."""
+
+    PLAIN = "plain"
+    AGGREGATED = "aggregated"
+    OUT_OF_RANGE = "out-of-range"
+    RAW_BAD_CHECKSUM = "raw-bad-checksum"
+    RAW_MALFORMED = "raw-malformed"
+    RAW_BAD_KEY = "raw-bad-key"
+    RAW_TOO_MANY = "raw-too-many"
+    RAW_TOO_LARGE = "raw-too-large"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeaggregationSettings:
+    """How aggregates are taken apart. No aggregate that the KPL can make exceeds the default limits.
+
+    1 MiB, the largest that the KPL makes, holds at most 174,758 user records; with keys of 256 characters they
+    expand to 80 MB. Kinesis itself carries up to 10 MiB, and anyone who may put may forge.
+    """
+
+    out_of_range: OutOfRange = OutOfRange.DROP_AGGREGATE
+    unreadable: Unreadable = Unreadable.DELIVER_RAW
+    user_records_max: int = 200_000
+    expanded_bytes_max: int = 128 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.user_records_max < 1 or self.expanded_bytes_max < 1:
+            raise ConfigError(
+                f"user_records_max={self.user_records_max}, expanded_bytes_max={self.expanded_bytes_max}: both "
+                "limits must be at least 1"
+            )
+
+
+DEFAULT_DEAGGREGATION: Final = DeaggregationSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Deaggregated:
+    """The user records of one Kinesis record, and what became of it.
+
+    `dropped` counts user records of other shards that were left out; nothing is ever left out for another reason.
+    """
+
+    records: tuple[UserRecord, ...]
+    outcome: Outcome
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A Kinesis record that did not go through smoothly: worth a count and a warning."""
+
+    sequence_number: str
+    outcome: Outcome
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeaggregatedBatch:
+    """The user records of many Kinesis records, in order, and what was remarkable on the way."""
+
+    records: tuple[UserRecord, ...]
+    incidents: tuple[Incident, ...] = ()
+
+
+def deaggregate_all(
+    records: Iterable[Record],
+    shard: HashRange | None = None,
+    settings: DeaggregationSettings = DEFAULT_DEAGGREGATION,
+) -> DeaggregatedBatch:
+    """The user records of all `records`, in order; see `deaggregate`."""
+    users: list[UserRecord] = []
+    incidents: list[Incident] = []
+    for record in records:
+        # Most streams carry no aggregates, so the common case pays for this test and a new tuple, no more.
+        if not record.data.startswith(MAGIC):
+            users.append(record.as_user_record())
+            continue
+        result = deaggregate(record, shard, settings)
+        users += result.records
+        if result.outcome not in _SMOOTH:
+            incidents.append(Incident(record.sequence_number, result.outcome, result.dropped))
+    return DeaggregatedBatch(tuple(users), tuple(incidents))
+
+
+_SMOOTH: Final = {Outcome.PLAIN, Outcome.AGGREGATED}
+
+
+def deaggregate(
+    record: Record,
+    shard: HashRange | None = None,
+    settings: DeaggregationSettings = DEFAULT_DEAGGREGATION,
+) -> Deaggregated:
+    """The user records within `record`, or `record` itself if it is no aggregate. Raises for no payload at all,
+    unless the settings ask for it.
+
+    `shard` is the hash range of the shard that was read, never a child's; without it nothing is out of range.
+    """
+    data = record.data
+    # At most a digest after the magic: too short to be an aggregate, so its bytes begin like one by chance.
+    if not data.startswith(MAGIC) or len(data) <= FRAME_BYTES:
+        return Deaggregated((record.as_user_record(),), Outcome.PLAIN)
+    payload = unframed(data)
+    if payload is None:
+        return Deaggregated((record.as_user_record(),), Outcome.RAW_BAD_CHECKSUM)
+    try:
+        users = _user_records(record, payload, settings)
+    except DecodeError:
+        return Deaggregated((record.as_user_record(),), Outcome.RAW_MALFORMED)
+    except _CannotSplitError as error:
+        if settings.unreadable is Unreadable.FAIL:
+            raise MalformedAggregateError(record.sequence_number, error.problem) from None
+        return Deaggregated((_standing_for(error.count, record),), error.outcome)
+    return _within(shard, users, settings.out_of_range)
+
+
+def records_after(records: Iterable[UserRecord], checkpoint: Position) -> tuple[UserRecord, ...]:
+    """What remains of one shard's records when everything up to `checkpoint` is done.
+
+    Reading resumes *at* the checkpoint's Kinesis record, because the checkpoint may lie within an aggregate. The
+    records must be in shard order: only the first ones are looked at. Out of order, some would come twice.
+    """
+    return tuple(dropwhile(lambda record: record.position <= checkpoint, records))
+
+
+def _standing_for(count: int, record: Record) -> UserRecord:
+    return record.as_user_record()._replace(sub_sequence_number=count - 1)
+
+
+class _CannotSplitError(Exception):
+    """The aggregate holds `count` user records, and must stay in one piece."""
+
+    def __init__(self, outcome: Outcome, count: int, problem: str) -> None:
+        super().__init__(problem)
+        self.outcome = outcome
+        self.count = count
+        self.problem = problem
+
+
+def _user_records(record: Record, payload: bytes, settings: DeaggregationSettings) -> list[UserRecord]:
+    _check_before_parsing(payload, settings)
+    message = AggregatedRecord()
+    message.ParseFromString(payload)
+    if (
+        not message.IsInitialized()
+    ):  # the runtime accepts a message without its required fields; Java does not
+        raise DecodeError
+    if not message.records:
+        return []
+    _check_counts(message, settings)
+    table = list(message.partition_key_table)
+    try:
+        _check_expansion(message, table, len(payload), settings)
+        return _build(record, message, table)
+    except LookupError:
+        raise _CannotSplitError(
+            Outcome.RAW_BAD_KEY,
+            len(message.records),
+            "a user record refers to a partition key or an explicit hash key that is not in the aggregate's table, "
+            "or to an explicit hash key that is no number from 0 to 2^128-1; its producer is at fault",
+        ) from None
+
+
+def _check_before_parsing(payload: bytes, settings: DeaggregationSettings) -> None:
+    if len(payload) * _PARSED_BYTES_PER_BYTE <= settings.expanded_bytes_max:
+        return
+    entries_max = 3 * settings.user_records_max  # the user records and two tables
+    if count_entries(payload, stop_after=entries_max) > entries_max:
+        raise _CannotSplitError(
+            Outcome.RAW_TOO_MANY,
+            len(payload) // _ENTRY_BYTES_MIN,  # no fewer than there are; to count them all is the trap
+            f"it holds more than {entries_max} user records and keys, three times "
+            f"user_records_max={settings.user_records_max}; {_IF_TRUSTED}",
+        )
+
+
+def _check_counts(message: Any, settings: DeaggregationSettings) -> None:
+    records = len(message.records)
+    keys = max(len(message.partition_key_table), len(message.explicit_hash_key_table))
+    if max(records, keys) > settings.user_records_max:
+        raise _CannotSplitError(
+            Outcome.RAW_TOO_MANY,
+            records,
+            f"it holds {records} user records and up to {keys} keys a table, more than "
+            f"user_records_max={settings.user_records_max}; {_IF_TRUSTED}",
+        )
+
+
+def _check_expansion(
+    message: Any, table: Sequence[bytes], payload_bytes: int, settings: DeaggregationSettings
+) -> None:
+    """Every user record repeats its partition key, so one long key and many short records make gigabytes."""
+    count = len(message.records)
+    expanded = payload_bytes + count * _USER_RECORD_BYTES
+    if expanded + count * max(map(len, table), default=0) <= settings.expanded_bytes_max:
+        return  # even if all used the longest key; adding up the true lengths takes a pass over the records
+    expanded += sum(len(table[inner.partition_key_index]) for inner in message.records)
+    if expanded > settings.expanded_bytes_max:
+        raise _CannotSplitError(
+            Outcome.RAW_TOO_LARGE,
+            count,
+            f"its {count} user records expand to {expanded} bytes, more than "
+            f"expanded_bytes_max={settings.expanded_bytes_max}; {_IF_TRUSTED}",
+        )
+
+
+def _build(record: Record, message: Any, table: Sequence[bytes]) -> list[UserRecord]:
+    # Java replaces what is not UTF-8, too, before it hashes the key.
+    partition_keys = [key.decode("utf-8", "replace") for key in table]
+    hash_keys = _hash_keys(message.explicit_hash_key_table)
+    _, _, sequence_number, arrival_ms, encryption_type = record
+    # The hot loop, 0.6 us a user record. Calling `UserRecord(...)` would add a sixth; see `record`.
+    new = tuple.__new__
+    users: list[UserRecord] = []
+    for sub_sequence_number, inner in enumerate(message.records):
+        index = inner.explicit_hash_key_index
+        fields = (
+            inner.data,
+            partition_keys[inner.partition_key_index],
+            sequence_number,
+            arrival_ms,
+            encryption_type,
+            sub_sequence_number,
+            None if index == INDEX_ABSENT else hash_keys[index],
+            True,
+        )
+        users.append(new(UserRecord, fields))
+    return users
+
+
+def _hash_keys(table: Iterable[bytes]) -> dict[int, int]:
+    """Index -> explicit hash key. What is no hash key is left out: it matters only if a user record refers to it."""
+    # bytes.isdigit knows ASCII digits only. The length is looked at first: int() takes quadratic time.
+    numbers = {
+        index: int(text)
+        for index, text in enumerate(table)
+        if len(text) <= _HASH_KEY_DIGITS_MAX and text.isdigit()
+    }
+    return {index: number for index, number in numbers.items() if number <= HASH_KEY_MAX}
+
+
+def _within(shard: HashRange | None, users: list[UserRecord], policy: OutOfRange) -> Deaggregated:
+    if shard is None or shard == WHOLE_HASH_RANGE or policy is OutOfRange.KEEP:
+        return Deaggregated(tuple(users), Outcome.AGGREGATED)
+
+    @cache
+    def belongs(partition_key: str) -> bool:
+        return hash_key_of(partition_key) in shard
+
+    inside = [
+        user
+        for user in users
+        if (
+            belongs(user.partition_key) if user.explicit_hash_key is None else user.explicit_hash_key in shard
+        )
+    ]
+    if len(inside) == len(users):
+        return Deaggregated(tuple(users), Outcome.AGGREGATED)
+    kept = () if policy is OutOfRange.DROP_AGGREGATE else tuple(inside)
+    return Deaggregated(kept, Outcome.OUT_OF_RANGE, dropped=len(users) - len(kept))

@@ -1,0 +1,131 @@
+"""Runs aggregation/*.json: what becomes of one Kinesis record.
+
+`given.data` is the record's data in hex. Or `given.message` lists the parts of an aggregate, to which the runner adds
+magic and checksum (or `given.checksum`): `{"partition_key": text}` and `{"hash_key": text}` are entries of the tables,
+`{"record": {"key": index, "hash_key": index, "data": text}}` is a user record of which any field may be left out, and
+`{"hex": bytes}` is anything else; `times` repeats a part. The encoder is written out here, so that it does not share a
+mistake with the library. `given.shard`: the hash range of the shard; `given.settings`: settings other than the default.
+
+`expect.records`: the user records as [sub-sequence number, partition key, explicit hash key, data]; or `expect.count`,
+if there are too many to write down; or `expect.raw`: the record is delivered as it came, with this sub-sequence number;
+or `expect.fails`: words of the error. `expect.resume_after`: sub-sequence numbers of a checkpoint at this record, and how
+many of its records are then still to come.
+"""
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from leasehold.core.deaggregation import (
+    Deaggregated,
+    DeaggregationSettings,
+    Incident,
+    Outcome,
+    OutOfRange,
+    Unreadable,
+    deaggregate,
+    deaggregate_all,
+    records_after,
+)
+from leasehold.core.model import HashRange
+from leasehold.core.position import Position
+from leasehold.core.record import Record, UserRecord
+from leasehold.errors import MalformedAggregateError
+from tests.scenarios.reading import Scenario, only, scenarios
+
+SEQUENCE_NUMBER = "49590338271490256608559692538361571095921575989136588898"
+ARRIVAL_MS = 1_700_000_000_123
+
+
+@scenarios("aggregation")
+def test_deaggregation(scenario: Scenario) -> None:
+    """A Kinesis record becomes the user records that the file says, and the outcome says why."""
+    given = only(scenario.given, optional=["data", "message", "checksum", "shard", "settings"])
+    record = Record(data_of(given), "outer", SEQUENCE_NUMBER, ARRIVAL_MS, "KMS")
+    shard = HashRange(*map(int, given["shard"])) if "shard" in given else None
+    settings = settings_of(given.get("settings", {}))
+    if "fails" in scenario.expect:
+        with pytest.raises(MalformedAggregateError, match=scenario.expect["fails"]):
+            deaggregate(record, shard, settings)
+        return
+    result = deaggregate(record, shard, settings)
+    check(result, record, scenario.expect)
+    assert deaggregate_all([record], shard, settings).records == result.records
+    assert deaggregate_all([record], shard, settings).incidents == incidents(result)
+
+
+def check(result: Deaggregated, record: Record, expected: dict[str, Any]) -> None:
+    optional = ["dropped", "records", "count", "raw", "resume_after"]
+    expect = only(expected, required=["outcome"], optional=optional)
+    assert (result.outcome.value, result.dropped) == (expect["outcome"], expect.get("dropped", 0))
+    if "raw" in expect:
+        assert result.records == (UserRecord(*record, expect["raw"], None, False),)
+    elif "count" in expect:
+        assert len(result.records) == expect["count"]
+    else:
+        assert list(result.records) == [user_record(each) for each in expect["records"]]
+    for sub, left in expect.get("resume_after", []):
+        assert len(records_after(result.records, Position(SEQUENCE_NUMBER, sub))) == left
+
+
+def user_record(expect: Any) -> UserRecord:
+    sub, partition_key, hash_key, data = expect
+    explicit = None if hash_key is None else int(hash_key)
+    return UserRecord(
+        data.encode(), partition_key, SEQUENCE_NUMBER, ARRIVAL_MS, "KMS", sub, explicit, aggregated=True
+    )
+
+
+def incidents(result: Deaggregated) -> tuple[Incident, ...]:
+    if result.outcome in {Outcome.PLAIN, Outcome.AGGREGATED}:
+        return ()
+    return (Incident(SEQUENCE_NUMBER, result.outcome, result.dropped),)
+
+
+def settings_of(given: dict[str, Any]) -> DeaggregationSettings:
+    enums: dict[str, Any] = {"out_of_range": OutOfRange, "unreadable": Unreadable}
+    only(given, optional=[*enums, "user_records_max", "expanded_bytes_max"])
+    return DeaggregationSettings(
+        **{name: enums[name](value) if name in enums else value for name, value in given.items()}
+    )
+
+
+def data_of(given: dict[str, Any]) -> bytes:
+    if "data" in given:
+        return bytes.fromhex(given["data"])
+    message = b"".join(map(part, given["message"]))
+    checksum = bytes.fromhex(given["checksum"]) if "checksum" in given else hashlib.md5(message).digest()
+    return bytes.fromhex("f3899ac2") + message + checksum
+
+
+def part(given: Any) -> bytes:
+    only(given, optional=["partition_key", "hash_key", "record", "hex", "times"])
+    times: int = given.get("times", 1)
+    if "partition_key" in given:
+        return delimited(1, given["partition_key"].encode()) * times
+    if "hash_key" in given:
+        return delimited(2, given["hash_key"].encode()) * times
+    if "record" in given:
+        return delimited(3, inner(given["record"])) * times
+    return bytes.fromhex(given["hex"]) * times
+
+
+def inner(given: Any) -> bytes:
+    only(given, optional=["key", "hash_key", "data", "hex"])
+    fields = [b"\x08" + varint(given["key"])] if "key" in given else []
+    fields += [b"\x10" + varint(given["hash_key"])] if "hash_key" in given else []
+    fields += [delimited(3, given["data"].encode())] if "data" in given else []
+    return b"".join([*fields, bytes.fromhex(given.get("hex", ""))])
+
+
+def delimited(field: int, content: bytes) -> bytes:
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    head = b""
+    while value > 0x7F:
+        head += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return head + bytes([value])
