@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
 from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL, KINESIS_LOCAL, MINISTACK
 from tests.servers.running import Run
+
+# The machine is shared: how long one case takes says nothing about the code.
+settings.register_profile("leasehold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("leasehold")
 
 RUN = pytest.StashKey[Run]()
 SERVER_FIXTURES = {"dynamodb_local", "kinesis_local", "ministack"}

@@ -59,12 +59,12 @@ def _scenario(file: str, operation: str, base: Row, entry: dict[str, Any]) -> Sc
     expect = _checked("expect", entry["expect"])
     assert len(expect.keys() & {"changes", "refused", "error", "row"}) == 1, f"{file}: {entry['name']}"
     present = given.get("row", {}) is not None
-    start = _changed(base, given.get("row") or {})
-    seen = _changed(start, entry.get("seen", {}))
+    start = changed_row(base, given.get("row") or {})
+    seen = changed_row(start, entry.get("seen", {}))
     others = tuple(_row(row) for row in given.get("others", []))
     after: Row | None = start if present else None
     if "changes" in expect:
-        after = _changed(start if present else seen, expect["changes"])
+        after = changed_row(start if present else seen, expect["changes"])
     elif "row" in expect:
         after = None
     return Scenario(
@@ -88,10 +88,11 @@ def _checked(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(entry: Mapping[str, Any]) -> Row:
-    return _changed({}, entry)
+    return changed_row({}, entry)
 
 
-def _changed(row: Row, changes: Mapping[str, Any]) -> Row:
+def changed_row(row: Row, changes: Mapping[str, Any]) -> Row:
+    """The row with these changes; null takes an attribute away."""
     kept = {name: value for name, value in row.items() if name not in changes}
     return kept | {name: _attribute(value) for name, value in changes.items() if value is not None}
 

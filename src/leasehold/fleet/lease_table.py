@@ -17,7 +17,7 @@ from leasehold.core import lease_rules
 from leasehold.core.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.model import HashRange, HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import Position
-from leasehold.core.row_writes import PutRow, Row, RowWrite, has_landed
+from leasehold.core.row_writes import PutRow, Row, RowWrite, has_landed, may_apply
 from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
@@ -124,7 +124,7 @@ class LeaseTable:
             row = await self._rows.get(lease.key)
             if done or has_landed(end, row):
                 return _present(_lease(row), lease.key)
-            if row is None or not _unchanged(lease, row):
+            if not may_apply(end, row):
                 return Contended(_lease(row))
         raise UnavailableError(
             f"lease {lease.key}: its end could not be written in {WRITE_ATTEMPTS_MAX} attempts; "
@@ -190,10 +190,6 @@ def _recognised(write: RowWrite, outcome: Applied | Refused) -> Applied | Refuse
     if isinstance(outcome, Refused) and not isinstance(write, PutRow) and has_landed(write, outcome.row):
         return Applied(outcome.row)
     return outcome
-
-
-def _unchanged(lease: Lease, row: Row) -> bool:
-    return is_lease_row(row) and lease_from_row(row).counter == lease.counter
 
 
 def _lease(row: Row | None) -> Lease | None:

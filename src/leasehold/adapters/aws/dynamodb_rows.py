@@ -29,7 +29,7 @@ from leasehold.core.row_writes import (
     UpdateRow,
     number,
 )
-from leasehold.errors import ConfigError, ServiceError, ThrottledError, UnavailableError
+from leasehold.errors import ConfigError, NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
 OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
@@ -74,6 +74,7 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
+        self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------
 
@@ -83,56 +84,44 @@ class DynamoDbRows(RowStore):
         if description is None:
             await self._create_table()
         description = await self._wait_until_usable()
-        if self._settings.with_index and not _has_index(description):
+        if self._settings.with_index and _index_status(description) is None:
             await self._create_index(description)
 
     async def _describe(self) -> Mapping[str, Any] | None:
         try:
-            answer = await self._calls.run(self._client.describe_table, TableName=self._table)
-        except ClientError as error:
-            if error_code(error) == "ResourceNotFoundException":
-                return None
-            raise translated(error, f"table {self._table}") from error
-        except BotoCoreError as error:
-            raise translated(error, f"table {self._table}") from error
+            answer = await self._ask(self._client.describe_table, {})
+        except NotFoundError:
+            return None
         table: Mapping[str, Any] = answer["Table"]
         return table
 
     async def _create_table(self) -> None:
-        request = _table_request(self._table, self._key_attribute, self._settings)
-        if await self._unless_someone_does(self._client.create_table, request):
+        request = _table_request(self._key_attribute, self._settings)
+        try:
+            await self._ask(self._client.create_table, request)
+        except ServiceError:
+            # Another member may have been faster; each server words that differently, so look instead.
+            if await self._describe() is None:
+                raise
+            return
+        if self._settings.point_in_time_recovery:
             await self._wait_until_usable()
-            if self._settings.point_in_time_recovery:
-                await self._ask(
-                    self._client.update_continuous_backups,
-                    {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}},
-                )
+            recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
+            await self._ask(self._client.update_continuous_backups, recovery)
 
     async def _create_index(self, description: Mapping[str, Any]) -> None:
-        """Add the index to a table that was made without it; other members may be doing the same."""
-        await self._unless_someone_does(
-            self._client.update_table,
-            {
-                "TableName": self._table,
-                "AttributeDefinitions": _attribute_definitions(self._key_attribute, with_index=True),
-                "GlobalSecondaryIndexUpdates": [
-                    {"Create": _index(self._key_attribute, _capacity_of(description))}
-                ],
-            },
-        )
-
-    async def _unless_someone_does(self, call: Callable[..., Any], request: Mapping[str, Any]) -> bool:
-        """Ask for a table or index; false if someone else is at it, which serves as well."""
+        """Add the index to a table that was made without it."""
+        index = _index(self._key_attribute, _capacity_of(description))
+        request = {
+            "AttributeDefinitions": _attribute_definitions(self._key_attribute, with_index=True),
+            "GlobalSecondaryIndexUpdates": [{"Create": index}],
+        }
         try:
-            await self._calls.run(call, **request)
-        except ClientError as error:
-            in_use = error_code(error) == "ResourceInUseException"
-            if in_use or "already exists" in str(error):
-                return False
-            raise translated(error, f"table {self._table}") from error
-        except BotoCoreError as error:
-            raise translated(error, f"table {self._table}") from error
-        return True
+            await self._ask(self._client.update_table, request)
+        except ServiceError:
+            now = await self._describe()
+            if now is None or _index_status(now) is None:
+                raise
 
     async def _wait_until_usable(self) -> Mapping[str, Any]:
         async with asyncio.timeout(TABLE_WAIT_S):
@@ -202,6 +191,8 @@ class DynamoDbRows(RowStore):
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
         """Keys through the index; None while there is no index that can be read."""
+        if not await self._index_can_be_read():
+            return None
         keys: list[str] = []
         request: dict[str, Any] = {
             "IndexName": OWNER_INDEX,
@@ -211,14 +202,23 @@ class DynamoDbRows(RowStore):
         while True:
             try:
                 page = await self._ask(self._client.query, request)
-            except ServiceError as error:
-                if _says_no_index(error):
-                    return None
+            except (NotFoundError, UnavailableError, ThrottledError):
                 raise
+            except ServiceError:
+                # AWS calls a query on a missing index invalid. A rollback to KCL 2.x deletes the index under us.
+                self._index_seen_active = False
+                return None
             keys += [item[self._key_attribute]["S"] for item in page["Items"]]
             if "LastEvaluatedKey" not in page:
                 return keys
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def _index_can_be_read(self) -> bool:
+        """An index that is being filled answers wrongly or not at all, so it is asked only once it is active."""
+        if not self._index_seen_active:
+            description = await self._describe()
+            self._index_seen_active = description is not None and _index_status(description) == "ACTIVE"
+        return self._index_seen_active
 
     async def close(self) -> None:
         """End the threads; the client belongs to the caller."""
@@ -340,10 +340,9 @@ class _Aliases:
         return alias
 
 
-def _table_request(table: str, key_attribute: str, settings: TableSettings) -> dict[str, Any]:
+def _table_request(key_attribute: str, settings: TableSettings) -> dict[str, Any]:
     capacity = _capacity(settings.read_capacity, settings.write_capacity)
     request: dict[str, Any] = {
-        "TableName": table,
         "KeySchema": [{"AttributeName": key_attribute, "KeyType": "HASH"}],
         "AttributeDefinitions": _attribute_definitions(key_attribute, with_index=settings.with_index),
         "BillingMode": "PROVISIONED" if capacity else "PAY_PER_REQUEST",
@@ -389,12 +388,7 @@ def _capacity_of(description: Mapping[str, Any]) -> dict[str, Any]:
     return _capacity(provisioned.get("ReadCapacityUnits"), provisioned.get("WriteCapacityUnits"))
 
 
-def _has_index(description: Mapping[str, Any]) -> bool:
+def _index_status(description: Mapping[str, Any]) -> str | None:
+    """CREATING, ACTIVE, ...; None if the table has no index of owners."""
     indexes = description.get("GlobalSecondaryIndexes", [])
-    return any(index["IndexName"] == OWNER_INDEX for index in indexes)
-
-
-def _says_no_index(error: ServiceError) -> bool:
-    """AWS: "The table does not have the specified index", "Cannot read from backfilling global secondary index"."""
-    message = str(error)
-    return not isinstance(error, ThrottledError | UnavailableError) and "index" in message.lower()
+    return next((index["IndexStatus"] for index in indexes if index["IndexName"] == OWNER_INDEX), None)

@@ -1,0 +1,107 @@
+"""Rows as other members, other versions and strangers write them: read, left alone, or rejected with a reason."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.core.lease_row import is_lease_row, lease_from_row, lease_to_row, leases_from_rows
+from leasehold.core.model import HashRange, Lease, ShardId, lease_key
+from leasehold.core.position import LATEST, TRIM_HORIZON
+from leasehold.core.row_writes import Row
+from leasehold.errors import MalformedRowError
+from tests.contract.lease_scenarios import changed_row
+
+FILE = Path(__file__).parent.parent / "scenarios" / "lease_rows" / "rows.json"
+CONTENT = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("scenario", CONTENT["scenarios"], ids=lambda scenario: scenario["name"])
+def test_row(scenario: Mapping[str, Any]) -> None:
+    """A row is a lease, is another kind of row, or is rejected with a message that names the fault."""
+    assert scenario.keys() == {"name", "because", "given", "expect"}
+    row = changed_row(changed_row({}, CONTENT["row"]), scenario["given"])
+    match scenario["expect"]:
+        case {"lease": bool(is_lease)}:
+            assert is_lease_row(row) == is_lease
+            if is_lease:
+                assert lease_from_row(row).counter >= 7
+        case {"rejected": str(reason)}:
+            with pytest.raises(MalformedRowError, match=reason) as caught:
+                lease_from_row(row)
+            assert "repair or delete" in str(caught.value)
+            assert "\n" not in str(caught.value)
+        case other:
+            raise AssertionError(other)
+
+
+def _lease(shard: str, *parents: str) -> Lease:
+    return Lease(
+        key=lease_key(ShardId(shard)),
+        shard_id=ShardId(shard),
+        checkpoint=TRIM_HORIZON,
+        parents=frozenset(ShardId(parent) for parent in parents),
+    )
+
+
+def test_parents_in_a_circle_are_rejected_and_the_rest_is_read() -> None:
+    """Leases that are each other's ancestors would wait for ever; those outside the circle are unharmed."""
+    rows = [
+        lease_to_row(lease)
+        for lease in (_lease("a", "c"), _lease("b", "a"), _lease("c", "b"), _lease("d", "c"))
+    ]
+    listing = leases_from_rows(rows)
+    assert [lease.key for lease in listing.leases] == ["d"]
+    assert {error.key for error in listing.rejected} == {"a", "b", "c"}
+
+
+def test_one_bad_row_does_not_hide_the_others() -> None:
+    """A listing reports what it could not read, and reads everything else."""
+    bad: Row = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "no"}}
+    listing = leases_from_rows([bad, lease_to_row(_lease("good"))])
+    assert [lease.key for lease in listing.leases] == ["good"]
+    assert [error.key for error in listing.rejected] == ["bad"]
+
+
+def test_a_created_lease_reads_back_as_it_was() -> None:
+    """Writing a row and reading it lose nothing."""
+    lease = Lease(
+        key=lease_key(ShardId("shardId-7")),
+        shard_id=ShardId("shardId-7"),
+        checkpoint=LATEST,
+        parents=frozenset({ShardId("shardId-1"), ShardId("shardId-2")}),
+        hash_range=HashRange(5, 2**128 - 1),
+    )
+    assert lease_from_row(lease_to_row(lease)) == lease
+
+
+ATTRIBUTES = st.one_of(
+    st.text(max_size=20).map(lambda value: {"S": value}),
+    st.one_of(st.integers(), st.decimals()).map(lambda value: {"N": str(value)}),
+    st.binary(max_size=20).map(lambda value: {"B": value}),
+    st.lists(st.text(max_size=10), max_size=4).map(lambda value: {"SS": value}),
+    st.just({"NULL": True}),
+    st.just({"M": {}}),
+    st.just({"L": []}),
+)
+NAMES = (
+    *("leaseKey", "entityType", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint"),
+    *("checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointState", "parentShardId"),
+    *("childShardIds", "startingHashKey", "endingHashKey", "throughputKBps", "checkpointOwner", "streamName"),
+    *("shardId", "leaseholdHolding"),
+)
+
+
+@given(
+    changes=st.dictionaries(st.sampled_from(NAMES), ATTRIBUTES),
+    gone=st.sets(st.sampled_from(NAMES), max_size=3),
+)
+def test_any_row_is_read_or_rejected(changes: dict[str, Any], gone: set[str]) -> None:
+    """Whatever stands in a row, reading it gives a lease or a MalformedRowError, never another failure."""
+    base = lease_to_row(_lease("shardId-1", "shardId-0"))
+    row = {name: value for name, value in {**base, **changes}.items() if name not in gone}
+    leases_from_rows([row])

@@ -1,0 +1,465 @@
+"""What every lease table promises beside its writes: listing, the index, lost answers, foreign rows."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.core.model import HoldingId, Lease, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.row_writes import Row
+from leasehold.errors import ConfigError, NotFoundError, ThrottledError, UnavailableError
+from leasehold.fleet.lease_table import WRITE_ATTEMPTS_MAX, Contended, LeaseTable
+from tests.contract.cutting_proxy import cutting_proxy
+from tests.contract.lease_stores import ALL, SERVERS, Place, filled, place
+from tests.servers import Server
+
+A, B = WorkerId("worker-a"), WorkerId("worker-b")
+H1, H2 = HoldingId("hold-1"), HoldingId("hold-2")
+
+NON_LEASES: tuple[Row, ...] = (
+    {
+        "leaseKey": {"S": "Leader"},
+        "entityType": {"S": "LEADER"},
+        "ownerName": {"S": "worker-a"},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": {"S": "7f3c1a52-9a0e-4f7e-8d57-5f1b7f6c2a10"},
+    },
+    {
+        "leaseKey": {"S": "Migration3.0"},
+        "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+        "cv": {"S": "CLIENT_VERSION_3X"},
+        "h": {"L": [{"M": {"mts": {"N": "1790000000050"}}}]},
+    },
+    {
+        "leaseKey": {"S": "worker-py-1"},
+        "entityType": {"S": "WORKER_METRIC_STATS"},
+        "sts": {"M": {"C": {"L": [{"N": "12.5"}]}}},
+    },
+)
+
+
+@pytest.fixture(params=ALL)
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A fresh table on each kind of store."""
+    return place(request, request.param, tmp_path)
+
+
+@pytest.fixture(params=SERVERS)
+def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A fresh table on each DynamoDB server."""
+    return place(request, request.param, tmp_path)
+
+
+def new_lease(number: int, stream: str | None = None) -> Lease:
+    """A free lease of shard `number`."""
+    shard = ShardId(f"shardId-{number:012d}")
+    identifier = StreamIdentifier(stream) if stream else None
+    return Lease(key=lease_key(shard, identifier), shard_id=shard, checkpoint=TRIM_HORIZON, stream=identifier)
+
+
+def held(outcome: Lease | Contended) -> Lease:
+    """The lease, if the write was ours."""
+    assert isinstance(outcome, Lease), outcome
+    return outcome
+
+
+def test_listing_finds_leases_and_passes_over_other_rows(where: Place) -> None:
+    """Leases are listed, also by stream; lock, migration and metrics rows are neither leases nor errors."""
+
+    async def scenario() -> None:
+        store = await filled(where.open, NON_LEASES)
+        table = LeaseTable(store)
+        stream = "123456789012:orders:1700000000"
+        leases = [new_lease(1), new_lease(2), new_lease(3, stream)]
+        for lease in leases:
+            assert await table.create(lease)
+        listing = await table.list()
+        assert sorted(listing.leases, key=lambda lease: lease.key) == sorted(
+            leases, key=lambda lease: lease.key
+        )
+        assert listing.rejected == ()
+        assert (await table.list(stream=StreamIdentifier(stream))).leases == (leases[2],)
+        rows = {row["leaseKey"]["S"]: row for row in await store.scan()}
+        assert [rows[row["leaseKey"]["S"]] for row in NON_LEASES] == list(NON_LEASES)
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_bad_row_is_reported_and_the_others_are_read(where: Place) -> None:
+    """One hostile row costs nobody else's lease."""
+
+    async def scenario() -> None:
+        bad: Row = {
+            "leaseKey": {"S": "shardId-bad"},
+            "leaseCounter": {"S": "seven"},
+            "checkpoint": {"S": "0"},
+        }
+        table = LeaseTable(await filled(where.open, [bad]))
+        await table.create(new_lease(1))
+        listing = await table.list()
+        assert listing.leases == (new_lease(1),)
+        assert [error.key for error in listing.rejected] == ["shardId-bad"]
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_finds_its_own_leases(where: Place) -> None:
+    """Found are the leases that name the worker and are not being handed over, without those it knows."""
+
+    async def scenario() -> None:
+        table = LeaseTable(await filled(where.open, ()))
+        leases = [new_lease(number) for number in range(5)]
+        for lease in leases:
+            await table.create(lease)
+        for lease in leases[:3]:
+            held(await table.assign(lease, A))
+        held(await table.assign(leases[3], B))
+        moving = held(await table.take(held(await table.assign(leases[4], B)), B, H2))
+        held(await table.request_handoff(moving, A))  # names A, but B still serves it
+        async with asyncio.timeout(60):
+            while True:
+                found = await table.list_owned_by(A, known=[leases[0].key])
+                if {lease.key for lease in found.leases} == {leases[1].key, leases[2].key}:
+                    break
+                await asyncio.sleep(0.05)  # the index may be behind
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_large_table_is_read_whole(on_server: Place) -> None:
+    """Pages and parallel lanes lose no row and repeat none."""
+
+    async def scenario() -> None:
+        padding = {"S": "x" * 200_000}
+        rows: list[Row] = [
+            {
+                "leaseKey": {"S": f"shardId-{number:012d}"},
+                "leaseCounter": {"N": "0"},
+                "ownerSwitchesSinceCheckpoint": {"N": "0"},
+                "checkpoint": {"S": "TRIM_HORIZON"},
+                "padding": padding,
+            }
+            for number in range(12)
+        ]
+        table = LeaseTable(await filled(on_server.open, rows))
+        for segments in (1, 4):
+            listing = await table.list(segments=segments)
+            assert sorted(lease.key for lease in listing.leases) == sorted(
+                row["leaseKey"]["S"] for row in rows
+            )
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_own_leases_are_found_before_there_is_an_index(on_server: Place) -> None:
+    """Without an index a scan answers; an index added later takes over, and the same leases are found."""
+
+    async def scenario() -> None:
+        bare = on_server.open(TableSettings(with_index=False))
+        table = LeaseTable(await filled(lambda: bare, ()))
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        assert await bare.keys_owned_by(A) is None
+        assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
+
+        indexed = on_server.open()
+        await asyncio.gather(*(indexed.prepare() for _ in range(4)))  # members that start together
+        async with asyncio.timeout(120):
+            while await indexed.keys_owned_by(A) != [new_lease(1).key]:
+                assert [lease.key for lease in (await LeaseTable(indexed).list_owned_by(A)).leases]
+                await asyncio.sleep(0.05)
+        await table.close()
+        await indexed.close()
+
+    asyncio.run(scenario())
+
+
+def test_members_that_start_together_share_one_table(where: Place) -> None:
+    """Creating the table at once from several members works for all of them."""
+
+    async def scenario() -> None:
+        stores = [where.open() for _ in range(3)] if where.kind != "memory" else [where.open()]
+        await asyncio.gather(*(store.prepare() for store in stores))
+        assert await LeaseTable(stores[0]).create(new_lease(1))
+        assert (await LeaseTable(stores[-1]).list()).leases == (new_lease(1),)
+        for store in stores:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_table_settings_reach_the_table(ministack: Server, tmp_path: Path) -> None:
+    """Capacity, deletion protection, tags and point-in-time recovery are set as asked."""
+
+    async def scenario() -> None:
+        where = Place("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
+        settings = TableSettings(
+            read_capacity=3,
+            write_capacity=4,
+            deletion_protection=True,
+            point_in_time_recovery=True,
+            tags={"team": "data"},
+        )
+        store = where.open(settings)
+        await store.prepare()
+        client = ministack.client("dynamodb")
+        table = client.describe_table(TableName=where.table)["Table"]
+        assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3
+        assert table["DeletionProtectionEnabled"] is True
+        tags = client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"]
+        assert tags == [{"Key": "team", "Value": "data"}]
+        backups = client.describe_continuous_backups(TableName=where.table)["ContinuousBackupsDescription"]
+        assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_half_a_capacity_is_refused() -> None:
+    """A setting that cannot work is refused with the remedy, before anything is created."""
+    with pytest.raises(ConfigError, match="both read_capacity and write_capacity"):
+        TableSettings(read_capacity=5)
+
+
+def test_a_missing_table_is_named(on_server: Place) -> None:
+    """Reading from a table that does not exist says which one."""
+
+    async def scenario() -> None:
+        store = on_server.open()
+        with pytest.raises(NotFoundError, match=on_server.table):
+            await store.get("shardId-1")
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+# -- lost answers ----------------------------------------------------------------------------------------------
+
+
+def once(operation: str, trouble: Trouble, times: int = 1) -> Callable[[str, str], Trouble | None]:
+    """Trouble for the first calls of an operation."""
+    left = [times]
+
+    def trouble_for(called: str, _key: str) -> Trouble | None:
+        if called != operation or left[0] == 0:
+            return None
+        left[0] -= 1
+        return trouble
+
+    return trouble_for
+
+
+async def troubled(
+    where: Place, trouble_for: Callable[[str, str], Trouble | None]
+) -> tuple[LeaseTable, LeaseTable]:
+    """A table with one free lease, and the same table behind trouble."""
+    store = await filled(where.open, ())
+    table = LeaseTable(store)
+    await table.create(new_lease(1))
+    return table, LeaseTable(TroubledRows(store, trouble_for))
+
+
+@pytest.mark.parametrize("trouble", [Trouble.ANSWER_LOST, Trouble.REQUEST_LOST])
+def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) -> None:
+    """Whether the write or its answer was lost, the caller gets the lease, and the counter moved once a write."""
+
+    async def scenario() -> None:
+        _, after_take = await troubled(where, once("write", trouble))
+        lease = held(await after_take.take(new_lease(1), A, H1))
+        store = after_take._rows
+        moves: tuple[Callable[[LeaseTable, Lease], Awaitable[Lease | Contended]], ...] = (
+            lambda table, lease: table.renew(lease),
+            lambda table, lease: table.checkpoint(lease, Position("100")),
+            lambda table, lease: table.prepare_checkpoint(lease, Position("150"), b"note"),
+            lambda table, lease: table.checkpoint(lease, Position("150")),
+            lambda table, lease: table.pin(lease, Position("200")),
+            lambda table, lease: table.promote(lease),
+            lambda table, lease: table.request_handoff(lease, B),
+            lambda table, lease: table.renew(lease),
+            lambda table, lease: table.hand_over(lease),
+            lambda table, lease: table.hold(lease, B, H2),
+            lambda table, lease: table.finish(lease, [new_lease(2)]),
+            lambda table, lease: table.release(lease),
+        )
+        for move in moves:
+            before = lease
+            lease = held(await move(LeaseTable(TroubledRows(store, once("write", trouble))), lease))
+            assert lease.counter == before.counter + (
+                0 if lease.checkpoint_owner and not before.checkpoint_owner else 1
+            )
+            assert await LeaseTable(store).get(lease.key) == lease
+        assert await LeaseTable(store).get(new_lease(2).key) == new_lease(2)
+        deleting = LeaseTable(TroubledRows(store, once("write", trouble)))
+        assert await deleting.delete(lease)
+        assert await deleting.get(lease.key) is None
+        await after_take.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_answer_does_not_hide_a_lost_race(where: Place) -> None:
+    """If the request was lost and someone else took the lease meanwhile, the answer is Contended."""
+
+    async def scenario() -> None:
+        table, _ = await troubled(where, lambda *_: None)
+        seen = new_lease(1)
+        winner = held(await table.take(seen, B, H2))
+        loser = LeaseTable(TroubledRows(table._rows, once("write", Trouble.REQUEST_LOST)))
+        assert await loser.take(seen, A, H1) == Contended(winner)
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_lasting_silence_is_the_callers_to_bear(where: Place) -> None:
+    """After a few attempts the trouble is raised, and nothing was written."""
+
+    async def scenario() -> None:
+        silent = once("write", Trouble.REQUEST_LOST, times=WRITE_ATTEMPTS_MAX)
+        table, behind = await troubled(where, silent)
+        with pytest.raises(UnavailableError):
+            await behind.take(new_lease(1), A, H1)
+        assert await table.get(new_lease(1).key) == new_lease(1)
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_throttling_is_raised_at_once(where: Place) -> None:
+    """Throttling means that nothing happened; when to try again is the caller's decision."""
+
+    async def scenario() -> None:
+        table, behind = await troubled(where, once("write", Trouble.THROTTLED))
+        with pytest.raises(ThrottledError):
+            await behind.take(new_lease(1), A, H1)
+        assert await table.get(new_lease(1).key) == new_lease(1)
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_line_cut_before_the_answer_is_settled(on_server: Place, tmp_path: Path) -> None:
+    """On a real connection: the server applied the write, the line was cut, boto3 tried again, the lease is ours."""
+
+    async def scenario() -> None:
+        direct = LeaseTable(await filled(on_server.open, ()))
+        await direct.create(new_lease(1))
+        with cutting_proxy(on_server.url) as proxy:
+            client = Server(on_server.kind, proxy.url, tmp_path).client("dynamodb")
+            behind = LeaseTable(DynamoDbRows(client, on_server.table))
+            lease = held(await behind.take(new_lease(1), A, H1))
+            for step in range(1, 6):
+                proxy.cuts_left = 1
+                lease = held(await behind.checkpoint(lease, Position(str(step * 100))))
+                assert lease.counter == step + 1
+            assert proxy.cuts_made == 5
+            await behind.close()
+        assert await direct.get(lease.key) == lease
+        await direct.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_zombie_gets_nothing_through(where: Place) -> None:
+    """After losing a lease, every write of the old holder is refused, and the row is the new owner's."""
+
+    async def scenario() -> None:
+        table = LeaseTable(await filled(where.open, ()))
+        await table.create(new_lease(1))
+        zombie = held(await table.take(new_lease(1), A, H1))
+        owner = held(await table.take(zombie, B, H2))
+        owner = held(await table.checkpoint(owner, Position("500")))
+        # It may even learn the counter, say from a scan: the holding still gives it away.
+        for stale in (zombie, replace(zombie, counter=owner.counter)):
+            for write in _holders_writes(table, stale):
+                assert await write() == Contended(owner)
+        assert await table.get(owner.key) == owner
+        assert await table.get(new_lease(2).key) is None
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def _holders_writes(table: LeaseTable, lease: Lease) -> Iterable[Callable[[], Awaitable[object]]]:
+    pinned = replace(lease, pin=None)
+    return (
+        lambda: table.renew(lease),
+        lambda: table.checkpoint(lease, Position("900")),
+        lambda: table.prepare_checkpoint(lease, Position("900")),
+        lambda: table.pin(pinned, Position("900")),
+        lambda: table.finish(lease, [new_lease(2)]),
+        lambda: table.release(lease),
+    )
+
+
+# -- SQLite ----------------------------------------------------------------------------------------------------
+
+
+def test_sqlite_leases_survive_the_process(tmp_path: Path) -> None:
+    """A second opening of the file sees what the first wrote, bytes and unknown attributes included."""
+
+    async def scenario() -> None:
+        path = tmp_path / "leases.sqlite"
+        row: Row = {
+            "leaseKey": {"S": "x"},
+            "entityType": {"S": "NEW"},
+            "state": {"B": b"\x00\xff"},
+            "nested": {"M": {"list": {"L": [{"B": b"\x01"}, {"NULL": True}]}, "set": {"BS": [b"\x02"]}}},
+        }
+        first = await filled(lambda: SqliteRows(path), [row])
+        await first.close()
+        second = SqliteRows(path)
+        assert await second.get("x") == row
+        await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_sqlite_refuses_what_is_not_its_file(tmp_path: Path) -> None:
+    """A file of another kind, and a table that was never prepared, are told apart and named."""
+
+    async def scenario() -> None:
+        other = tmp_path / "notes.txt"
+        other.write_text("not a database, but long enough to be mistaken for one " * 20)
+        store = SqliteRows(other)
+        with pytest.raises(ConfigError, match=r"notes\.txt"):
+            await store.prepare()
+        await store.close()
+        empty = SqliteRows(tmp_path / "empty.sqlite")
+        with pytest.raises(NotFoundError, match="prepare"):
+            await empty.get("x")
+        await empty.close()
+
+    asyncio.run(scenario())
+    with pytest.raises(ConfigError, match="file"):
+        SqliteRows(":memory:")
+
+
+@pytest.mark.parametrize(
+    "damage", ["[]", "{", '{"leaseCounter": 7}', '{"checkpoint": {"B": "?"}}', '{"x": {"N": 1}}']
+)
+def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
+    """A row that is not in DynamoDB's JSON form is rejected by name; the others are read."""
+
+    async def scenario() -> None:
+        store = SqliteRows(tmp_path / "leases.sqlite")
+        table = LeaseTable(await filled(lambda: store, ()))
+        await table.create(new_lease(1))
+        store._open().execute("INSERT INTO rows VALUES ('shardId-bad', NULL, ?)", (damage,))
+        listing = await table.list()
+        assert [lease.key for lease in listing.leases] == [new_lease(1).key]
+        assert [error.key for error in listing.rejected] == ["shardId-bad"]
+        await table.close()
+
+    asyncio.run(scenario())
