@@ -1,0 +1,55 @@
+"""The servers that the stream contract runs on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Protocol
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.contract.streams import KinesisUnderTest, Stream
+
+
+class MakeStream(Protocol):
+    """Creates a stream and waits until it is active. It is deleted when the test is over."""
+
+    def __call__(self, shards: int = 1, **request: Any) -> Stream: ...
+
+
+@pytest.fixture(params=["kinesis_local"])
+def kinesis(request: pytest.FixtureRequest) -> KinesisUnderTest:
+    """A Kinesis server to poll from: ours, and kinesis-local."""
+    server = request.getfixturevalue(request.param)
+    return KinesisUnderTest(request.param, server.client("kinesis", parameter_validation=False))
+
+
+@pytest.fixture
+def make_stream(kinesis: KinesisUnderTest, unique_name: Callable[[str], str]) -> Iterator[MakeStream]:
+    made: list[Stream] = []
+
+    def make(shards: int = 1, **request: Any) -> Stream:
+        name = unique_name("contract")
+        count = {} if "StreamModeDetails" in request else {"ShardCount": shards}
+        kinesis.client.create_stream(StreamName=name, **count, **request)
+        stream = Stream(kinesis, name)
+        stream.wait_until_active()
+        made.append(stream)
+        return Stream(kinesis, name, stream.summary()["StreamARN"])
+
+    yield make
+    for stream in made:
+        with suppress(ClientError):  # some tests delete their stream
+            kinesis.client.delete_stream(StreamName=stream.name, EnforceConsumerDeletion=True)
+
+
+@pytest.fixture
+def stream(make_stream: MakeStream) -> Stream:
+    """A stream of one shard."""
+    return make_stream()
+
+
+@pytest.fixture
+def shard_id(stream: Stream) -> str:
+    """The only shard of `stream`."""
+    (shard,) = stream.shards()
+    return str(shard["ShardId"])

@@ -1,0 +1,294 @@
+"""Stream contract: putting records, where they go, and getting them back from every kind of position."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.contract.conftest import MakeStream
+from tests.contract.streams import (
+    BAD_VALUE,
+    HASH_KEY_MAX,
+    Stream,
+    data_and_keys,
+    eventually,
+    hash_key_of,
+    hash_range,
+    refused,
+)
+
+MEGABYTE = 1_000_000
+ANSWER_BYTES_MAX = 10 * 1024 * 1024
+
+
+# Writing
+
+
+def test_a_record_comes_back_as_it_was_put(stream: Stream, shard_id: str) -> None:
+    """Data is returned byte for byte, with its partition key and the number that the put answered."""
+    data = bytes(range(256))
+    put = stream.put(data, key="Schlüssel ✓")
+    (record,) = stream.read(shard_id).records
+    assert (record["Data"], record["PartitionKey"]) == (data, "Schlüssel ✓")
+    assert (put["ShardId"], put["SequenceNumber"]) == (shard_id, record["SequenceNumber"])
+
+
+def test_an_empty_record_is_a_record(stream: Stream, shard_id: str) -> None:
+    """A record may hold no bytes at all."""
+    stream.put(b"")
+    assert stream.read(shard_id).data == [b""]
+
+
+def test_arrival_time_is_now_with_milliseconds(stream: Stream, shard_id: str) -> None:
+    """ApproximateArrivalTimestamp is when the server got the record, to the millisecond, and never goes back."""
+    for _ in range(5):
+        stream.put()
+    arrivals = [record["ApproximateArrivalTimestamp"] for record in stream.read(shard_id).records]
+    assert abs(datetime.now(UTC) - arrivals[0]) < timedelta(minutes=5)
+    assert arrivals == sorted(arrivals)
+    assert all(arrival.microsecond % 1000 == 0 for arrival in arrivals)
+    assert any(arrival.microsecond for arrival in arrivals)
+
+
+def test_sequence_numbers_have_56_digits_and_rise(stream: Stream, shard_id: str) -> None:
+    """Numbers are 56 digits without leading zeros, and rise from record to record, compared as integers."""
+    numbers = [stream.put()["SequenceNumber"] for _ in range(5)]
+    numbers += [entry["SequenceNumber"] for entry in stream.put_many([("k", b"x")] * 5)]
+    assert all(len(number) == 56 and number.isdigit() and number[0] != "0" for number in numbers)
+    assert [int(number) for number in numbers] == sorted({int(number) for number in numbers})
+    assert stream.read(shard_id).numbers == [int(number) for number in numbers]
+
+
+def test_sequence_numbers_lie_in_the_range_of_their_shard(stream: Stream, shard_id: str) -> None:
+    """The first record of a shard comes after the shard's own starting number."""
+    number = int(stream.put()["SequenceNumber"])
+    (shard,) = stream.shards()
+    assert int(shard["SequenceNumberRange"]["StartingSequenceNumber"]) < number
+    assert "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+
+
+def test_put_records_answers_in_the_order_of_the_request(make_stream: MakeStream) -> None:
+    """Each entry of a PutRecords answer belongs to the entry of the request at the same place."""
+    stream = make_stream(shards=2)
+    answers = stream.put_many([(f"key-{number}", f"{number}".encode()) for number in range(20)])
+    where = {(answer["ShardId"], answer["SequenceNumber"]): number for number, answer in enumerate(answers)}
+    for shard_id in stream.shard_ids():
+        for record in stream.read(shard_id).records:
+            assert record["Data"] == f"{where.pop((shard_id, record['SequenceNumber']))}".encode()
+    assert where == {}
+
+
+def test_records_go_to_the_shard_of_their_key_hash(make_stream: MakeStream) -> None:
+    """A record lies in the shard whose range holds the MD5 of its partition key."""
+    stream = make_stream(shards=4)
+    ranges = {shard["ShardId"]: hash_range(shard) for shard in stream.shards()}
+    for number in range(20):
+        first, last = ranges[stream.put(key=f"key-{number}")["ShardId"]]
+        assert first <= hash_key_of(f"key-{number}") <= last
+
+
+def test_an_explicit_hash_key_decides_instead_of_the_partition_key(make_stream: MakeStream) -> None:
+    """ExplicitHashKey sends a record anywhere in the range, the ends included."""
+    stream = make_stream(shards=2)
+    low, high = (shard["ShardId"] for shard in stream.open_shards())
+    boundary = hash_range(stream.open_shards()[1])[0]
+    went = {
+        key: stream.put(ExplicitHashKey=str(key))["ShardId"]
+        for key in (0, boundary - 1, boundary, HASH_KEY_MAX)
+    }
+    assert went == {0: low, boundary - 1: low, boundary: high, HASH_KEY_MAX: high}
+
+
+@pytest.mark.parametrize("hash_key", [str(2**128), "-1"])
+def test_a_hash_key_outside_the_range_is_refused(stream: Stream, hash_key: str) -> None:
+    """A hash key is below 2**128."""
+    with refused(*BAD_VALUE):
+        stream.put(ExplicitHashKey=hash_key)
+
+
+@pytest.mark.parametrize("hash_key", ["0x10", "ten"])
+def test_a_hash_key_is_a_number(stream: Stream, hash_key: str) -> None:
+    """A hash key is decimal digits."""
+    with stream.kinesis.refuses("a hash key that is no number", *BAD_VALUE):
+        stream.put(ExplicitHashKey=hash_key)
+
+
+def test_a_partition_key_has_1_to_256_characters(stream: Stream) -> None:
+    """A key of 256 characters is taken, one more is refused, and so is none."""
+    stream.put(key="é" * 256)
+    with refused(*BAD_VALUE):
+        stream.put(key="k" * 257)
+    with refused(*BAD_VALUE):
+        stream.client.put_records(StreamName=stream.name, Records=[{"Data": b"x", "PartitionKey": "k" * 257}])
+
+
+def test_a_record_holds_up_to_one_mebibyte(stream: Stream, shard_id: str) -> None:
+    """Data and partition key together may be 1 MiB; a byte more is refused and nothing is stored."""
+    stream.put(bytes(1024 * 1024 - 1), key="k")
+    with refused(*BAD_VALUE):
+        stream.put(bytes(1024 * 1024 + 1), key="k")
+    assert len(stream.read(shard_id).records) == 1
+
+
+def test_put_records_takes_up_to_500(stream: Stream) -> None:
+    """A request of 501 records is refused."""
+    with stream.kinesis.refuses("more than 500 records", *BAD_VALUE):
+        stream.put_many([("k", b"x")] * 501)
+
+
+# Positions
+
+
+def test_every_kind_of_iterator_starts_where_it_says(stream: Stream, shard_id: str) -> None:
+    """TRIM_HORIZON is the oldest record, AT a number includes it, AFTER a number does not."""
+    numbers = [stream.put(f"{number}".encode())["SequenceNumber"] for number in range(4)]
+    assert stream.read(shard_id, "TRIM_HORIZON").data == [b"0", b"1", b"2", b"3"]
+    assert stream.read(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[2]).data == [b"2", b"3"]
+    assert stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[2]).data == [b"3"]
+    assert stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[3]).data == []
+
+
+def test_latest_starts_after_what_is_there(stream: Stream, shard_id: str) -> None:
+    """A LATEST iterator skips what was put before it was made, and sees what is put after."""
+    stream.put(b"before")
+    iterator = stream.iterator(shard_id, "LATEST")
+    stream.put(b"after")
+    assert stream.read_on(iterator).data == [b"after"]
+
+
+def test_an_iterator_may_start_at_the_shards_own_number(stream: Stream, shard_id: str) -> None:
+    """The starting number of a shard is a valid position before its first record."""
+    stream.put(b"first")
+    (shard,) = stream.shards()
+    start = shard["SequenceNumberRange"]["StartingSequenceNumber"]
+    read = stream.read(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=start)
+    assert read.data == [b"first"]
+
+
+def test_at_timestamp_starts_at_the_first_record_of_that_time(stream: Stream, shard_id: str) -> None:
+    """AT_TIMESTAMP gives what arrived at that moment or later; before the first record, everything."""
+    old = put_and_wait_for_the_next_second(stream, b"old")
+    stream.put(b"new")
+    next_second = old.replace(microsecond=0) + timedelta(seconds=1)
+    assert stream.read(shard_id, "AT_TIMESTAMP", Timestamp=next_second).data == [b"new"]
+    an_hour_before = old - timedelta(hours=1)
+    assert stream.read(shard_id, "AT_TIMESTAMP", Timestamp=an_hour_before).data == [b"old", b"new"]
+
+
+def put_and_wait_for_the_next_second(stream: Stream, data: bytes) -> datetime:
+    """Puts a record and returns its arrival, once the clock shows a later second: boto3 sends whole seconds."""
+    shard_id = stream.put(data)["ShardId"]
+    arrival: datetime = stream.read(shard_id).records[-1]["ApproximateArrivalTimestamp"]
+    eventually(lambda: time.time() > int(arrival.timestamp()) + 1, "the next second begins")
+    return arrival
+
+
+def test_a_number_between_records_is_a_position(stream: Stream, shard_id: str) -> None:
+    """AT and AFTER take any number of the shard, stored or not, and go on with the next record."""
+    before, after = (int(stream.put(data)["SequenceNumber"]) for data in (b"a", b"b"))
+    between = str(before + (after - before) // 2) if after - before > 1 else str(before)
+    documented = [b"b"]
+    expected = stream.kinesis.expects("a position that is no record", documented)
+    if expected is documented:
+        assert (
+            stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=between).data == documented
+        )
+    else:
+        with refused(expected):
+            stream.iterator(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=between)
+
+
+@pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"])
+def test_a_position_needs_its_value(stream: Stream, shard_id: str, kind: str) -> None:
+    """An iterator by number or time without the number or time is refused."""
+    with refused(*BAD_VALUE):
+        stream.iterator(shard_id, kind)
+
+
+@pytest.mark.parametrize("number", ["abc", "-5", "0x1F"])
+def test_a_position_is_a_number(stream: Stream, shard_id: str, number: str) -> None:
+    """A starting number that is none is refused."""
+    with refused(*BAD_VALUE):
+        stream.iterator(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+
+
+def test_an_unknown_kind_of_position_is_refused(stream: Stream, shard_id: str) -> None:
+    """Only the five documented iterator types exist."""
+    with stream.kinesis.refuses("an unknown enum value", *BAD_VALUE):
+        stream.iterator(shard_id, "SOMEWHERE")
+
+
+def test_an_unknown_shard_is_not_found(stream: Stream) -> None:
+    """An iterator for a shard that the stream does not have is refused."""
+    with refused("ResourceNotFoundException"):
+        stream.iterator("shardId-000000000099")
+
+
+@pytest.mark.parametrize("iterator", ["garbage", "AAAAAAAAAAE" + "A" * 200, "x"])
+def test_a_made_up_iterator_is_refused(stream: Stream, iterator: str) -> None:
+    """An iterator that the service did not hand out is an invalid argument."""
+    with stream.kinesis.refuses("a made-up iterator", "InvalidArgumentException"):
+        stream.client.get_records(ShardIterator=iterator)
+
+
+# Reading
+
+
+def test_the_tip_of_a_shard_answers_nothing_and_goes_on(stream: Stream, shard_id: str) -> None:
+    """At the tip there are no records, zero milliseconds behind, and an iterator to ask again with."""
+    tip = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
+    assert (tip["Records"], tip["MillisBehindLatest"]) == ([], 0)
+    stream.put(b"later")
+    again = stream.client.get_records(ShardIterator=tip["NextShardIterator"])
+    assert [record["Data"] for record in again["Records"]] == [b"later"]
+    assert again["MillisBehindLatest"] == 0
+
+
+def test_an_iterator_can_be_used_again(stream: Stream, shard_id: str) -> None:
+    """Asking twice with one iterator gives the same records twice: reading changes nothing."""
+    stream.put_many([("k", b"a"), ("k", b"b")])
+    iterator = stream.iterator(shard_id)
+    assert data_and_keys(stream.read_on(iterator)) == data_and_keys(stream.read_on(iterator))
+
+
+def test_limit_cuts_an_answer_and_the_next_goes_on(stream: Stream, shard_id: str) -> None:
+    """Limit is the most records of one answer; following the iterators gives each record once, in order."""
+    data = [f"{number}".encode() for number in range(7)]
+    stream.put_many([("k", entry) for entry in data])
+    pages: list[list[bytes]] = []
+    iterator = stream.iterator(shard_id)
+    while sum(map(len, pages)) < len(data):
+        answer = stream.client.get_records(ShardIterator=iterator, Limit=3)
+        pages.append([record["Data"] for record in answer["Records"]])
+        iterator = answer["NextShardIterator"]
+    assert pages == [data[:3], data[3:6], data[6:]]
+
+
+@pytest.mark.parametrize("limit", [0, 10_001])
+def test_a_limit_out_of_range_is_refused(stream: Stream, shard_id: str, limit: int) -> None:
+    """Limit is 1 to 10,000."""
+    iterator = stream.iterator(shard_id)
+    with refused(*BAD_VALUE):
+        stream.client.get_records(ShardIterator=iterator, Limit=limit)
+
+
+def test_an_answer_holds_at_most_ten_megabytes(stream: Stream, shard_id: str) -> None:
+    """However much lies there, an answer stops before 10 MiB, and the next one goes on."""
+    for number in range(11):
+        stream.put(bytes([number]) * MEGABYTE)
+    first = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
+    size = sum(len(record["Data"]) for record in first["Records"])
+    assert ANSWER_BYTES_MAX - 2 * MEGABYTE < size <= ANSWER_BYTES_MAX
+    rest = stream.read_on(first["NextShardIterator"])
+    assert [record["Data"][0] for record in [*first["Records"], *rest.records]] == list(range(11))
+
+
+def test_a_reader_who_is_behind_is_told_so(stream: Stream, shard_id: str) -> None:
+    """MillisBehindLatest is above zero while newer records wait, and zero when the last one was given."""
+    put_and_wait_for_the_next_second(stream, b"old")
+    stream.put(b"new")
+    iterator = stream.iterator(shard_id)
+    first = stream.client.get_records(ShardIterator=iterator, Limit=1)
+    assert first["MillisBehindLatest"] > 0
+    second = stream.client.get_records(ShardIterator=first["NextShardIterator"], Limit=1)
+    assert ([record["Data"] for record in second["Records"]], second["MillisBehindLatest"]) == ([b"new"], 0)
