@@ -1,0 +1,14 @@
+"""The `leasehold` command. Its libraries are an extra; without them it says so in a sentence."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from leasehold.cli.command import leasehold  # noqa: PLC0415 - an extra that may be missing
+    except ModuleNotFoundError as error:
+        sys.exit(f"leasehold: {error.name} is not installed: pip install 'leasehold[cli]'")
+    leasehold()

@@ -1,0 +1,27 @@
+"""The group that all commands belong to."""
+
+from __future__ import annotations
+
+import click
+
+from leasehold.cli.local import local
+from leasehold.errors import LeaseholdError
+
+
+class _Group(click.Group):
+    """A group whose commands end with one sentence, and not a traceback, when something is wrong."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except LeaseholdError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=_Group)
+@click.version_option(package_name="leasehold", message="leasehold %(version)s")
+def leasehold() -> None:
+    """Consume Amazon Kinesis from Python, as one fleet with the Java KCL."""
+
+
+leasehold.add_command(local)

@@ -1,0 +1,86 @@
+"""`leasehold local`: a Kinesis server on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from leasehold.errors import ConfigError
+
+if TYPE_CHECKING:
+    from leasehold.local.serving import ServerOptions
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address.")
+@click.option("--port", default=4567, show_default=True, help="0 takes any free port.")
+@click.option(
+    "--state", type=click.Path(dir_okay=False, path_type=Path), help="Keep the streams in this file."
+)
+@click.option(
+    "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream; repeatable."
+)
+@click.option("--enforce-limits", is_flag=True, help="Throttle as the service does: 5 reads/s, 2 MB/s, ...")
+@click.option(
+    "--end-with-last-records", is_flag=True, help="End a shard in the answer with its last records."
+)
+@click.option("--status-delay-ms", default=0, show_default=True, help="How long CREATING and UPDATING last.")
+@click.option("--account", default="000000000000", show_default=True, help="The account in ARNs.")
+@click.option("--region", default="us-east-1", show_default=True, help="The region in ARNs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a greeting.")
+def local(*, as_json: bool, **given: Any) -> None:
+    """Serve Kinesis on this machine, for development and tests. Ends on SIGINT or SIGTERM."""
+    options = _options(given)
+    from leasehold.local.serving import LocalServer  # noqa: PLC0415 - checked for by _options
+
+    server = LocalServer(options)
+    if as_json:
+        click.echo(json.dumps({"endpoint_url": server.endpoint_url}))
+    else:
+        _greet(server.endpoint_url, options)
+    server.run()
+
+
+def _options(given: dict[str, Any]) -> ServerOptions:
+    try:
+        from leasehold.core.stream_model.names import Account  # noqa: PLC0415
+        from leasehold.core.stream_model.settings import ServiceSettings  # noqa: PLC0415
+        from leasehold.local.serving import ServerOptions  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed: pip install 'leasehold[local]'") from error
+    return ServerOptions(
+        host=given["host"],
+        port=given["port"],
+        account=Account(given["account"], given["region"]),
+        settings=ServiceSettings(
+            enforce_limits=given["enforce_limits"],
+            shard_end_with_last_records=given["end_with_last_records"],
+            status_delay_ms=given["status_delay_ms"],
+        ),
+        state_file=given["state"],
+        streams=dict(_stream(text) for text in given["streams"]),
+    )
+
+
+def _stream(text: str) -> tuple[str, int]:
+    name, _, shards = text.partition(":")
+    if not name or not shards.isdecimal() or int(shards) < 1:
+        raise ConfigError(f"--stream {text!r}: expected NAME:SHARDS, for example orders:4")
+    return name, int(shards)
+
+
+def _greet(endpoint_url: str, options: ServerOptions) -> None:
+    region = options.account.region
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]Kinesis[/bold] on {endpoint_url}, account {options.account.id}, {region}")
+    kept = f"kept in {options.state_file}" if options.state_file else "in memory only"
+    console.print(f"Streams are {kept}. Signatures are not checked. Ctrl-C stops.\n")
+    console.print("Copy into a shell to use it:\n")
+    console.print(f"  export AWS_ENDPOINT_URL_KINESIS={endpoint_url}")
+    console.print(f"  export AWS_DEFAULT_REGION={region} AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
+    console.print("  aws kinesis create-stream --stream-name orders --shard-count 2")
+    console.print("  aws kinesis list-streams")

@@ -1,0 +1,402 @@
+"""The streams of one account: every operation of the service as a method, with the time passed in.
+
+Nothing here waits, draws a random number or reads a clock: the same calls give the same answers. Holds state;
+is not safe for threads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from leasehold.core.model import ShardId
+from leasehold.core.stream_model import listing, reading, reshard, writing
+from leasehold.core.stream_model.consumers import Consumer
+from leasehold.core.stream_model.listing import ListQuery, ShardsPage
+from leasehold.core.stream_model.names import Account
+from leasehold.core.stream_model.reading import RecordsPage, ShardIterator, Start
+from leasehold.core.stream_model.refusal import (
+    in_use,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+    validation,
+)
+from leasehold.core.stream_model.settings import ServiceSettings
+from leasehold.core.stream_model.shard import ShardState
+from leasehold.core.stream_model.stream import (
+    HOUR_MS,
+    RECORD_KIB_DEFAULT,
+    RETENTION_HOURS_MAX,
+    RETENTION_HOURS_MIN,
+    Epochs,
+    Merge,
+    Mode,
+    Open,
+    Pending,
+    Reshape,
+    Scale,
+    Split,
+    Status,
+    Stream,
+)
+from leasehold.core.stream_model.writing import Entry, NotStored, Stored
+
+ON_DEMAND_SHARDS: Final = 4
+CONSUMERS_MAX: Final = 20
+TAGS_MAX: Final = 50
+SCALINGS_PER_DAY_MAX: Final = 10
+RECORD_KIB_MAX: Final = 10_240
+# Small enough that a client which copies its buffer for each frame stays fast.
+EVENT_BYTES_MAX: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer's hold on a shard, until it ends or someone takes over."""
+
+    stream_name: str
+    consumer_name: str
+    shard_id: ShardId
+    holder: int
+    place: int
+    ends_ms: int
+
+
+class StreamService:
+    """All streams of an account."""
+
+    def __init__(self, account: Account | None = None, settings: ServiceSettings | None = None) -> None:
+        self.account = account or Account()
+        self.settings = settings or ServiceSettings()
+        self.streams: dict[str, Stream] = {}
+        self.epochs = Epochs()
+
+    # Streams
+
+    def create_stream(
+        self,
+        now_ms: int,
+        name: str,
+        *,
+        shard_count: int | None = None,
+        mode: Mode = Mode.PROVISIONED,
+        tags: Mapping[str, str] | None = None,
+        record_kib_max: int = RECORD_KIB_DEFAULT,
+    ) -> None:
+        """Begin a stream; its shards are there once it is ACTIVE."""
+        if self._find(now_ms, name):
+            raise in_use(f"Stream {name} under account {self.account.id} already exists.")
+        count = self._first_shards(name, shard_count, mode)
+        stream = Stream(
+            name=name,
+            arn=self.account.stream_arn(name),
+            account_id=self.account.id,
+            created_ms=now_ms,
+            epochs=self.epochs,
+            mode=mode,
+            record_kib_max=record_kib_max,
+        )
+        add_tags(stream, tags or {})
+        self.streams[name] = stream
+        self._begin(stream, Status.CREATING, now_ms, Open(count))
+
+    def delete_stream(self, now_ms: int, name: str, *, with_consumers: bool = False) -> None:
+        """End a stream with everything in it."""
+        stream = self.stream(now_ms, name)
+        if stream.consumers and not with_consumers:
+            raise in_use(
+                f"Stream {name} under account {self.account.id} has {len(stream.consumers)} consumers. Deregister "
+                "them, or set EnforceConsumerDeletion."
+            )
+        if stream.status is not Status.DELETING:
+            self._begin(stream, Status.DELETING, now_ms)
+
+    def stream(self, now_ms: int, name: str) -> Stream:
+        """The stream as it is now, whatever its status."""
+        stream = self._find(now_ms, name)
+        if stream is None:
+            raise not_found(
+                f"Stream {name} under account {self.account.id} not found (region {self.account.region})."
+            )
+        return stream
+
+    def stream_names(self, now_ms: int, after: str | None = None) -> list[str]:
+        """Names in order, those after the given one."""
+        for name in list(self.streams):
+            self._find(now_ms, name)
+        names = sorted(self.streams)
+        return names[bisect_right(names, after) :] if after else names
+
+    def open_shard_count(self) -> int:
+        return sum(len(stream.open_shards) for stream in self.streams.values())
+
+    def update_mode(self, now_ms: int, name: str, mode: Mode) -> None:
+        stream = self._active(now_ms, name)
+        if stream.mode is not mode:
+            stream.mode = mode
+            self._begin(stream, Status.UPDATING, now_ms)
+
+    def encrypt(self, now_ms: int, name: str, kms_key: str | None) -> None:
+        """Record under which key the stream is said to be encrypted; nothing is encrypted."""
+        stream = self._active(now_ms, name)
+        stream.kms_key = kms_key
+        self._begin(stream, Status.UPDATING, now_ms)
+
+    def set_record_size(self, now_ms: int, name: str, record_kib_max: int) -> None:
+        stream = self._active(now_ms, name)
+        stream.record_kib_max = record_kib_max
+        self._begin(stream, Status.UPDATING, now_ms)
+
+    def increase_retention(self, now_ms: int, name: str, hours: int) -> None:
+        """Keep records longer, those that are still there."""
+        stream = self._retention_change(now_ms, name, hours)
+        if hours < stream.retention_hours:
+            raise invalid_argument(
+                f"Requested retention period ({hours} hours) for stream {name} can not be shorter than existing "
+                f"retention period ({stream.retention_hours} hours). Use DecreaseStreamRetentionPeriod."
+            )
+        stream.retention_hours = hours
+
+    def decrease_retention(self, now_ms: int, name: str, hours: int) -> None:
+        """Forget records sooner; what is older is gone at once."""
+        stream = self._retention_change(now_ms, name, hours)
+        if hours > stream.retention_hours:
+            raise invalid_argument(
+                f"Requested retention period ({hours} hours) for stream {name} can not be longer than existing "
+                f"retention period ({stream.retention_hours} hours). Use IncreaseStreamRetentionPeriod."
+            )
+        stream.retention_hours = hours
+        stream.trim()
+
+    # Shards
+
+    def split_shard(self, now_ms: int, name: str, shard_id: str, hash_key: int) -> None:
+        self._reshape(now_ms, name, Split(ShardId(shard_id), hash_key))
+
+    def merge_shards(self, now_ms: int, name: str, lower: str, upper: str) -> None:
+        self._reshape(now_ms, name, Merge(ShardId(lower), ShardId(upper)))
+
+    def update_shard_count(self, now_ms: int, name: str, target: int) -> int:
+        """Scale uniformly; returns how many shards were open before."""
+        stream = self._active(now_ms, name)
+        before = len(stream.open_shards)
+        self._require_scalings_left(stream)
+        self._require_shards_left(max(0, target - before))
+        self._reshape(now_ms, name, Scale(target))
+        stream.scaled_at_ms.append(stream.clock_ms)
+        return before
+
+    def list_shards(self, now_ms: int, query: ListQuery, limit: int = listing.PAGE_DEFAULT) -> ShardsPage:
+        """A page of shards. A stream that is not there yet, or no more, has none to list."""
+        stream = self.stream(now_ms, query.stream_name)
+        if stream.status in {Status.CREATING, Status.DELETING}:
+            stream.require_active()
+        return listing.list_shards(stream, query, limit, now_ms)
+
+    def list_query_from_token(self, now_ms: int, token: str) -> ListQuery:
+        return listing.query_from_token(token, now_ms, self.settings.list_token_lifetime_ms)
+
+    # Records
+
+    def put_record(self, now_ms: int, name: str, entry: Entry) -> Stored:
+        stream = self._readable(now_ms, name)
+        return writing.put_record(stream, entry, stream.clock_ms, limited=self.settings.enforce_limits)
+
+    def put_records(self, now_ms: int, name: str, entries: Sequence[Entry]) -> list[Stored | NotStored]:
+        stream = self._readable(now_ms, name)
+        return writing.put_records(stream, entries, stream.clock_ms, limited=self.settings.enforce_limits)
+
+    def shard_iterator(self, now_ms: int, name: str, shard_id: str, start: Start) -> str:
+        """An iterator at this position, as text."""
+        stream = self._readable(now_ms, name)
+        place = reading.place_of(stream, stream.shard(shard_id), start, stream.clock_ms)
+        return reading.iterator_to_text(ShardIterator(name, shard_id, place, now_ms))
+
+    def iterator(self, now_ms: int, text: str) -> ShardIterator:
+        """What the text of an iterator stands for; refused if it is not ours or too old."""
+        return reading.iterator_from_text(text, now_ms, self.settings.iterator_lifetime_ms)
+
+    def get_records(
+        self, now_ms: int, iterator: ShardIterator, limit: int = reading.RECORDS_PER_PAGE_MAX
+    ) -> RecordsPage:
+        """The records at an iterator."""
+        stream = self._readable(now_ms, iterator.stream_name)
+        shard = stream.shard(iterator.shard_id)
+        reading.require_place_in(shard, iterator.place)
+        if self.settings.enforce_limits:
+            reading.require_read_allowed(stream, shard, now_ms)
+        page = self._read(stream, shard, iterator.place, limit, reading.BYTES_PER_PAGE_MAX)
+        if self.settings.enforce_limits:
+            shard.limits.count_read(now_ms, reading.page_bytes(page.records))
+        return page
+
+    def next_iterator(self, now_ms: int, iterator: ShardIterator, page: RecordsPage) -> str | None:
+        """The iterator after a page, or nothing after the last one of a closed shard."""
+        if page.next_place is None:
+            return None
+        following = ShardIterator(iterator.stream_name, iterator.shard_id, page.next_place, now_ms)
+        return reading.iterator_to_text(following)
+
+    # Consumers
+
+    def register_consumer(self, now_ms: int, stream_name: str, name: str) -> Consumer:
+        stream = self._readable(now_ms, stream_name)
+        if name in stream.consumers:
+            raise in_use(
+                f"Consumer {name} under stream {stream_name} under account {self.account.id} already exists."
+            )
+        if len(stream.consumers) >= CONSUMERS_MAX:
+            raise limit_exceeded(
+                f"Stream {stream_name} under account {self.account.id} has {CONSUMERS_MAX} consumers, the most there "
+                "can be."
+            )
+        arn = self.account.consumer_arn(stream_name, name, now_ms)
+        consumer = Consumer(name, arn, now_ms, now_ms + self.settings.status_delay_ms)
+        stream.consumers[name] = consumer
+        return consumer
+
+    def consumer(self, now_ms: int, stream_name: str, name: str) -> Consumer:
+        consumer = self.stream(now_ms, stream_name).consumers.get(name)
+        if consumer is None:
+            raise not_found(
+                f"Consumer {name} under stream {stream_name} under account {self.account.id} not found."
+            )
+        return consumer
+
+    def deregister_consumer(self, now_ms: int, stream_name: str, name: str) -> None:
+        self.consumer(now_ms, stream_name, name)
+        del self.stream(now_ms, stream_name).consumers[name]
+
+    def subscribe(self, now_ms: int, consumer_arn: str, shard_id: str, start: Start) -> Subscription:
+        """Begin to push a shard to a consumer; a subscription begun long enough ago is taken over."""
+        name, stream_name = self.account.consumer_and_stream(consumer_arn)
+        stream = self._readable(now_ms, stream_name)
+        consumer = self.consumer(now_ms, stream_name, name)
+        if consumer.arn != consumer_arn:
+            raise not_found(f"Consumer {consumer_arn} not found: {name} is now {consumer.arn}.")
+        if consumer.status(now_ms) != "ACTIVE":
+            raise in_use(f"Consumer {name} is not ACTIVE, instead in state {consumer.status(now_ms)}.")
+        shard = stream.shard(shard_id)
+        place = reading.place_of(stream, shard, start, stream.clock_ms)
+        holder = consumer.subscribe(shard.id, now_ms, self.settings.takeover_after_ms)
+        ends_ms = now_ms + self.settings.subscription_ms
+        return Subscription(stream_name, name, shard.id, holder, place, ends_ms)
+
+    def is_held(self, now_ms: int, subscription: Subscription) -> bool:
+        """False once the subscription was taken over or its consumer is gone."""
+        stream = self._find(now_ms, subscription.stream_name)
+        consumer = stream and stream.consumers.get(subscription.consumer_name)
+        return bool(consumer and consumer.holds(subscription.shard_id, subscription.holder))
+
+    def read_subscription(self, now_ms: int, subscription: Subscription, place: int) -> RecordsPage:
+        """The next event of a subscription."""
+        stream = self._readable(now_ms, subscription.stream_name)
+        shard = stream.shard(subscription.shard_id)
+        return self._read(stream, shard, place, reading.RECORDS_PER_PAGE_MAX, EVENT_BYTES_MAX)
+
+    def end_subscription(self, now_ms: int, subscription: Subscription) -> None:
+        """The server ends it: the consumer may subscribe again at once."""
+        if self.is_held(now_ms, subscription):
+            consumer = self.consumer(now_ms, subscription.stream_name, subscription.consumer_name)
+            consumer.release(subscription.shard_id, subscription.holder)
+
+    # Inside
+
+    def _find(self, now_ms: int, name: str) -> Stream | None:
+        """The stream with its clock set and every change that is due carried out."""
+        stream = self.streams.get(name)
+        if stream is None:
+            return None
+        stream.tick(now_ms)
+        pending = stream.pending
+        if pending and stream.clock_ms >= pending.due_ms:
+            stream.pending = None
+            if pending.status is Status.DELETING:
+                del self.streams[name]
+                return None
+            if pending.reshape:
+                reshard.carry_out(stream, pending.reshape, pending.due_ms)
+        return stream
+
+    def _active(self, now_ms: int, name: str) -> Stream:
+        stream = self.stream(now_ms, name)
+        stream.require_active()
+        return stream
+
+    def _readable(self, now_ms: int, name: str) -> Stream:
+        stream = self.stream(now_ms, name)
+        stream.require_readable()
+        return stream
+
+    def _begin(self, stream: Stream, status: Status, now_ms: int, reshape: Reshape | None = None) -> None:
+        """Start a change; without a delay it is over before this returns."""
+        stream.pending = Pending(status, stream.tick(now_ms) + self.settings.status_delay_ms, reshape)
+        self._find(now_ms, stream.name)
+
+    def _reshape(self, now_ms: int, name: str, reshape: Reshape) -> None:
+        stream = self._active(now_ms, name)
+        reshard.check(stream, reshape)
+        if isinstance(reshape, Split):
+            self._require_shards_left(1)
+        self._begin(stream, Status.UPDATING, now_ms, reshape)
+
+    def _read(
+        self, stream: Stream, shard: ShardState, place: int, records_max: int, bytes_max: int
+    ) -> RecordsPage:
+        return reading.read(
+            stream,
+            shard,
+            place,
+            stream.clock_ms,
+            records_max=records_max,
+            bytes_max=bytes_max,
+            ends_with_last_records=self.settings.shard_end_with_last_records,
+        )
+
+    def _first_shards(self, name: str, shard_count: int | None, mode: Mode) -> int:
+        if mode is Mode.ON_DEMAND:
+            if shard_count is not None:
+                raise validation(f"Stream {name} is ON_DEMAND: a ShardCount goes with PROVISIONED only.")
+            shard_count = ON_DEMAND_SHARDS
+        if shard_count is None:
+            raise validation(f"Stream {name} is PROVISIONED: ShardCount must be given.")
+        self._require_shards_left(shard_count)
+        return shard_count
+
+    def _require_shards_left(self, more: int) -> None:
+        current, limit = self.open_shard_count(), self.settings.shards_max
+        if current + more > limit:
+            raise limit_exceeded(
+                f"This request would exceed the shard limit for the account {self.account.id} in "
+                f"{self.account.region}. Current shard count for the account: {current}. Limit: {limit}. Number of "
+                f"additional shards that would have resulted from this request: {more}."
+            )
+
+    def _require_scalings_left(self, stream: Stream) -> None:
+        stream.scaled_at_ms = [at for at in stream.scaled_at_ms if stream.clock_ms - at < 24 * HOUR_MS]
+        if self.settings.enforce_limits and len(stream.scaled_at_ms) >= SCALINGS_PER_DAY_MAX:
+            raise limit_exceeded(
+                f"Stream {stream.name} under account {self.account.id} has been scaled {SCALINGS_PER_DAY_MAX} times "
+                "in 24 hours, the most there can be."
+            )
+
+    def _retention_change(self, now_ms: int, name: str, hours: int) -> Stream:
+        if not RETENTION_HOURS_MIN <= hours <= RETENTION_HOURS_MAX:
+            raise invalid_argument(
+                f"Requested retention period ({hours} hours) is outside {RETENTION_HOURS_MIN}..{RETENTION_HOURS_MAX} "
+                "hours."
+            )
+        stream = self._active(now_ms, name)
+        # What has gone so far stays gone.
+        stream.trim()
+        return stream
+
+
+def add_tags(stream: Stream, tags: Mapping[str, str]) -> None:
+    """Set tags, at most fifty in all."""
+    if len(stream.tags.keys() | tags.keys()) > TAGS_MAX:
+        raise invalid_argument(f"Stream {stream.name} would have more than {TAGS_MAX} tags.")
+    stream.tags.update(tags)

@@ -1,0 +1,25 @@
+"""The server's clock: the system's, plus an offset that tests can move forward."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from leasehold.errors import ConfigError
+
+
+@dataclass(slots=True)
+class MovableClock:
+    """Wall-clock milliseconds; it can be put forward, never back."""
+
+    offset_ms: int = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.offset_ms
+
+    def advance(self, by_ms: int) -> None:
+        if by_ms < 0:
+            raise ConfigError(
+                f"the clock cannot go back ({by_ms} ms): records would arrive before earlier ones"
+            )
+        self.offset_ms += by_ms

@@ -1,0 +1,85 @@
+"""Consumers: register, describe, list, deregister. Their subscriptions are served in `fan_out`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasehold.core.stream_model.consumers import Consumer
+from leasehold.core.stream_model.listing import require_fresh_token
+from leasehold.core.stream_model.refusal import invalid_argument
+from leasehold.core.stream_model.tokens import seal, unseal
+from leasehold.local.operations.call import Call, Handler, Members
+
+_PAGE_DEFAULT: Final = 100
+
+
+def register(call: Call) -> Members:
+    consumer = call.service.register_consumer(call.now_ms, call.stream_name, call["ConsumerName"])
+    return {"Consumer": _to_members(call, consumer)}
+
+
+def describe(call: Call) -> Members:
+    consumer_name, stream_name = _named(call)
+    consumer = call.service.consumer(call.now_ms, stream_name, consumer_name)
+    stream_arn = call.service.account.stream_arn(stream_name)
+    return {"ConsumerDescription": _to_members(call, consumer) | {"StreamARN": stream_arn}}
+
+
+def deregister(call: Call) -> None:
+    consumer_name, stream_name = _named(call)
+    call.service.deregister_consumer(call.now_ms, stream_name, consumer_name)
+
+
+def list_consumers(call: Call) -> Members:
+    stream = call.stream()
+    after = _name_from_token(call) if "NextToken" in call.members else ""
+    limit = call.get("MaxResults", _PAGE_DEFAULT)
+    rest = [consumer for name, consumer in sorted(stream.consumers.items()) if name > after]
+    answer: Members = {"Consumers": [_to_members(call, consumer) for consumer in rest[:limit]]}
+    if len(rest) > limit:
+        answer["NextToken"] = seal("consumers", call.now_ms, rest[limit - 1].name)
+    return answer
+
+
+def _named(call: Call) -> tuple[str, str]:
+    """Consumer and stream that a request means: by the consumer's ARN, or by stream ARN and name."""
+    arn, name, stream_arn = call.get("ConsumerARN"), call.get("ConsumerName"), call.get("StreamARN")
+    if arn is not None:
+        consumer_name, stream_name = call.service.account.consumer_and_stream(arn)
+        if name not in {None, consumer_name} or stream_arn not in {
+            None,
+            call.service.account.stream_arn(stream_name),
+        }:
+            raise invalid_argument(
+                f"ConsumerARN {arn} does not agree with the ConsumerName or StreamARN given."
+            )
+        return consumer_name, stream_name
+    if name is None or stream_arn is None:
+        raise invalid_argument("Either ConsumerARN, or both StreamARN and ConsumerName should be provided.")
+    return name, call.stream_name
+
+
+def _to_members(call: Call, consumer: Consumer) -> Members:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status(call.now_ms),
+        "ConsumerCreationTimestamp": call.wire.time(consumer.created_ms),
+    }
+
+
+def _name_from_token(call: Call) -> str:
+    fields = unseal("consumers", call["NextToken"])
+    if fields is None:
+        raise invalid_argument("Invalid NextToken: it did not come from ListStreamConsumers of this server.")
+    issued_ms, name = fields
+    require_fresh_token(int(issued_ms or 0), call.now_ms, call.service.settings.list_token_lifetime_ms)
+    return str(name)
+
+
+OPERATIONS: Final[dict[str, Handler]] = {
+    "RegisterStreamConsumer": register,
+    "DescribeStreamConsumer": describe,
+    "DeregisterStreamConsumer": deregister,
+    "ListStreamConsumers": list_consumers,
+}

@@ -1,0 +1,105 @@
+"""Records: put them, get an iterator, read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from leasehold.core.model import ChildShard
+from leasehold.core.stream_model.reading import RECORDS_PER_PAGE_MAX, IteratorType, Start
+from leasehold.core.stream_model.record_log import StoredRecord
+from leasehold.core.stream_model.refusal import invalid_argument
+from leasehold.core.stream_model.writing import Entry, NotStored, Stored
+from leasehold.local.operations.call import Call, Handler, Members
+from leasehold.local.operations.shards import hash_range_to_members
+from leasehold.local.wire import Wire
+
+
+def put_record(call: Call) -> Members:
+    stored = call.service.put_record(call.now_ms, call.stream_name, entry_from_members(call.members))
+    return {
+        "ShardId": stored.shard_id,
+        "SequenceNumber": str(stored.number),
+        "EncryptionType": call.stream().encryption_type,
+    }
+
+
+def put_records(call: Call) -> Members:
+    entries = [entry_from_members(record) for record in call["Records"]]
+    outcomes = call.service.put_records(call.now_ms, call.stream_name, entries)
+    return {
+        "FailedRecordCount": sum(isinstance(outcome, NotStored) for outcome in outcomes),
+        "Records": [_outcome_to_members(outcome) for outcome in outcomes],
+        "EncryptionType": call.stream().encryption_type,
+    }
+
+
+def get_shard_iterator(call: Call) -> Members:
+    start = Start(
+        IteratorType(call["ShardIteratorType"]), call.get("StartingSequenceNumber"), call.get("Timestamp")
+    )
+    token = call.service.shard_iterator(call.now_ms, call.stream_name, call["ShardId"], start)
+    return {"ShardIterator": token}
+
+
+def get_records(call: Call) -> Members:
+    iterator = call.service.iterator(call.now_ms, call["ShardIterator"])
+    if "StreamARN" in call.members and call.stream_name != iterator.stream_name:
+        raise invalid_argument(f"The ShardIterator belongs to another stream than {call['StreamARN']}.")
+    page = call.service.get_records(call.now_ms, iterator, call.get("Limit", RECORDS_PER_PAGE_MAX))
+    answer: Members = {
+        "Records": records_to_members(page.records, call.wire),
+        "MillisBehindLatest": page.millis_behind_latest,
+    }
+    following = call.service.next_iterator(call.now_ms, iterator, page)
+    if following is None:
+        return answer | {"ChildShards": children_to_members(page.children)}
+    return answer | {"NextShardIterator": following}
+
+
+def shards_written(answer: Members) -> set[str]:
+    """The shards that took a record, as the answer to a put names them."""
+    return {outcome["ShardId"] for outcome in answer.get("Records", [answer]) if "ShardId" in outcome}
+
+
+def entry_from_members(record: dict[str, Any]) -> Entry:
+    hash_key = record.get("ExplicitHashKey")
+    return Entry(record["PartitionKey"], record["Data"], None if hash_key is None else int(hash_key))
+
+
+def records_to_members(records: Iterable[StoredRecord], wire: Wire) -> list[Members]:
+    time, blob = wire.time, wire.blob
+    return [
+        {
+            "SequenceNumber": str(number),
+            "ApproximateArrivalTimestamp": time(arrival_ms),
+            "Data": blob(data),
+            "PartitionKey": partition_key,
+        }
+        for number, arrival_ms, partition_key, data in records
+    ]
+
+
+def children_to_members(children: Sequence[ChildShard]) -> list[Members]:
+    return [
+        {
+            "ShardId": child.id,
+            "ParentShards": list(child.parents),
+            "HashKeyRange": hash_range_to_members(child.hash_range),
+        }
+        for child in children
+    ]
+
+
+def _outcome_to_members(outcome: Stored | NotStored) -> Members:
+    if isinstance(outcome, NotStored):
+        return {"ErrorCode": outcome.error_type, "ErrorMessage": outcome.message}
+    return {"SequenceNumber": str(outcome.number), "ShardId": outcome.shard_id}
+
+
+OPERATIONS: Final[dict[str, Handler]] = {
+    "PutRecord": put_record,
+    "PutRecords": put_records,
+    "GetShardIterator": get_shard_iterator,
+    "GetRecords": get_records,
+}

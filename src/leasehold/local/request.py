@@ -1,0 +1,116 @@
+"""A request's body checked against the service's own model (as botocore carries it): required members, types,
+lengths, patterns. What comes out holds bytes for blobs and milliseconds for times, in either encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Final
+
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+
+from leasehold.core.stream_model.refusal import RefusedError, validation
+from leasehold.local.wire import MalformedBodyError, Wire
+
+_PYTHON_TYPES: Final[dict[str, type]] = {
+    "string": str,
+    "integer": int,
+    "long": int,
+    "boolean": bool,
+    "list": list,
+    "map": dict,
+    "structure": dict,
+}
+
+# The model of the service calls these optional, because a stream may choose partition keys by itself. Such
+# streams are not served here.
+_ALSO_REQUIRED: Final = {"PutRecord": "PartitionKey"}
+
+
+class InputModel:
+    """What each operation takes."""
+
+    def __init__(self) -> None:
+        self._service = ServiceModel(Loader().load_service_model("kinesis", "service-2"))
+        self.operations = frozenset(self._service.operation_names)
+
+    def checked(self, operation: str, body: object, wire: Wire) -> dict[str, Any]:
+        """The members of a request; anything that the model forbids is a ValidationException."""
+        shape = self._service.operation_model(operation).input_shape
+        checked: dict[str, Any] = _checked(shape, body, "", wire) if shape is not None else {}
+        also = _ALSO_REQUIRED.get(operation)
+        if also and also not in checked:
+            raise _violation(also, None, "Member must not be null")
+        return checked
+
+
+def _checked(shape: Any, value: Any, path: str, wire: Wire) -> Any:
+    kind = shape.type_name
+    if kind == "timestamp":
+        return wire.time_from(value)
+    if kind == "blob":
+        return wire.blob_from(value)
+    if not _is_a(kind, value):
+        raise MalformedBodyError(f"{path or 'the body'} is not a {kind}")
+    if kind == "structure":
+        return _checked_members(shape, value, path, wire)
+    _check_constraints(shape, value, path)
+    if kind == "list":
+        return [_checked(shape.member, item, f"{path}.member", wire) for item in value]
+    if kind == "map":
+        return {
+            _checked(shape.key, key, f"{path}.key", wire): _checked(shape.value, item, f"{path}.value", wire)
+            for key, item in value.items()
+        }
+    return value
+
+
+def _is_a(kind: str, value: object) -> bool:
+    # Not isinstance: True is no integer here.
+    return type(value) is _PYTHON_TYPES[kind]
+
+
+def _checked_members(shape: Any, value: dict[Any, Any], path: str, wire: Wire) -> dict[str, Any]:
+    prefix = f"{path}." if path else ""
+    for name in shape.required_members:
+        if value.get(name) is None:
+            raise _violation(prefix + name, None, "Member must not be null")
+    # An explicit null is the same as nothing; unknown members are ignored, as the service does.
+    return {
+        name: _checked(member, value[name], prefix + name, wire)
+        for name, member in shape.members.items()
+        if value.get(name) is not None
+    }
+
+
+def _check_constraints(shape: Any, value: Any, path: str) -> None:
+    metadata = shape.metadata
+    is_number = isinstance(value, int)
+    measured = value if is_number else len(value)
+    noun = "value" if is_number else "length"
+    if "enum" in metadata and value not in metadata["enum"]:
+        raise _violation(path, value, f"Member must satisfy enum value set: [{', '.join(metadata['enum'])}]")
+    if "min" in metadata and measured < metadata["min"]:
+        raise _violation(path, value, f"Member must have {noun} greater than or equal to {metadata['min']}")
+    if "max" in metadata and measured > metadata["max"]:
+        raise _violation(path, value, f"Member must have {noun} less than or equal to {metadata['max']}")
+    if "pattern" in metadata and not _pattern(metadata["pattern"]).fullmatch(value):
+        raise _violation(
+            path, value, f"Member must satisfy regular expression pattern: {metadata['pattern']}"
+        )
+
+
+def _violation(path: str, value: object, constraint: str) -> RefusedError:
+    """The service's own wording. Long values are not repeated: they may be a record."""
+    shown = "null" if value is None else f"'{value}'" if isinstance(value, int) else f"'{str(value)[:128]}'"
+    member = path[:1].lower() + path[1:]
+    return validation(
+        f"1 validation error detected: Value {shown} at '{member}' failed to satisfy constraint: {constraint}"
+    )
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text)
