@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import ChildShard, Shard, ShardId
+from leasehold.core.record import Record
 from leasehold.core.row_writes import Row, RowWrite
 
 
@@ -65,4 +69,53 @@ class RowStore(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads. Rows stay."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One answer of a shard. `next_iterator` is None at its end, and then `children` names who goes on."""
+
+    records: Sequence[Record]
+    next_iterator: str | None
+    millis_behind: int | None = None
+    children: tuple[ChildShard, ...] = ()
+
+
+class Stream(Protocol):
+    """One Kinesis stream, read by polling."""
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        """Every shard that is still retained, or those that the filter lets through. All pages."""
+        ...
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        """A token for reading on from `start`; good for five minutes. NotFoundError: the shard is gone."""
+        ...
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        """The next records, at most `limit` and ten megabytes. An empty page is not the end.
+
+        Raises IteratorExpiredError, ThrottledError, NotFoundError, UnavailableError.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections and threads."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, as this process sees it."""
+
+    def now_ms(self) -> int:
+        """Monotonic. Leases are judged by it; it never jumps, and means nothing to other machines."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Epoch time. For showing, never for deciding who owns what."""
+        ...
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Wait."""
         ...

@@ -54,14 +54,7 @@ class Absent:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
-    """The attribute is there, whatever its value."""
-
-    name: str
-
-
-Condition = Equals | Absent | Exists
+Condition = Equals | Absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +82,7 @@ class UpdateRow:
 
     def __post_init__(self) -> None:
         # Without such a condition DynamoDB would create the row that it did not find.
-        assert any(not isinstance(condition, Absent) for condition in self.when), (
-            "an update never creates a row"
-        )
+        assert any(isinstance(condition, Equals) for condition in self.when), "an update never creates a row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +103,6 @@ def holds(condition: Condition, row: Row) -> bool:
             return name in row and same_value(row[name], value)
         case Absent(name):
             return name not in row
-        case Exists(name):
-            return name in row
 
 
 def same_value(left: Attribute, right: Attribute) -> bool:

@@ -22,7 +22,6 @@ from leasehold.core.row_writes import (
     Condition,
     DeleteRow,
     Equals,
-    Exists,
     PutRow,
     Row,
     RowWrite,
@@ -311,8 +310,6 @@ def _condition(condition: Condition, names: _Aliases, values: _Aliases) -> str:
             return f"{names.of(name)} = {values.of(value)}"
         case Absent(name):
             return f"attribute_not_exists({names.of(name)})"
-        case Exists(name):
-            return f"attribute_exists({names.of(name)})"
 
 
 def _update(write: UpdateRow, names: _Aliases, values: _Aliases) -> str:

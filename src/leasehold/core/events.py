@@ -1,0 +1,290 @@
+"""Everything worth telling about a running member, as one closed list of values.
+
+Runtimes report facts to a single callable, `observe(event)`. Logs, CloudWatch, Prometheus, the health answer and the
+tests are such callables, so they all tell the same story. No event carries a payload or a partition key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leasehold.core.iterators import Gap
+from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStarted:
+    """A member joined its fleet."""
+
+    worker: WorkerId
+    application: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStopped:
+    """A member has left, having released what it could."""
+
+    worker: WorkerId
+    released: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSeen:
+    """One look at the lease table. `unclaimed` leases have no live owner."""
+
+    leases: int
+    unclaimed: int
+    mine: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsSynced:
+    """The stream's shards were compared with the leases."""
+
+    shards: int
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowRejected:
+    """A row of the lease table cannot be read and is passed over."""
+
+    key: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTaken:
+    """We serve this lease now. `silent_ms` is how long its last owner had been silent; None if it was free."""
+
+    key: LeaseKey
+    shard: ShardId
+    taken_from: WorkerId | None
+    silent_ms: int | None
+    counter: int
+    checkpoint: Position
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffAsked:
+    """A lease is moving without loss of time: `to` wants it from `holder`, who finishes what it has in hand."""
+
+    key: LeaseKey
+    holder: WorkerId
+    to: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
+
+    key: LeaseKey
+    shard: ShardId
+    holder: WorkerId | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReleased:
+    """We let go of a lease in good order. `to` is the next owner, where one waits."""
+
+    key: LeaseKey
+    shard: ShardId
+    to: WorkerId | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRenewed:
+    """One round of heartbeats."""
+
+    renewed: int
+    failed: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStalled:
+    """A shard makes no progress; its lease is no longer renewed, so that another member may try."""
+
+    key: LeaseKey
+    shard: ShardId
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParentsAwaited:
+    """A shard waits until its parents have ended."""
+
+    shard: ShardId
+    parents: tuple[ShardId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingStarted:
+    """A shard is read from here."""
+
+    shard: ShardId
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class PageRead:
+    """One answer of a shard: user records and their bytes, and how far behind its tip it was."""
+
+    shard: ShardId
+    records: int
+    size_bytes: int
+    millis_behind: int | None
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThrottled:
+    """A shard refused a read; the next try is `wait_ms` away."""
+
+    shard: ShardId
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    """A read failed for another reason; the next try is `wait_ms` away."""
+
+    shard: ShardId
+    error: str
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorExpired:
+    """An iterator was too old; reading goes on with a new one, nothing is lost."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class GapFound:
+    """Records were trimmed before they were read. They are lost to this application."""
+
+    shard: ShardId
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateTrouble:
+    """An aggregate could not be taken apart as its producer meant; `dropped` user records were not delivered."""
+
+    shard: ShardId
+    position: Position
+    reason: str
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHandled:
+    """A handler returned; everything up to `end` is done."""
+
+    shard: ShardId
+    records: int
+    size_bytes: int
+    end: Position
+    time_ms: int
+    millis_behind: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFailed:
+    """A handler raised. `error` is the exception's type; its text may hold what must not be told."""
+
+    shard: ShardId
+    start: Position
+    end: Position
+    records: int
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDeadLettered:
+    """One record was put aside, and the shard goes on."""
+
+    shard: ShardId
+    position: Position
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSkipped:
+    """One record was passed over, because the settings say so in as many words."""
+
+    shard: ShardId
+    position: Position
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """Everything up to `position` is done, and the table knows it."""
+
+    shard: ShardId
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnded:
+    """A shard is done to its end; its children have leases."""
+
+    shard: ShardId
+    children: tuple[ShardId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseDeleted:
+    """The lease of a finished shard was removed."""
+
+    key: LeaseKey
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step of the member failed and will be tried again; `step` says which."""
+
+    step: str
+    error: str
+
+
+Event = (
+    MemberStarted
+    | MemberStopped
+    | FleetSeen
+    | ShardsSynced
+    | RowRejected
+    | LeaseTaken
+    | HandoffAsked
+    | LeaseLost
+    | LeaseReleased
+    | LeasesRenewed
+    | ShardStalled
+    | ParentsAwaited
+    | ReadingStarted
+    | PageRead
+    | ReadThrottled
+    | ReadFailed
+    | IteratorExpired
+    | GapFound
+    | AggregateTrouble
+    | BatchHandled
+    | HandlerFailed
+    | RecordDeadLettered
+    | RecordSkipped
+    | Checkpointed
+    | ShardEnded
+    | LeaseDeleted
+    | StepFailed
+)
+
+Observe = Callable[[Event], None]

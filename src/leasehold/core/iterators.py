@@ -1,0 +1,73 @@
+"""Where in a shard to begin reading, and whether something is missing there. Asks nobody; the reader does.
+
+A shard is always entered *at* the last record that is done, not after it: the record may be an aggregate of which
+only a part is done, and that it comes back shows that nothing in between was trimmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from leasehold.core.model import InitialPosition
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.errors import ConfigError
+
+
+class IteratorKind(Enum):
+    """How the service finds the first record."""
+
+    TRIM_HORIZON = auto()
+    LATEST = auto()
+    AT_TIMESTAMP = auto()
+    AT_SEQUENCE_NUMBER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorStart:
+    """A place to begin. One of the two details goes with the kind that needs it."""
+
+    kind: IteratorKind
+    sequence_number: str | None = None
+    timestamp_ms: int | None = None
+
+
+def iterator_start(position: Position, initial: InitialPosition) -> IteratorStart:
+    """Where to ask for an iterator, for a lease whose checkpoint is `position`, or to read on after a record.
+
+    A lease at AT_TIMESTAMP takes the time from the configuration, since the row holds none.
+    """
+    assert not position.is_shard_end, "a finished shard is not read"
+    if position.is_record:
+        return IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
+    if position == AT_TIMESTAMP:
+        if initial.timestamp_ms is None:
+            raise ConfigError(
+                f"a lease begins AT_TIMESTAMP, but the configured initial position is {initial.sentinel}, which "
+                "names no time: configure the timestamp that the fleet was started with"
+            )
+        return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=initial.timestamp_ms)
+    kinds = {TRIM_HORIZON: IteratorKind.TRIM_HORIZON, LATEST: IteratorKind.LATEST}
+    return IteratorStart(kinds[position])
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records after `after` were trimmed before they were read; reading goes on at `resumes_at`."""
+
+    after: Position
+    resumes_at: str
+    resumes_at_arrival_ms: int | None
+
+
+def gap_before(entered_at: Position, first_number: str, first_arrival_ms: int | None) -> Gap | None:
+    """Whether records are missing between the record at which a shard was entered and the first one that came back.
+
+    >>> gap_before(Position("100"), "100", None) is None
+    True
+    >>> gap_before(Position("100"), "117", None).after
+    Position(sequence_number='100', sub_sequence_number=0)
+    """
+    if not entered_at.is_record or int(first_number) <= entered_at.number:
+        return None
+    return Gap(entered_at, first_number, first_arrival_ms)

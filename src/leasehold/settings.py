@@ -1,0 +1,89 @@
+"""Settings as frozen values, in small groups by concern. Each checks itself, and says what to do instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from leasehold.errors import ConfigError
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration as the core counts it."""
+    return duration // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How a member keeps its leases and shares the shards with others.
+
+    `failover_after` must be the same for every member, Java's included (there: failoverTimeMillis).
+    """
+
+    failover_after: timedelta = timedelta(seconds=10)
+    look_every: timedelta = timedelta(seconds=1.5)  # at the lease table; a clean stop is noticed within it
+    max_leases: int | None = None  # for this member; None: no limit
+    leases_to_acquire: int | None = None  # free leases to take in one look; None: a fair share at once
+    handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish what it has in hand
+    stalled_after: timedelta = timedelta(minutes=15)  # without any progress a shard is given up
+    rest_after_failure: timedelta = timedelta(seconds=10)  # before a shard that we gave up is taken again
+    parents_every: timedelta = timedelta(seconds=1)  # how often a shard asks whether its parents have ended
+    first_audit_after: timedelta = timedelta(seconds=60)
+    audit_every: timedelta = timedelta(seconds=120)
+    audit_sightings: int = 3
+    clean_up_every: timedelta = timedelta(seconds=60)
+    ignore_unexpected_child_shards: bool = False
+
+    def __post_init__(self) -> None:
+        if self.failover_after < timedelta(seconds=1):
+            raise ConfigError(
+                f"failover_after={self.failover_after}: less than a second would cost a healthy member its leases "
+                "with every slow write; the KCL's default is 10 seconds"
+            )
+        for name in ("max_leases", "leases_to_acquire"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: expected at least 1, or None for no limit")
+        if self.look_every * 2 > self.failover_after:
+            raise ConfigError(
+                f"look_every={self.look_every} is more than half of failover_after={self.failover_after}: "
+                "a silent owner would be noticed late"
+            )
+
+    @property
+    def renew_every(self) -> timedelta:
+        """A third of the failover time: two heartbeats may be lost before a lease is."""
+        return self.failover_after / 3
+
+    @property
+    def proven_for(self) -> timedelta:
+        """How long a heartbeat proves a lease to ourselves: a little less than others wait, so that we stop first."""
+        return self.failover_after * 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How shards are read by polling. Kinesis allows 5 calls and 2 MB a second and shard, shared by all readers."""
+
+    records_per_call: int = 10_000
+    calls_per_second: float = 5.0
+    bytes_per_second: int = 2_000_000
+    idle_poll_every: timedelta = timedelta(seconds=1)  # at the tip of a shard
+    buffer_bytes: int = 64 * 1024 * 1024  # read ahead, for all shards of the process together
+    verify_when_behind: timedelta = timedelta(
+        hours=20
+    )  # retention is 24 h at least; look for trimmed records then
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.records_per_call <= 10_000:
+            raise ConfigError(
+                f"records_per_call={self.records_per_call}: Kinesis gives 1 to 10,000 records a call"
+            )
+        if not 0 < self.calls_per_second <= 5:
+            raise ConfigError(f"calls_per_second={self.calls_per_second}: Kinesis allows 5 a shard")
+        if self.buffer_bytes < 1024 * 1024:
+            raise ConfigError(f"buffer_bytes={self.buffer_bytes}: less than one record of 1 MiB")
+        if self.idle_poll_every < timedelta(milliseconds=200):
+            raise ConfigError(
+                f"idle_poll_every={self.idle_poll_every}: Kinesis allows 5 calls a second and shard"
+            )
