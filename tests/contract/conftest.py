@@ -7,7 +7,10 @@ from typing import Any, Protocol
 import pytest
 from botocore.exceptions import ClientError
 
+from leasehold.local import LocalKinesis
 from tests.contract.streams import KinesisUnderTest, Stream
+from tests.contract.subscriptions import Consumer, MakeConsumer, register
+from tests.servers import aws_client
 
 
 class MakeStream(Protocol):
@@ -16,11 +19,17 @@ class MakeStream(Protocol):
     def __call__(self, shards: int = 1, **request: Any) -> Stream: ...
 
 
-@pytest.fixture(params=["kinesis_local"])
+def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
+    """The server of that name, through a client that leaves the checking of arguments to it."""
+    fixture = request.getfixturevalue(server)
+    url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
+    return KinesisUnderTest(server, aws_client("kinesis", url, parameter_validation=False))
+
+
+@pytest.fixture(params=["local_kinesis", "kinesis_local"])
 def kinesis(request: pytest.FixtureRequest) -> KinesisUnderTest:
     """A Kinesis server to poll from: ours, and kinesis-local."""
-    server = request.getfixturevalue(request.param)
-    return KinesisUnderTest(request.param, server.client("kinesis", parameter_validation=False))
+    return connect(request, request.param)
 
 
 @pytest.fixture
@@ -53,3 +62,18 @@ def shard_id(stream: Stream) -> str:
     """The only shard of `stream`."""
     (shard,) = stream.shards()
     return str(shard["ShardId"])
+
+
+@pytest.fixture
+def make_consumer() -> Iterator[MakeConsumer]:
+    """Registers fan-out consumers."""
+    made: list[Consumer] = []
+
+    def make(stream: Stream, name: str = "reader") -> Consumer:
+        made.append(register(stream, name))
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        for subscription in consumer.open_subscriptions:
+            subscription.hang_up()
