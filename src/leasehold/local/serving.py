@@ -20,6 +20,7 @@ from leasehold.core.stream_model.settings import ServiceSettings
 from leasehold.errors import ConfigError
 from leasehold.local.app import LocalApp
 from leasehold.local.state import ServerState
+from leasehold.local.state_file import keep_saving, read_state, save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,13 @@ class LocalServer:
 
     def __init__(self, options: ServerOptions) -> None:
         self.state = ServerState(StreamService(options.account, options.settings))
+        self._state_file = options.state_file
+        if options.state_file:
+            read_state(options.state_file, self.state.service, self.state.clock)
         self._create_streams(options.streams)
+        if options.state_file:
+            # Better to learn now than at the end that the file cannot be written.
+            save(self.state, options.state_file)
         self._socket = _listening_socket(options.host, options.port)
         self._uvicorn = _Uvicorn(_uvicorn_config(LocalApp(self.state)), self.state)
 
@@ -77,7 +84,14 @@ class LocalServer:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        if self._state_file is None:
+            await self._uvicorn.serve(sockets=[self._socket])
+            return
+        stopped = asyncio.Event()
+        saving = asyncio.create_task(keep_saving(self.state, self._state_file, stopped))
         await self._uvicorn.serve(sockets=[self._socket])
+        stopped.set()
+        await saving
 
     def _create_streams(self, streams: Mapping[str, int]) -> None:
         now_ms = self.state.clock.now_ms()

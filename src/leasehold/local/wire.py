@@ -97,7 +97,7 @@ class CborWire:
 
 
 # Tag 1 would become a datetime, which cannot hold milliseconds taken for seconds.
-_PLAIN_TIME: Final = {1: lambda decoder: decoder.decode()}
+_PLAIN_TIME: Final = {1: lambda value, _immutable: value}
 JSON: Final = JsonWire()
 CBOR: Final = CborWire()
 

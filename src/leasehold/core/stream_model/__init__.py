@@ -6,5 +6,6 @@ at random, no call blocks. The local server serves it over HTTP, the simulator d
     shard       one shard's life                reading   iterators and pages of records
     stream      the state of one stream         listing   ListShards and its filters
     limits      what a shard gives in a second  consumers who is subscribed to what
-    tokens      opaque text, opened safely      service   every operation, by name
+    tokens      opaque text, opened safely      snapshot  streams as plain values, and back
+    settings    what a test may change          service   every operation, by name
 """

@@ -14,6 +14,7 @@ from leasehold.core.stream_model.refusal import ErrorType, RefusedError, invalid
 from leasehold.core.stream_model.shard import ShardState
 from leasehold.core.stream_model.stream import Stream
 from leasehold.core.stream_model.tokens import seal, unseal
+from leasehold.core.stream_model.writing import record_size
 from leasehold.errors import InvalidPositionError
 
 RECORDS_PER_PAGE_MAX: Final = 10_000
@@ -142,7 +143,7 @@ def require_read_allowed(stream: Stream, shard: ShardState, now_ms: int) -> None
 
 
 def page_bytes(records: Sequence[StoredRecord]) -> int:
-    return sum(len(record.data) + len(record.partition_key) for record in records)
+    return sum(record_size(record.partition_key, record.data) for record in records)
 
 
 def _require_no_number(start: Start) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 # Trimmed records are kept in the columns until they are this many and at least half of them.
@@ -73,16 +74,13 @@ class RecordLog:
         )
         return [StoredRecord(*row) for row in columns]
 
-    def bytes_between(self, index: int, end: int) -> int:
-        """What the records from `index` up to, not including, `end` count for."""
-        if index >= end:
-            return 0
-        return self._bytes_through[end - 1] - (
-            self._bytes_through[index - 1] if index else self._bytes_trimmed
-        )
-
     def is_beyond_tip(self, index: int) -> bool:
         return index >= len(self._numbers)
+
+    def columns(self) -> tuple[Sequence[int], Sequence[str], Sequence[bytes]]:
+        """Copies of arrival times, partition keys and data of all records that are kept."""
+        kept = slice(self._first, None)
+        return self._arrivals[kept], self._keys[kept], self._data[kept]
 
     def trim_before(self, horizon_ms: int) -> None:
         """Forget every record that arrived before the horizon."""

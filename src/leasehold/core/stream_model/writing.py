@@ -49,6 +49,12 @@ def hash_key_of(partition_key: str) -> int:
     return int.from_bytes(md5(partition_key.encode()).digest())
 
 
+def record_size(partition_key: str, data: bytes) -> int:
+    """What a record counts for in limits: its data and its key."""
+    key_bytes = len(partition_key) if partition_key.isascii() else len(partition_key.encode())
+    return len(data) + key_bytes
+
+
 def put_record(stream: Stream, entry: Entry, now_ms: int, *, limited: bool) -> Stored:
     """Store one record or refuse it."""
     outcome = _put(stream, entry, _checked_size(stream, entry), now_ms, limited=limited)
@@ -87,7 +93,7 @@ def _put(stream: Stream, entry: Entry, size: int, now_ms: int, *, limited: bool)
 
 
 def _checked_size(stream: Stream, entry: Entry) -> int:
-    """What a record counts for: its data and its key."""
+    """The size of a record that may be stored."""
     key = entry.partition_key
     if not 1 <= len(key) <= 256:
         raise validation(
@@ -99,7 +105,7 @@ def _checked_size(stream: Stream, entry: Entry) -> int:
             "Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was "
             f"{entry.explicit_hash_key}"
         )
-    size = len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
+    size = record_size(key, entry.data)
     if size > stream.record_kib_max * _KIB:
         raise validation(
             f"1 validation error detected: Value at 'data' failed to satisfy constraint: data and partition key "

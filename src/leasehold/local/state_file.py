@@ -1,0 +1,162 @@
+"""Streams in a file, so that they survive a restart: written whole beside the old one, then put in its place.
+
+The file is a sequence of CBOR items: a header with all streams, chunks of records, and a last item that says how
+many records there are, so that a file cut short is noticed. Not pickle: reading one executes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import cbor2
+
+from leasehold.core.stream_model.service import StreamService
+from leasehold.core.stream_model.snapshot import (
+    RecordColumns,
+    records_to_columns,
+    restore_records,
+    stream_from_values,
+    stream_to_values,
+)
+from leasehold.errors import ConfigError
+from leasehold.local.clock import MovableClock
+from leasehold.local.state import ServerState
+
+_FORMAT: Final = "leasehold-local-streams"
+_VERSION: Final = 1
+# Between chunks other threads get their turn.
+_CHUNK_RECORDS: Final = 1_000
+_PAUSE_SECONDS: Final = 3.0
+# At most a tenth of the time goes into saving.
+_PAUSE_SHARE: Final = 10
+
+log = logging.getLogger("leasehold.local")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state at one moment; it stays as it is while the server goes on."""
+
+    header: dict[str, Any]
+    records: Sequence[tuple[str, str, RecordColumns]]
+
+
+def snapshot_of(state: ServerState) -> Snapshot:
+    """What there is to write. Copies references, not records."""
+    streams = list(state.service.streams.values())
+    for stream in streams:
+        stream.trim()
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "clock_offset_ms": state.clock.offset_ms,
+        "epoch_ms": state.service.epochs.last_ms,
+        "streams": [stream_to_values(stream) for stream in streams],
+    }
+    records = [
+        (stream.name, shard.id, records_to_columns(shard))
+        for stream in streams
+        for shard in stream.shards.values()
+    ]
+    return Snapshot(header, records)
+
+
+async def keep_saving(state: ServerState, path: Path, stopped: asyncio.Event) -> None:
+    """Save whatever changed, every few seconds or less often when there is much to write, and at the end."""
+    saved, pause_s = state.changes, _PAUSE_SECONDS
+    while not stopped.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopped.wait(), pause_s)
+        if saved == state.changes:
+            continue
+        changes, began_s = state.changes, time.monotonic()
+        try:
+            await asyncio.to_thread(write_snapshot, snapshot_of(state), path)
+        except ConfigError as error:
+            if stopped.is_set():
+                raise
+            log.error("%s; trying again", error)  # noqa: TRY400 - the sentence says it all
+        else:
+            saved = changes
+        pause_s = max(_PAUSE_SECONDS, _PAUSE_SHARE * (time.monotonic() - began_s))
+
+
+def save(state: ServerState, path: Path) -> None:
+    """Save now."""
+    write_snapshot(snapshot_of(state), path)
+
+
+def write_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Put a snapshot in place of the file, in one step: a crash leaves the old one or the new one."""
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        with beside.open("wb") as file:
+            # It holds payloads.
+            os.fchmod(file.fileno(), 0o600)
+            _write(snapshot, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise ConfigError(f"the state cannot be kept in {path}: {error.strerror}") from error
+
+
+def read_state(path: Path, service: StreamService, clock: MovableClock) -> None:
+    """Fill a service from a file, if there is one."""
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            _read(file, service, clock)
+    except (cbor2.CBORDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is not a whole state file of `leasehold local` ({type(error).__name__}): move it away to begin "
+            "with no streams"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _write(snapshot: Snapshot, file: IO[bytes]) -> None:
+    cbor2.dump(snapshot.header, file)
+    total = 0
+    for chunk in _chunks(snapshot):
+        cbor2.dump(chunk, file)
+        total += len(chunk[-1])
+    cbor2.dump({"records": total}, file)
+
+
+def _read(file: IO[bytes], service: StreamService, clock: MovableClock) -> None:
+    decoder = cbor2.CBORDecoder(file)
+    header = decoder.decode()
+    if header["format"] != _FORMAT or header["version"] != _VERSION:
+        raise ValueError("another format")
+    clock.offset_ms = header["clock_offset_ms"]
+    service.epochs.last_ms = header["epoch_ms"]
+    for values in header["streams"]:
+        stream = stream_from_values(values, service.epochs, service.account)
+        service.streams[stream.name] = stream
+    total = 0
+    while isinstance(item := decoder.decode(), list):
+        stream_name, shard_id, first, count, arrivals_ms, keys, data = item
+        shard = service.streams[stream_name].shards[shard_id]
+        restore_records(shard, RecordColumns(arrivals_ms, keys, data), first, count)
+        total += len(data)
+    if item != {"records": total}:
+        raise ValueError("records are missing")
+
+
+def _chunks(snapshot: Snapshot) -> Iterator[list[Any]]:
+    for stream_name, shard_id, columns in snapshot.records:
+        count = len(columns.data)
+        for first in range(0, count, _CHUNK_RECORDS):
+            part = slice(first, first + _CHUNK_RECORDS)
+            yield [stream_name, shard_id, first, count, *(list(column[part]) for column in columns)]
