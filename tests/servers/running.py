@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
+
 from tests.servers.catalog import Kind
 from tests.servers.install import HERE, exclusively
 from tests.servers.server import Server
