@@ -1,0 +1,63 @@
+"""Which owners are silent, judged by one observer's own clock.
+
+The table holds no time. An observer remembers when *it* last saw a lease's counter or owner change; a lease that has
+not changed for longer than the failover time is silent, whatever any wall clock says. A lease seen for the first time
+is fresh: nothing is known about the time before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from leasehold.core.model import Lease, LeaseKey, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was seen of a lease: its counter and owners, since when, and since when it is being handed over."""
+
+    counter: int
+    owner: WorkerId | None
+    checkpoint_owner: WorkerId | None
+    unchanged_since_ms: int
+    handoff_since_ms: int | None
+
+
+Observations = Mapping[LeaseKey, Observation]
+
+
+def next_observations(before: Observations, leases: Iterable[Lease], now_ms: int) -> Observations:
+    """What is remembered after one more look at all leases. Leases that are gone are forgotten."""
+    return {lease.key: _next(before.get(lease.key), lease, now_ms) for lease in leases}
+
+
+def _next(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
+    same = before is not None and (before.counter, before.owner, before.checkpoint_owner) == (
+        lease.counter,
+        lease.owner,
+        lease.checkpoint_owner,
+    )
+    unchanged_since = before.unchanged_since_ms if before is not None and same else now_ms
+    return Observation(
+        lease.counter,
+        lease.owner,
+        lease.checkpoint_owner,
+        unchanged_since,
+        _handoff_since(before, lease, now_ms),
+    )
+
+
+def _handoff_since(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
+    if not lease.is_in_handoff:
+        return None
+    known = before is not None and (before.owner, before.checkpoint_owner) == (
+        lease.owner,
+        lease.checkpoint_owner,
+    )
+    return before.handoff_since_ms if before is not None and known else now_ms
+
+
+def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> int:
+    """How long a lease has not changed, as far as this observer knows."""
+    return now_ms - observations[key].unchanged_since_ms

@@ -1,0 +1,207 @@
+"""One lease while this member serves it: the only way for a runtime to write to it, and the proof that it is ours.
+
+A lease is *proven* for a while after each write that succeeded, counted on our own clock from before the write was
+sent. Others wait longer than that before they take it, so whoever stops when the proof runs out stops in time, even if
+every message to the table is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from leasehold.core.backoff import backoff_ms
+from leasehold.core.events import HandoffAsked, LeaseLost, Observe, ParentsAwaited, ShardEnded
+from leasehold.core.lease_creation import WaitForOtherParent, plan_children
+from leasehold.core.lease_rules import HandoffRequested, Lost, after_failed_renewal
+from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.core.position import Position
+from leasehold.errors import LeaseLostError, ThrottledError, UnavailableError
+from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.ports import Clock
+from leasehold.settings import FleetSettings, milliseconds
+
+# A refused write of ours is put again with the row as it is now. More than a few times in a row means a bug.
+_REFUSALS_MAX: Final = 20
+
+_Write = Callable[[Lease], Awaitable[Lease | Contended]]
+
+
+class HeldLease:
+    """A lease that this member owns. Made by the member; handed to the runtime that serves the shard."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        table: LeaseTable,
+        clock: Clock,
+        rng: random.Random,
+        observe: Observe,
+        settings: FleetSettings,
+        taken_at_ms: int,
+    ) -> None:
+        self._lease = lease
+        self._table = table
+        self._clock = clock
+        self._rng = rng
+        self._observe = observe
+        self._settings = settings
+        self._writing = asyncio.Lock()
+        self._proven_until_ms = taken_at_ms + milliseconds(settings.proven_for)
+        self._progress_ms = clock.now_ms()
+        self._counter_at_take_over = lease.counter
+        self.draining = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.ended = False
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as this member last wrote or read it."""
+        return self._lease
+
+    @property
+    def shard(self) -> ShardId:
+        """The shard that it is the lease of."""
+        return self._lease.shard_id
+
+    @property
+    def token(self) -> str:
+        """Names this holding; rises with every change of owner, so a sink can refuse the older of two."""
+        return f"{self.shard}:{self._counter_at_take_over}"
+
+    @property
+    def idle_ms(self) -> int:
+        """How long the shard has made no progress."""
+        return self._clock.now_ms() - self._progress_ms
+
+    def is_proven(self) -> bool:
+        """Whether the lease is surely ours at this moment, judged by our own clock alone."""
+        return not self.lost.is_set() and self._clock.now_ms() < self._proven_until_ms
+
+    def note_progress(self) -> None:
+        """The shard is alive. A lease is renewed only while something says so."""
+        self._progress_ms = self._clock.now_ms()
+
+    async def parents_ended(self) -> None:
+        """Return once every parent has ended. A parent without a lease was trimmed, or finished and cleaned away."""
+        while running := await self._running_parents():
+            self._observe(ParentsAwaited(self.shard, running))
+            self.note_progress()
+            await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
+
+    async def renew(self) -> None:
+        """The heartbeat. Does nothing while another write is under way: every write is a heartbeat."""
+        if not self._writing.locked():
+            await self._write(self._table.renew)
+
+    async def checkpoint(self, at: Position) -> None:
+        """Everything up to `at` is done."""
+        await self._write(lambda lease: self._table.checkpoint(lease, at))
+
+    async def prepare_checkpoint(self, end: Position, state: bytes | None = None) -> None:
+        """The first half of a two-phase checkpoint."""
+        await self._write(lambda lease: self._table.prepare_checkpoint(lease, end, state))
+
+    async def finish(self, children: Sequence[ChildShard]) -> None:
+        """The shard is done to its end: write that, together with the leases of its children.
+
+        A merged child needs the leases of both its parents; if the other one has none yet, this waits for it.
+        """
+        new = await self._children_to_create(children)
+        await self._write(lambda lease: self._table.finish(lease, new))
+        self.ended = True
+        self._observe(ShardEnded(self.shard, tuple(child.id for child in children)))
+
+    async def let_go(self) -> WorkerId | None:
+        """Give the lease back in good order; returns the next owner if one waits. A lost lease is nobody's to give."""
+        await self._write(self._table.release)
+        return self._lease.owner
+
+    def lose(self, holder: WorkerId | None, reason: str) -> None:
+        """The lease is no longer ours. Told once; whoever serves the shard is stopped by the member."""
+        if not self.lost.is_set():
+            self.lost.set()
+            self._observe(LeaseLost(self._lease.key, self.shard, holder, reason))
+
+    async def proof_lapsed(self) -> None:
+        """Return, with the lease lost, once nothing has proven it for too long."""
+        while (left_ms := self._proven_until_ms - self._clock.now_ms()) > 0:
+            await self._clock.sleep_ms(left_ms)
+        self.lose(None, "could not be renewed in time")
+
+    async def _running_parents(self) -> tuple[ShardId, ...]:
+        parents = sorted(self._lease.parents)
+        leases = await asyncio.gather(*(self._table.get(lease_key(p, self._lease.stream)) for p in parents))
+        return tuple(
+            parent
+            for parent, lease in zip(parents, leases, strict=True)
+            if lease is not None and not lease.checkpoint.is_shard_end
+        )
+
+    async def _children_to_create(self, children: Sequence[ChildShard]) -> tuple[Lease, ...]:
+        while True:
+            plan = plan_children(
+                self._lease, children, await self._leased_parents(children), draw=self._rng.random()
+            )
+            if not isinstance(plan, WaitForOtherParent):
+                return plan.leases
+            if plan.give_up:
+                raise UnavailableError(
+                    f"shard {self.shard} ended in a merge, but its other parent {plan.parent} has no lease yet: "
+                    "letting go, so that a shard sync can create it"
+                )
+            self.note_progress()
+            await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
+
+    async def _leased_parents(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
+        keys = {lease_key(parent, self._lease.stream) for child in children for parent in child.parents}
+        leases = await asyncio.gather(*(self._table.get(key) for key in sorted(keys)))
+        return {lease.key for lease in leases if lease is not None}
+
+    async def _write(self, write: _Write) -> None:
+        """Put a write until it is answered, for as long as the lease is ours."""
+        async with self._writing:
+            for attempt in range(_REFUSALS_MAX):
+                began_ms = self._require_proof()
+                try:
+                    outcome = await write(self._lease)
+                except (ThrottledError, UnavailableError):
+                    await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
+                    continue
+                if isinstance(outcome, Lease):
+                    self._lease = outcome
+                    self._proven_until_ms = began_ms + milliseconds(self._settings.proven_for)
+                    return
+                self._adopt(outcome)
+            raise UnavailableError(
+                f"lease {self._lease.key}: not written in {_REFUSALS_MAX} attempts; try again"
+            )
+
+    def _require_proof(self) -> int:
+        now_ms = self._clock.now_ms()
+        if not self.is_proven():
+            self.lose(None, "could not be renewed in time")
+            raise LeaseLostError(
+                f"lease {self._lease.key} could not be renewed in time and may be another's by now: stop reading; "
+                f"records after {self._lease.checkpoint} will be read again by its next owner"
+            )
+        return now_ms
+
+    def _adopt(self, refused: Contended) -> None:
+        """Go on with the row as it is now, if it is still ours."""
+        meaning = after_failed_renewal(self._lease, refused.current)
+        if isinstance(meaning, Lost):
+            self.lose(meaning.holder, "another member has it")
+            raise LeaseLostError(
+                f"lease {self._lease.key} now belongs to {meaning.holder or 'nobody'}: stop reading; "
+                f"records after {self._lease.checkpoint} will be read again by its next owner"
+            )
+        self._lease = meaning.lease
+        if isinstance(meaning, HandoffRequested):
+            assert meaning.lease.checkpoint_owner is not None
+            assert meaning.lease.owner is not None
+            self._observe(HandoffAsked(self._lease.key, meaning.lease.checkpoint_owner, meaning.lease.owner))
+            self.draining.set()
