@@ -125,9 +125,10 @@ def plan_missing_leases(
     """
     _refuse_unexpected_children(graph, ignore_unexpected_children)
     leased = {lease.shard_id: lease for lease in leases if lease.stream == stream}
-    beginnings = dict.fromkeys(_missing(graph, leased.keys(), initial), initial.sentinel)
-    if repair:
-        beginnings |= dict.fromkeys(_lost_children(graph, leased), TRIM_HORIZON)
+    lost = _lost_children(graph, leased) if repair else frozenset()
+    # What the repair creates covers its descendants, like any other lease.
+    missing = _missing(graph, leased.keys() | lost, initial)
+    beginnings = dict.fromkeys(lost, TRIM_HORIZON) | dict.fromkeys(missing, initial.sentinel)
     return _in_order(((graph.shards[shard_id], at) for shard_id, at in beginnings.items()), stream)
 
 
@@ -141,14 +142,14 @@ def plan_children(
     drawn anew for each attempt.
     """
     _refuse_strange_children(ended, children)
-    if len(children) == 1:
+    every = (_new_lease(child, TRIM_HORIZON, ended.stream) for child in children)
+    new = tuple(lease for lease in every if lease.key not in leased)
+    # Java waits even when the child has a lease: for ever, if the other parent was cleaned away meanwhile.
+    if len(children) == 1 and new:
         missing = [parent for parent in children[0].parents if lease_key(parent, ended.stream) not in leased]
         if len(missing) == 1:
             return WaitForOtherParent(missing[0], give_up=draw < GIVE_UP_SHARE)
-    new = (_new_lease(child, TRIM_HORIZON, ended.stream) for child in children)
-    return CreateChildren(
-        tuple(lease for lease in new if lease.key not in leased), frozenset(child.id for child in children)
-    )
+    return CreateChildren(new, frozenset(child.id for child in children))
 
 
 def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPosition) -> Collection[ShardId]:
@@ -167,27 +168,29 @@ def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPos
     return (other_parents | set(unleased)) - covered
 
 
-def _lost_children(graph: ShardGraph, leased: Mapping[ShardId, Lease]) -> Collection[ShardId]:
-    """Shards whose parents are finished and which nobody will create any more.
+def _lost_children(graph: ShardGraph, leased: Mapping[ShardId, Lease]) -> frozenset[ShardId]:
+    """Shards that continue a lease, and that nobody but a sync will create any more.
 
-    A finished parent's lease suppresses its children in the Java KCL's rule, because whoever finished it
-    should have created them. If that was lost, they would stay unread for as long as the parent's lease
-    exists. So: at least one parent finished, none that somebody still has to read, and nothing further down
-    leased yet: below a leased shard the child is not lost, it was finished and cleaned away.
+    Children are created by whoever finishes their parent, so the Java KCL's rule leaves them alone below any
+    lease. Two things break that chain: the parent was finished, but the creation was lost; or the parent left
+    the retention period, and the answer that would have named its children with it. Java then leaves them
+    unread for as long as the parent's lease exists, or begins them at the initial position, and from LATEST
+    skips what they hold. They continue where the parent ended, so they begin at their start.
 
-    A finished parent counts even when it is no longer listed. Its children start where it ended, and not at
-    an initial position of LATEST, which would skip what they hold.
+    A parent that is listed and not finished will name its children itself. Nothing is created above a leased
+    shard: it is not lost, it was finished and cleaned away.
     """
     ended = {shard_id for shard_id, lease in leased.items() if lease.checkpoint.is_shard_end}
-    unread = (graph.shards.keys() | leased.keys()) - ended
+    unread = graph.shards.keys() - ended
+    behind = leased.keys() - unread
     settled = graph.upward_from(leased) | graph.unexpected_children
-    return [
+    return frozenset(
         shard.id
         for shard in graph.shards.values()
         if shard.id not in settled
-        and not ended.isdisjoint(shard.parents)
+        and not behind.isdisjoint(shard.parents)
         and unread.isdisjoint(shard.parents)
-    ]
+    )
 
 
 def _in_order(
