@@ -12,7 +12,7 @@ from leasehold.local import event_stream
 from leasehold.local.http import Receive, Send, send_chunk, send_start
 from leasehold.local.operations import Call
 from leasehold.local.operations.call import Members
-from leasehold.local.operations.records import children_to_members, records_to_members
+from leasehold.local.operations.records import children_to_members, encryption_of, records_to_members
 from leasehold.local.state import ServerState
 from leasehold.local.wire import Wire
 
@@ -53,7 +53,8 @@ async def _push(state: ServerState, subscription: Subscription, wire: Wire, send
     await send_chunk(send, event_stream.event("initial-response", content_type, wire.encode({})), more=True)
     try:
         async for page in _pages(state, subscription):
-            payload = wire.encode(_event_to_members(page, wire))
+            encryption = encryption_of(state.service.streams[subscription.stream_name])
+            payload = wire.encode(_event_to_members(page, encryption, wire))
             await send_chunk(
                 send, event_stream.event("SubscribeToShardEvent", content_type, payload), more=True
             )
@@ -85,9 +86,9 @@ async def _pages(state: ServerState, subscription: Subscription) -> AsyncIterato
     service.end_subscription(state.clock.now_ms(), subscription)
 
 
-def _event_to_members(page: RecordsPage, wire: Wire) -> Members:
+def _event_to_members(page: RecordsPage, encryption: Members, wire: Wire) -> Members:
     members: Members = {
-        "Records": records_to_members(page.records, wire),
+        "Records": records_to_members(page.records, encryption, wire),
         "MillisBehindLatest": page.millis_behind_latest,
     }
     if page.next_place is None:

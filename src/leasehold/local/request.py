@@ -24,10 +24,6 @@ _PYTHON_TYPES: Final[dict[str, type]] = {
     "structure": dict,
 }
 
-# The model of the service calls these optional, because a stream may choose partition keys by itself. Such
-# streams are not served here.
-_ALSO_REQUIRED: Final = {"PutRecord": "PartitionKey"}
-
 
 class InputModel:
     """What each operation takes."""
@@ -40,9 +36,8 @@ class InputModel:
         """The members of a request; anything that the model forbids is a ValidationException."""
         shape = self._service.operation_model(operation).input_shape
         checked: dict[str, Any] = _checked(shape, body, "", wire) if shape is not None else {}
-        also = _ALSO_REQUIRED.get(operation)
-        if also and also not in checked:
-            raise _violation(also, None, "Member must not be null")
+        if checked.get("DryRun"):
+            raise validation("DryRun is not served here: the call would have been carried out.")
         return checked
 
 
@@ -76,7 +71,7 @@ def _checked_members(shape: Any, value: dict[Any, Any], path: str, wire: Wire) -
     prefix = f"{path}." if path else ""
     for name in shape.required_members:
         if value.get(name) is None:
-            raise _violation(prefix + name, None, "Member must not be null")
+            raise violation(prefix + name, None, "Member must not be null")
     # An explicit null is the same as nothing; unknown members are ignored, as the service does.
     return {
         name: _checked(member, value[name], prefix + name, wire)
@@ -91,18 +86,16 @@ def _check_constraints(shape: Any, value: Any, path: str) -> None:
     measured = value if is_number else len(value)
     noun = "value" if is_number else "length"
     if "enum" in metadata and value not in metadata["enum"]:
-        raise _violation(path, value, f"Member must satisfy enum value set: [{', '.join(metadata['enum'])}]")
+        raise violation(path, value, f"Member must satisfy enum value set: [{', '.join(metadata['enum'])}]")
     if "min" in metadata and measured < metadata["min"]:
-        raise _violation(path, value, f"Member must have {noun} greater than or equal to {metadata['min']}")
+        raise violation(path, value, f"Member must have {noun} greater than or equal to {metadata['min']}")
     if "max" in metadata and measured > metadata["max"]:
-        raise _violation(path, value, f"Member must have {noun} less than or equal to {metadata['max']}")
+        raise violation(path, value, f"Member must have {noun} less than or equal to {metadata['max']}")
     if "pattern" in metadata and not _pattern(metadata["pattern"]).fullmatch(value):
-        raise _violation(
-            path, value, f"Member must satisfy regular expression pattern: {metadata['pattern']}"
-        )
+        raise violation(path, value, f"Member must satisfy regular expression pattern: {metadata['pattern']}")
 
 
-def _violation(path: str, value: object, constraint: str) -> RefusedError:
+def violation(path: str, value: object, constraint: str) -> RefusedError:
     """The service's own wording. Long values are not repeated: they may be a record."""
     shown = "null" if value is None else f"'{value}'" if isinstance(value, int) else f"'{str(value)[:128]}'"
     member = path[:1].lower() + path[1:]

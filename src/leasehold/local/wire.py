@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import math
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -51,9 +50,7 @@ class JsonWire:
         return binascii.b2a_base64(data, newline=False).decode()
 
     def time_from(self, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise MalformedBodyError("a timestamp is not a number of seconds")
-        return round(value * 1000)
+        return _whole_ms(value, 1000)
 
     def blob_from(self, value: object) -> bytes:
         if not isinstance(value, str):
@@ -86,9 +83,7 @@ class CborWire:
         return data
 
     def time_from(self, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise MalformedBodyError("a timestamp is not a number of milliseconds")
-        return round(value)
+        return _whole_ms(value, 1)
 
     def blob_from(self, value: object) -> bytes:
         if not isinstance(value, bytes):
@@ -96,6 +91,14 @@ class CborWire:
         return value
 
 
+def _whole_ms(value: object, ms: int) -> int:
+    """A time in units of so many milliseconds; nothing that a 64-bit integer could not hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) * ms < _TIME_MAX_MS:
+        raise MalformedBodyError("a timestamp is not a number that could be a time")
+    return round(value * ms)
+
+
+_TIME_MAX_MS: Final = 2**53
 # Tag 1 would become a datetime, which cannot hold milliseconds taken for seconds.
 _PLAIN_TIME: Final = {1: lambda value, _immutable: value}
 JSON: Final = JsonWire()

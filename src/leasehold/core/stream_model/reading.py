@@ -9,12 +9,11 @@ from typing import Final
 
 from leasehold.core.model import ChildShard
 from leasehold.core.position import sequence_value
-from leasehold.core.stream_model.record_log import StoredRecord
+from leasehold.core.stream_model.record_log import RecordSlice
 from leasehold.core.stream_model.refusal import ErrorType, RefusedError, invalid_argument, throttled
 from leasehold.core.stream_model.shard import ShardState
 from leasehold.core.stream_model.stream import Stream
 from leasehold.core.stream_model.tokens import seal, unseal
-from leasehold.core.stream_model.writing import record_size
 from leasehold.errors import InvalidPositionError
 
 RECORDS_PER_PAGE_MAX: Final = 10_000
@@ -55,7 +54,7 @@ class RecordsPage:
     `continuation` is the number after which reading goes on at `next_place`.
     """
 
-    records: Sequence[StoredRecord]
+    records: RecordSlice
     next_place: int | None
     continuation: int | None
     millis_behind_latest: int
@@ -140,10 +139,6 @@ def require_read_allowed(stream: Stream, shard: ShardState, now_ms: int) -> None
             f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {stream.account_id}: 5 calls "
             "and 2 MB a second, shared by all readers. Wait and use the same iterator again."
         )
-
-
-def page_bytes(records: Sequence[StoredRecord]) -> int:
-    return sum(record_size(record.partition_key, record.data) for record in records)
 
 
 def _require_no_number(start: Start) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, overload
 
 # Trimmed records are kept in the columns until they are this many and at least half of them.
 _COMPACT_MIN: Final = 1024
@@ -23,6 +24,37 @@ class StoredRecord(NamedTuple):
     arrival_ms: int
     partition_key: str
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSlice(Sequence[StoredRecord]):
+    """Consecutive records, as columns. A record is made when it is looked at: ten thousand at once would set the
+    garbage collector to work on everything that the shard holds.
+    """
+
+    numbers: Sequence[int]
+    arrivals_ms: Sequence[int]
+    partition_keys: Sequence[str]
+    data: Sequence[bytes]
+    # What they count for in limits.
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[StoredRecord]:
+        return map(StoredRecord, self.numbers, self.arrivals_ms, self.partition_keys, self.data)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredRecord]: ...
+    def __getitem__(self, index: int | slice) -> StoredRecord | list[StoredRecord]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return StoredRecord(
+            self.numbers[index], self.arrivals_ms[index], self.partition_keys[index], self.data[index]
+        )
 
 
 class RecordLog:
@@ -44,12 +76,11 @@ class RecordLog:
 
     def append(self, number: int, arrival_ms: int, partition_key: str, data: bytes, size: int) -> None:
         """Store a record; `size` is what it counts for in limits."""
-        before = self._bytes_through[-1] if self._bytes_through else self._bytes_trimmed
+        self._bytes_through.append(self._bytes_before(len(self._numbers)) + size)
         self._numbers.append(number)
         self._arrivals.append(arrival_ms)
         self._keys.append(partition_key)
         self._data.append(data)
-        self._bytes_through.append(before + size)
 
     def first_index_from_number(self, number: int) -> int:
         """Index of the first kept record whose number is at least this."""
@@ -63,30 +94,35 @@ class RecordLog:
         """The number of the record at this index; nothing beyond the tip."""
         return self._numbers[index] if index < len(self._numbers) else None
 
-    def page(self, index: int, *, records_max: int, bytes_max: int) -> list[StoredRecord]:
+    def page(self, index: int, *, records_max: int, bytes_max: int) -> RecordSlice:
         """Records from this index on, within both limits; at least one if there is one."""
-        before = self._bytes_through[index - 1] if index else self._bytes_trimmed
+        before = self._bytes_before(index)
         fitting = bisect_right(self._bytes_through, before + bytes_max, lo=index)
-        end = min(max(fitting, index + 1), index + records_max)
-        span = slice(index, end)
-        columns = zip(
-            self._numbers[span], self._arrivals[span], self._keys[span], self._data[span], strict=True
-        )
-        return [StoredRecord(*row) for row in columns]
+        end = min(max(fitting, index + 1), index + records_max, len(self._numbers))
+        return self._slice(index, end)
+
+    def everything(self) -> RecordSlice:
+        """A copy of all that is kept."""
+        return self._slice(self._first, len(self._numbers))
 
     def is_beyond_tip(self, index: int) -> bool:
         return index >= len(self._numbers)
-
-    def columns(self) -> tuple[Sequence[int], Sequence[str], Sequence[bytes]]:
-        """Copies of arrival times, partition keys and data of all records that are kept."""
-        kept = slice(self._first, None)
-        return self._arrivals[kept], self._keys[kept], self._data[kept]
 
     def trim_before(self, horizon_ms: int) -> None:
         """Forget every record that arrived before the horizon."""
         if self._first < len(self._arrivals) and self._arrivals[self._first] < horizon_ms:
             self._first = self.first_index_from_time(horizon_ms)
             self._compact()
+
+    def _bytes_before(self, index: int) -> int:
+        return self._bytes_through[index - 1] if index else self._bytes_trimmed
+
+    def _slice(self, index: int, end: int) -> RecordSlice:
+        span = slice(index, end)
+        size = self._bytes_before(end) - self._bytes_before(index)
+        return RecordSlice(
+            self._numbers[span], self._arrivals[span], self._keys[span], self._data[span], size
+        )
 
     def _compact(self) -> None:
         cut = self._first

@@ -230,7 +230,7 @@ class StreamService:
             reading.require_read_allowed(stream, shard, now_ms)
         page = self._read(stream, shard, iterator.place, limit, reading.BYTES_PER_PAGE_MAX)
         if self.settings.enforce_limits:
-            shard.limits.count_read(now_ms, reading.page_bytes(page.records))
+            shard.limits.count_read(now_ms, page.records.size)
         return page
 
     def next_iterator(self, now_ms: int, iterator: ShardIterator, page: RecordsPage) -> str | None:

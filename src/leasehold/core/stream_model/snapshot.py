@@ -87,7 +87,8 @@ def stream_from_values(values: Values, epochs: Epochs, account: Account) -> Stre
 
 def records_to_columns(shard: ShardState) -> RecordColumns:
     """A copy of the shard's records that stays as it is while the shard goes on."""
-    return RecordColumns(*shard.log.columns())
+    kept = shard.log.everything()
+    return RecordColumns(kept.arrivals_ms, kept.partition_keys, kept.data)
 
 
 def restore_records(shard: ShardState, columns: RecordColumns, first: int, count: int) -> None:

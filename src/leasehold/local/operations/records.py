@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from leasehold.core.model import ChildShard
 from leasehold.core.stream_model.reading import RECORDS_PER_PAGE_MAX, IteratorType, Start
-from leasehold.core.stream_model.record_log import StoredRecord
+from leasehold.core.stream_model.record_log import RecordSlice
 from leasehold.core.stream_model.refusal import invalid_argument
+from leasehold.core.stream_model.stream import Stream
 from leasehold.core.stream_model.writing import Entry, NotStored, Stored
 from leasehold.local.operations.call import Call, Handler, Members
 from leasehold.local.operations.shards import hash_range_to_members
+from leasehold.local.request import violation
 from leasehold.local.wire import Wire
 
 
@@ -47,8 +49,9 @@ def get_records(call: Call) -> Members:
     if "StreamARN" in call.members and call.stream_name != iterator.stream_name:
         raise invalid_argument(f"The ShardIterator belongs to another stream than {call['StreamARN']}.")
     page = call.service.get_records(call.now_ms, iterator, call.get("Limit", RECORDS_PER_PAGE_MAX))
+    stream = call.service.stream(call.now_ms, iterator.stream_name)
     answer: Members = {
-        "Records": records_to_members(page.records, call.wire),
+        "Records": records_to_members(page.records, encryption_of(stream), call.wire),
         "MillisBehindLatest": page.millis_behind_latest,
     }
     following = call.service.next_iterator(call.now_ms, iterator, page)
@@ -63,21 +66,32 @@ def shards_written(answer: Members) -> set[str]:
 
 
 def entry_from_members(record: dict[str, Any]) -> Entry:
-    hash_key = record.get("ExplicitHashKey")
-    return Entry(record["PartitionKey"], record["Data"], None if hash_key is None else int(hash_key))
+    key, hash_key = record.get("PartitionKey"), record.get("ExplicitHashKey")
+    if key is None:
+        # Optional in the service's model, for streams that distribute records by themselves; none do here.
+        raise violation("PartitionKey", None, "Member must not be null")
+    return Entry(key, record["Data"], None if hash_key is None else int(hash_key))
 
 
-def records_to_members(records: Iterable[StoredRecord], wire: Wire) -> list[Members]:
+def records_to_members(records: RecordSlice, encryption: Members, wire: Wire) -> list[Members]:
+    """Records as a reader gets them. `encryption` is added to each: nothing, or the type."""
     time, blob = wire.time, wire.blob
+    columns = zip(records.numbers, records.arrivals_ms, records.partition_keys, records.data, strict=True)
     return [
         {
             "SequenceNumber": str(number),
             "ApproximateArrivalTimestamp": time(arrival_ms),
             "Data": blob(data),
             "PartitionKey": partition_key,
+            **encryption,
         }
-        for number, arrival_ms, partition_key, data in records
+        for number, arrival_ms, partition_key, data in columns
     ]
+
+
+def encryption_of(stream: Stream) -> Members:
+    """What an encrypted stream adds to each record."""
+    return {"EncryptionType": stream.encryption_type} if stream.kms_key else {}
 
 
 def children_to_members(children: Sequence[ChildShard]) -> list[Members]:

@@ -1,0 +1,222 @@
+"""How fast is the local Kinesis server, and does it stay so as a shard grows?
+
+Puts and gets records of 1 KB in one shard that holds 10,000, 100,000 and 1,000,000 of them. The client is raw HTTP
+with bodies made beforehand, so that no SDK is measured. MB/s are 10^6 bytes of payload per second of the *server's*
+CPU: what one core can do. Wall-clock rates stand beside them; client and server share the machine.
+
+    python benchmarks/local_server.py [--json] [--records 10000 100000 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+RECORD_BYTES = 1_000
+RECORDS_PER_PUT = 500
+PUTS_MEASURED = 40
+PAGES_MEASURED = 5
+POLLS_MEASURED = 300
+STREAM = "bench"
+SHARD = "shardId-000000000000"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of the table. CPU is the server's."""
+
+    records: int
+    put_mb_per_cpu_s: float
+    put_mb_per_s: float
+    get_mb_per_cpu_s: float
+    get_mb_per_s: float
+    poll_cpu_us: float
+    poll_median_us: float
+    memory_mb: float
+
+
+class Server:
+    """`leasehold local` in a process of its own, spoken to in raw HTTP."""
+
+    def __init__(self) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "leasehold.cli",
+            "local",
+            "--port",
+            "0",
+            "--json",
+            "--stream",
+            f"{STREAM}:1",
+        ]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        place = urlsplit(json.loads(self._process.stdout.readline())["endpoint_url"])
+        self._http = http.client.HTTPConnection(str(place.hostname), place.port)
+
+    def call(self, operation: str, body: bytes) -> bytes:
+        headers = {
+            "Content-Type": "application/x-amz-json-1.1",
+            "X-Amz-Target": f"Kinesis_20131202.{operation}",
+        }
+        self._http.request("POST", "/", body, headers)
+        answer = self._http.getresponse()
+        content = answer.read()
+        if answer.status != http.client.OK:
+            sys.exit(f"{operation} failed: {content[:300]!r}")
+        return content
+
+    def cpu_s(self) -> float:
+        """User and system time of the server so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory_mb(self) -> float:
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def stop(self) -> None:
+        self._http.close()
+        self._process.terminate()
+        self._process.wait(30)
+
+
+@contextmanager
+def running_server() -> Iterator[Server]:
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def put_body() -> bytes:
+    record = {"Data": base64.b64encode(os.urandom(RECORD_BYTES)).decode(), "PartitionKey": "key-0001"}
+    return json.dumps({"StreamName": STREAM, "Records": [record] * RECORDS_PER_PUT}).encode()
+
+
+def iterator(server: Server, kind: str) -> str:
+    body = {"StreamName": STREAM, "ShardId": SHARD, "ShardIteratorType": kind}
+    token: str = json.loads(server.call("GetShardIterator", json.dumps(body).encode()))["ShardIterator"]
+    return token
+
+
+def get(server: Server, token: str) -> tuple[int, str]:
+    """Read one page: how many records, and the next iterator. The body is searched, not parsed."""
+    answer = server.call("GetRecords", json.dumps({"ShardIterator": token}).encode())
+    found = re.search(rb'"NextShardIterator":"([^"]+)"', answer[-1000:])
+    assert found, "an open shard has a next iterator"
+    return answer.count(b'"SequenceNumber"'), found[1].decode()
+
+
+def spent(server: Server, work: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of the server's CPU, and of the wall clock."""
+    cpu_s, wall_s = server.cpu_s(), time.perf_counter()
+    work()
+    return server.cpu_s() - cpu_s, time.perf_counter() - wall_s
+
+
+def measure(server: Server, body: bytes, records: int, already: int) -> Measured:
+    """Fill the shard up to so many records, measuring the last puts, then read from its start and poll its tip."""
+    puts = (records - already) // RECORDS_PER_PUT
+    measured = min(PUTS_MEASURED, puts)
+    for _ in range(puts - measured):
+        server.call("PutRecords", body)
+    put_cpu_s, put_s = spent(
+        server, lambda: [server.call("PutRecords", body) for _ in range(measured)] and None
+    )
+
+    got = 0
+
+    def read_pages() -> None:
+        nonlocal got
+        token = iterator(server, "TRIM_HORIZON")
+        for _ in range(PAGES_MEASURED):
+            count, token = get(server, token)
+            got += count
+            if not count:
+                token = iterator(server, "TRIM_HORIZON")
+
+    get_cpu_s, get_s = spent(server, read_pages)
+
+    polls: list[float] = []
+
+    def poll_tip() -> None:
+        token = iterator(server, "LATEST")
+        for _ in range(POLLS_MEASURED):
+            began_s = time.perf_counter()
+            _, token = get(server, token)
+            polls.append(time.perf_counter() - began_s)
+
+    poll_cpu_s, _ = spent(server, poll_tip)
+    put_mb, got_mb = measured * RECORDS_PER_PUT * RECORD_BYTES / 1e6, got * RECORD_BYTES / 1e6
+    return Measured(
+        records,
+        put_mb / put_cpu_s,
+        put_mb / put_s,
+        got_mb / get_cpu_s,
+        got_mb / get_s,
+        poll_cpu_s / POLLS_MEASURED * 1e6,
+        statistics.median(polls) * 1e6,
+        server.memory_mb(),
+    )
+
+
+def environment() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+def print_table(rows: list[Measured]) -> None:
+    print(", ".join(f"{name} {value}" for name, value in environment().items()))
+    print(
+        f"records of {RECORD_BYTES} bytes, puts of {RECORDS_PER_PUT}, one shard, JSON; CPU is the server's\n"
+    )
+    print(f"{'in shard':>10} {'put MB/s':>18} {'get MB/s':>18} {'poll at the tip':>22} {'memory':>8}")
+    print(f"{'':>10} {'cpu':>9}{'wall':>9} {'cpu':>9}{'wall':>9} {'cpu':>10}{'median':>12} {'':>8}")
+    for row in rows:
+        print(
+            f"{row.records:>10,} {row.put_mb_per_cpu_s:>9.0f}{row.put_mb_per_s:>9.0f} "
+            f"{row.get_mb_per_cpu_s:>9.0f}{row.get_mb_per_s:>9.0f} "
+            f"{row.poll_cpu_us:>8.0f}us{row.poll_median_us:>10.0f}us {row.memory_mb:>6.0f}MB"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    arguments = parser.parse_args()
+    rows: list[Measured] = []
+    body = put_body()
+    with running_server() as server:
+        for records in sorted(arguments.records):
+            rows.append(measure(server, body, records, rows[-1].records if rows else 0))
+    if arguments.json:
+        print(json.dumps({"environment": environment(), "rows": [asdict(row) for row in rows]}))
+    else:
+        print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
