@@ -16,13 +16,13 @@ A lease can be read when its parents have ended. One whose parent's row cannot b
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
-from zlib import crc32
 
 from leasehold.core.lease_observations import Observations, unchanged_for_ms
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId, lease_key
@@ -99,7 +99,7 @@ def plan_peer(view: PeerView, limits: PeerLimits) -> PeerPlan:
         hold=tuple(hold),
         take=(*take, *overruled),
         ask=tuple(ask),
-        crowded=len(take) < min(len(reachable), room),
+        crowded=len(take) < min(len(reachable), room, _fair(len(active), shares, view.me)),
         unclaimed=len(free),
         workers=len(shares),
     )
@@ -156,14 +156,14 @@ def _takes(
 ) -> list[Lease]:
     """Free leases up to our share, then those that nobody else has wanted for long; within all limits."""
     alone = len(shares) == 1
-    fair = -(-active // len(shares)) - shares[view.me]
+    fair = _fair(active, shares, view.me)
     per_look = limits.takes_per_look_max or (-(-active // SHARE_WHEN_ALONE) if alone else active)
     most = max(0, min(per_look, _room(shares[view.me], limits)))
     overdue_ms = OVERDUE_FAILOVERS * limits.failover_ms
     chosen = sorted(
         free, key=lambda lease: (lease.parents.isdisjoint(view.ended), _draw(view.salt, lease.key))
     )
-    wanted = chosen[: max(0, fair)]
+    wanted = chosen[:fair]
     left_over = (
         lease
         for lease in chosen[len(wanted) :]
@@ -172,11 +172,16 @@ def _takes(
     return list(chain(wanted, left_over))[:most]
 
 
+def _fair(active: int, shares: Counter[WorkerId], me: WorkerId) -> int:
+    """How many leases we lack to an even share, rounded up."""
+    return max(0, -(-active // len(shares)) - shares[me])
+
+
 def _asks(active: Sequence[Lease], shares: Counter[WorkerId], room: int, view: PeerView) -> list[Lease]:
     """Leases to ask the richest member for: some of our shortfall, never so many that the two would change places."""
     ours = shares[view.me]
     average = len(active) // len(shares)
-    richest, most = max(shares.items(), key=lambda item: (item[1], item[0]))
+    richest, most = max(shares.items(), key=lambda item: (item[1], _draw(view.salt, item[0])))
     if room <= 0 or ours > average or most < max(average + 1, ours + 2):
         return []
     number = min(room, max(1, (average - ours) // SHARE_WHEN_ALONE))
@@ -192,6 +197,9 @@ def _room(ours: int, limits: PeerLimits) -> int:
     return _UNLIMITED if limits.leases_max is None else limits.leases_max - ours
 
 
-def _draw(salt: int, key: LeaseKey) -> int:
-    """A number for each lease that looks random and is the same for the same salt."""
-    return crc32(f"{salt}:{key}".encode())
+def _draw(salt: int, name: str) -> bytes:
+    """Something to sort names by that looks random, and is the same for the same salt.
+
+    A checksum would not do: CRCs of names of one length keep much of their order from salt to salt.
+    """
+    return hashlib.blake2b(f"{salt}:{name}".encode(), digest_size=8).digest()
