@@ -1,0 +1,208 @@
+"""How far the shards of this member are behind, folded from its events. Holds no clock; judges nothing.
+
+Kinesis says how far a page was behind the tip when it was read. That is not the whole truth: a page may then lie in
+hand while a handler hangs, and no page at all may come. So the lag of a shard is that of the oldest page still in hand,
+or else of the last page, and it grows with the time since. A stalled shard shows a rising lag, never a frozen one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from leasehold.core.events import (
+    AggregateTrouble,
+    BatchHandled,
+    Checkpointed,
+    Event,
+    FleetSeen,
+    GapFound,
+    HandlerFailed,
+    HandoffAsked,
+    IteratorExpired,
+    LeaseDeleted,
+    LeaseLost,
+    LeaseReleased,
+    LeasesRenewed,
+    LeaseTaken,
+    MemberStarted,
+    MemberStopped,
+    PageRead,
+    ParentsAwaited,
+    ReadFailed,
+    ReadingStarted,
+    ReadThrottled,
+    RecordDeadLettered,
+    RecordSkipped,
+    RowRejected,
+    ShardEnded,
+    ShardsSynced,
+    ShardStalled,
+    StepFailed,
+)
+from leasehold.core.model import ShardId
+from leasehold.core.position import Position
+
+# Pages of an idle shard are a second or more apart, and batches are collected for a while: waiting counts as lag only
+# once it is longer than that, or a shard at its tip would never show zero.
+WAITING_COUNTS_AFTER_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class PageInHand:
+    """A page that was read and not handled to its end."""
+
+    records: int
+    read_ms: int
+    behind_ms: int | None
+
+
+@dataclass(slots=True)
+class ShardProgress:
+    """One shard while this member serves it. It *moves* when records get done, or when there is nothing to do."""
+
+    moved_ms: int
+    parents: tuple[ShardId, ...] = ()  # that it still waits for
+    page_ms: int | None = None
+    page_behind_ms: int | None = None
+    in_hand: deque[PageInHand] = field(default_factory=deque)
+    checkpoint: Position | None = None
+    failures: int = 0  # since it last moved
+    trouble: str | None = None  # what failed last, since it last moved
+
+    def lag_ms(self, now_ms: int) -> int | None:
+        """How far behind the tip the first record is that is not done; None before the first page."""
+        if self.in_hand:
+            oldest = self.in_hand[0]
+            return _grown(oldest.behind_ms, now_ms - oldest.read_ms)
+        return None if self.page_ms is None else _grown(self.page_behind_ms, now_ms - self.page_ms)
+
+    @property
+    def records_in_hand(self) -> int:
+        """Read, and not done yet."""
+        return sum(page.records for page in self.in_hand)
+
+    def move(self, now_ms: int) -> None:
+        """The shard got on."""
+        self.moved_ms = now_ms
+        self.failures = 0
+        self.trouble = None
+
+    def read(self, page: PageRead, now_ms: int) -> None:
+        """A page came. It moves the shard if that has nothing else to do, and the page is nearer to the tip."""
+        before_ms, self.page_behind_ms, self.page_ms = self.page_behind_ms, page.millis_behind, now_ms
+        if not self.in_hand and (page.records or _is_nearer(page.millis_behind, before_ms)):
+            self.move(now_ms)
+        if page.records:
+            self.in_hand.append(PageInHand(page.records, now_ms, page.millis_behind))
+
+    def done(self, records: int, now_ms: int) -> None:
+        """So many records, the oldest in hand, are done."""
+        while self.in_hand and records >= self.in_hand[0].records:
+            records -= self.in_hand.popleft().records
+        if self.in_hand:
+            self.in_hand[0].records -= records
+        self.move(now_ms)
+
+    def failed(self, trouble: str) -> None:
+        """A handler or a read failed."""
+        self.failures += 1
+        self.trouble = trouble
+
+
+class Lags:
+    """The shards that this member serves now, and no others."""
+
+    def __init__(self) -> None:
+        self._shards: dict[ShardId, ShardProgress] = {}
+
+    def __iter__(self) -> Iterator[tuple[ShardId, ShardProgress]]:
+        return iter(self._shards.items())
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __contains__(self, shard: ShardId) -> bool:
+        return shard in self._shards
+
+    def note(self, event: Event, now_ms: int) -> None:
+        """Take one event into account."""
+        match event:
+            case LeaseTaken(shard=shard):
+                self._shards[shard] = ShardProgress(now_ms)
+            case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
+                self._shards.pop(shard, None)
+            case MemberStopped():
+                self._shards.clear()
+            case (
+                ParentsAwaited()
+                | ReadingStarted()
+                | PageRead()
+                | BatchHandled()
+                | RecordDeadLettered()
+                | RecordSkipped()
+                | HandlerFailed()
+                | ReadFailed()
+                | ReadThrottled()
+                | Checkpointed()
+            ):
+                # A handler may return after its lease is gone; that must not bring the shard back.
+                if (progress := self._shards.get(event.shard)) is not None:
+                    _note(progress, event, now_ms)
+            case (
+                MemberStarted()
+                | FleetSeen()
+                | ShardsSynced()
+                | RowRejected()
+                | HandoffAsked()
+                | LeasesRenewed()
+                | ShardStalled()
+                | IteratorExpired()
+                | GapFound()
+                | AggregateTrouble()
+                | LeaseDeleted()
+                | StepFailed()
+            ):
+                pass  # says nothing about how far a shard got
+            case _:
+                assert_never(event)
+
+
+def _note(progress: ShardProgress, event: Event, now_ms: int) -> None:
+    match event:
+        case ParentsAwaited(parents=parents):
+            progress.parents = parents
+            progress.move(now_ms)
+        case ReadingStarted():
+            progress.parents = ()
+            progress.move(now_ms)
+        case PageRead():
+            progress.read(event, now_ms)
+        case BatchHandled(records=records):
+            progress.done(records, now_ms)
+        case RecordDeadLettered() | RecordSkipped():
+            progress.done(1, now_ms)
+        case Checkpointed(position=position) if position != progress.checkpoint:
+            progress.checkpoint = position
+            progress.move(now_ms)
+        case HandlerFailed(error=error):
+            progress.failed(f"the handler raises {error}")
+        case ReadFailed(error=error):
+            progress.failed(f"reading fails: {error}")
+        case ReadThrottled():
+            progress.failed("reading is throttled")
+        case _:
+            pass
+
+
+def _grown(behind_ms: int | None, waited_ms: int) -> int | None:
+    if waited_ms > WAITING_COUNTS_AFTER_MS:
+        return (behind_ms or 0) + waited_ms
+    return behind_ms
+
+
+def _is_nearer(behind_ms: int | None, before_ms: int | None) -> bool:
+    """At the tip, or on the way to it. Where Kinesis does not say, a page is taken as a sign of life."""
+    return behind_ms in {None, 0} or before_ms is None or behind_ms < before_ms
