@@ -3,16 +3,15 @@
 `given.data` is the record's data in hex. Or `given.message` lists the parts of an aggregate, to which the runner adds
 magic and checksum (or `given.checksum`): `{"partition_key": text}` and `{"hash_key": text}` are entries of the tables,
 `{"record": {"key": index, "hash_key": index, "data": text}}` is a user record of which any field may be left out, and
-`{"hex": bytes}` is anything else; `times` repeats a part. The encoder is written out here, so that it does not share a
-mistake with the library. `given.shard`: the hash range of the shard; `given.settings`: settings other than the default.
+`{"hex": bytes}` is anything else; `times` repeats a part. `given.shard`: the hash range of the shard; `given.settings`:
+settings other than the default.
 
 `expect.records`: the user records as [sub-sequence number, partition key, explicit hash key, data]; or `expect.count`,
 if there are too many to write down; or `expect.raw`: the record is delivered as it came, with this sub-sequence number;
-or `expect.fails`: words of the error. `expect.resume_after`: sub-sequence numbers of a checkpoint at this record, and how
-many of its records are then still to come.
+or `expect.fails`: words of the error. `expect.resume_after`: sub-sequence numbers of a checkpoint at this record, and
+how many of its records are then still to come.
 """
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -32,6 +31,8 @@ from leasehold.core.model import HashRange
 from leasehold.core.position import Position
 from leasehold.core.record import Record, UserRecord
 from leasehold.errors import MalformedAggregateError
+from tests.kpl_encoder import framed, hash_key, partition_key
+from tests.kpl_encoder import user_record as encoded_record
 from tests.scenarios.reading import Scenario, only, scenarios
 
 SEQUENCE_NUMBER = "49590338271490256608559692538361571095921575989136588898"
@@ -94,38 +95,23 @@ def settings_of(given: dict[str, Any]) -> DeaggregationSettings:
 def data_of(given: dict[str, Any]) -> bytes:
     if "data" in given:
         return bytes.fromhex(given["data"])
-    message = b"".join(map(part, given["message"]))
-    checksum = bytes.fromhex(given["checksum"]) if "checksum" in given else hashlib.md5(message).digest()
-    return bytes.fromhex("f3899ac2") + message + checksum
+    checksum = bytes.fromhex(given["checksum"]) if "checksum" in given else None
+    return framed(b"".join(map(part, given["message"])), checksum)
 
 
 def part(given: Any) -> bytes:
     only(given, optional=["partition_key", "hash_key", "record", "hex", "times"])
     times: int = given.get("times", 1)
     if "partition_key" in given:
-        return delimited(1, given["partition_key"].encode()) * times
+        return partition_key(given["partition_key"].encode()) * times
     if "hash_key" in given:
-        return delimited(2, given["hash_key"].encode()) * times
+        return hash_key(given["hash_key"].encode()) * times
     if "record" in given:
-        return delimited(3, inner(given["record"])) * times
+        return inner(given["record"]) * times
     return bytes.fromhex(given["hex"]) * times
 
 
 def inner(given: Any) -> bytes:
     only(given, optional=["key", "hash_key", "data", "hex"])
-    fields = [b"\x08" + varint(given["key"])] if "key" in given else []
-    fields += [b"\x10" + varint(given["hash_key"])] if "hash_key" in given else []
-    fields += [delimited(3, given["data"].encode())] if "data" in given else []
-    return b"".join([*fields, bytes.fromhex(given.get("hex", ""))])
-
-
-def delimited(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
-
-
-def varint(value: int) -> bytes:
-    head = b""
-    while value > 0x7F:
-        head += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return head + bytes([value])
+    data = given["data"].encode() if "data" in given else None
+    return encoded_record(given.get("key"), given.get("hash_key"), data, bytes.fromhex(given.get("hex", "")))

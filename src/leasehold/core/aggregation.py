@@ -22,8 +22,8 @@ _OUTER_PARTITION_KEY: Final = "a"
 class Aggregator:
     """Packs user records of one shard into one Kinesis record, until no more fit.
 
-    All records must belong to the same shard *now*: consumers drop strays (see `OutOfRange`). An aggregate of one
-    is legal and larger than the record itself; the KPL sends that one plain, and so should the caller.
+    All records must belong to the same shard *now*: consumers drop strays (`deaggregation.OutOfRange`). An aggregate
+    of one is legal and larger than the record itself; the KPL sends that one plain, and so should the caller.
     """
 
     def __init__(self, *, size_max: int = RECORD_BYTES_MAX) -> None:
