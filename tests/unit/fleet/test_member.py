@@ -1,0 +1,345 @@
+"""Members share shards: everything is read, by one member at a time, through starts, stops, deaths and silence."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from leasehold.core.events import (
+    HandoffAsked,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    ShardEnded,
+    ShardStalled,
+    StepFailed,
+)
+from leasehold.core.model import ChildShard, HashRange, ShardId, WorkerId, lease_key
+from leasehold.core.position import Position
+from leasehold.errors import ConfigError
+from leasehold.fleet.held_lease import HeldLease
+from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
+from tests.virtual_time import run_virtually
+
+
+def assert_never_interleaved(world: World) -> None:
+    """Once a second member has begun with a shard, the first delivers nothing more from that ownership."""
+    for shard, log in world.deliveries.items():
+        ownerships = [
+            worker for index, (_, worker) in enumerate(log) if index == 0 or log[index - 1][1] != worker
+        ]
+        taken = sum(
+            isinstance(event, LeaseTaken) and event.shard == shard
+            for events in world.events.values()
+            for _, event in events
+        )
+        assert len(ownerships) <= taken, f"{shard} went back and forth without being taken"
+
+
+def test_a_lone_member_reads_everything() -> None:
+    """Leases are created, taken and served within a few looks."""
+
+    async def scenario() -> None:
+        world = World(even_shards(16))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 16, within_s=5)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_members_that_start_together_share_evenly() -> None:
+    """Four members, sixteen shards: four each, soon, and then nothing moves any more."""
+
+    async def scenario() -> None:
+        world = World(even_shards(16))
+        for name in "abcd":
+            world.start(name)
+        await world.until(lambda: world.shares() == [4, 4, 4, 4], within_s=30)
+        moves = len(world.told(LeaseTaken))
+        await world.clock.sleep_ms(120_000)
+        assert len(world.told(LeaseTaken)) == moves
+        assert world.told(LeaseLost) == []
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_newcomer_gets_its_share_by_handoff() -> None:
+    """Balancing moves leases without anyone losing one."""
+
+    async def scenario() -> None:
+        world = World(even_shards(12))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 12, within_s=10)
+        world.start("b")
+        await world.until(lambda: world.shares() == [6, 6], within_s=60)
+        world.start("c")
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=60)
+        assert world.told(LeaseLost) == []
+        assert len(world.told(HandoffAsked)) > 0
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_clean_stop_hands_on_within_two_seconds() -> None:
+    """After a member has stopped, each of its shards is read by another within two seconds."""
+
+    async def scenario() -> None:
+        world = World(even_shards(8))
+        leaving, _ = world.start("a"), world.start("b")
+        await world.until(lambda: world.shares() == [4, 4], within_s=30)
+        await world.stop(leaving)
+        await world.until(lambda: world.shares() == [8], within_s=2)
+        assert world.told(LeaseLost) == []
+        assert len(world.told(LeaseReleased)) >= 4
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_dead_members_shards_are_read_again() -> None:
+    """A member that dies is replaced after the failover time, and its shards are spread over the living."""
+
+    async def scenario() -> None:
+        world = World(even_shards(9))
+        dying = world.start("a")
+        for name in "bc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [3, 3, 3], within_s=30)
+        await world.kill(dying)
+        await world.until(lambda: world.shares() == [4, 5], within_s=15)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_member_that_is_cut_off_stops_before_others_begin() -> None:
+    """A member that cannot reach the table stops delivering on its own clock before anyone may take its shards."""
+
+    async def scenario() -> None:
+        world = World(even_shards(6))
+        lonely, _ = world.start("a"), world.start("b")
+        await world.until(lambda: world.shares() == [3, 3], within_s=30)
+        world.cut_off.add(lonely)
+        await world.until(lambda: world.shares() == [6], within_s=20)
+        for log in world.deliveries.values():
+            last_ms = max((at for at, worker in log if worker == lonely), default=0)
+            first_ms = min((at for at, worker in log if worker != lonely and at > last_ms), default=None)
+            if first_ms is not None:
+                assert first_ms > last_ms
+        assert_never_interleaved(world)
+        world.cut_off.clear()
+        await world.until(lambda: world.shares() == [3, 3], within_s=60)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_stalled_shard_is_given_up() -> None:
+    """A shard without progress is not renewed for ever; another member gets it, and operators are told."""
+
+    async def hang(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if worker == "a" and held.shard.endswith("0"):
+            await asyncio.Event().wait()
+        await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World(even_shards(2), hang, replace(SETTINGS, stalled_after=timedelta(minutes=1)))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 1, within_s=5)
+        await world.until(lambda: bool(world.told(ShardStalled)), within_s=70)
+        world.start("b")
+        await world.until(lambda: len(world.readers()) == 2, within_s=60)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_shard_that_fails_is_left_to_another() -> None:
+    """Serving that raises gives the lease back, and the shard rests here before it is tried again."""
+
+    async def fail(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if worker == "a":
+            raise ValueError("secret text of a stranger")
+        await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World(even_shards(2), fail)
+        first = world.start("a")
+        await world.clock.sleep_ms(30_000)
+        failures = [event for event in world.told(StepFailed) if isinstance(event, StepFailed)]
+        assert 4 <= len(failures) <= 8  # every shard rests for ten seconds after each failure
+        assert {failure.error for failure in failures} == {"ValueError"}
+        world.start("b")
+        await world.until(lambda: world.shares() == [2], within_s=15)
+        await world.stop(first)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_children_are_read_at_once() -> None:
+    """The end of a shard creates its children's leases, and whoever read the parent reads them next."""
+    shards = even_shards(2)
+    parent = shards[0]
+    middle = parent.hash_range.end // 2
+    children = [
+        ChildShard(ShardId("shardId-000000000002"), (parent.id,), HashRange(0, middle)),
+        ChildShard(
+            ShardId("shardId-000000000003"), (parent.id,), HashRange(middle + 1, parent.hash_range.end)
+        ),
+    ]
+
+    async def end_parent(world: World, worker: WorkerId, held: HeldLease) -> None:
+        await held.parents_ended()
+        if held.shard == parent.id:
+            await world.clock.sleep_ms(2_000)
+            await held.checkpoint(Position("500"))
+            await held.finish(children)
+            return
+        await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World(shards, end_parent)
+        world.start("a")
+        await world.until(lambda: bool(world.told(ShardEnded)), within_s=10)
+        await world.until(lambda: {child.id for child in children} <= world.readers().keys(), within_s=2)
+        lease = await world.table.get(lease_key(parent.id))
+        assert lease is not None
+        assert lease.checkpoint.is_shard_end
+        assert lease.children == {child.id for child in children}
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_merged_child_waits_for_both_parents() -> None:
+    """Whichever parent ends first, the child starts only after the other has ended too."""
+    shards = even_shards(2)
+    child = ChildShard(
+        ShardId("shardId-000000000002"), (shards[0].id, shards[1].id), HashRange(0, 2**128 - 1)
+    )
+
+    async def end_parents(world: World, worker: WorkerId, held: HeldLease) -> None:
+        await held.parents_ended()
+        if held.shard == child.id:
+            await deliver(world, worker, held)
+            return
+        await world.clock.sleep_ms(2_000 if held.shard == shards[0].id else 40_000)
+        held.note_progress()
+        await held.finish([child])
+
+    async def scenario() -> None:
+        world = World(shards, end_parents)
+        for name in "ab":
+            world.start(name)
+        await world.until(lambda: len(world.told(ShardEnded)) == 1, within_s=20)
+        await world.clock.sleep_ms(20_000)
+        assert world.readers() == {}
+        await world.until(lambda: len(world.told(ShardEnded)) == 2, within_s=60)
+        await world.until(lambda: world.readers().keys() == {child.id}, within_s=5)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_finished_leases_are_cleaned_up() -> None:
+    """Once its children have checkpoints of their own, the lease of a finished shard is deleted."""
+    shards = even_shards(1)
+    parent = shards[0]
+    children = [
+        ChildShard(ShardId(f"shardId-00000000000{index}"), (parent.id,), hash_range)
+        for index, hash_range in ((1, HashRange(0, 99)), (2, HashRange(100, 2**128 - 1)))
+    ]
+
+    async def end_parent(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if held.shard == parent.id:
+            world.stream.shards = [
+                replace(parent, ending_sequence_number="900"),
+                *(replace(parent, id=c.id, hash_range=c.hash_range, parents=c.parents) for c in children),
+            ]
+            await held.finish(children)
+            return
+        await held.checkpoint(Position("1000"))
+        await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World(shards, end_parent)
+        world.start("a")
+        await world.clock.sleep_ms(150_000)
+        leases = (await world.table.list()).leases
+        assert {lease.shard_id for lease in leases} == {child.id for child in children}
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_lost_lease_row_is_found_by_the_audit() -> None:
+    """A hole that several audits have seen is filled by a shard sync."""
+
+    async def scenario() -> None:
+        shards = even_shards(3)
+        world = World(shards)
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 3, within_s=10)
+        lease = await world.table.get(lease_key(shards[1].id))
+        assert lease is not None
+        assert await world.table.delete(lease)
+        await world.until(lambda: len(world.readers()) == 2, within_s=10)
+        await world.until(lambda: len(world.readers()) == 3, within_s=400)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_handoff_that_is_ignored_is_carried_out_all_the_same() -> None:
+    """A shard that does not finish in time is stopped, and its lease goes to whoever asked for it."""
+
+    async def stubborn(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if worker == "b":
+            await deliver(world, worker, held)
+        while True:
+            held.note_progress()
+            await world.clock.sleep_ms(TICK_MS)
+
+    async def scenario() -> None:
+        world = World(even_shards(2), stubborn)
+        world.start("a")
+        await world.clock.sleep_ms(5_000)
+        world.start("b")
+        await world.until(lambda: len(world.readers()) == 1, within_s=45)
+        assert world.told(LeaseLost) == []
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
+    """A member that cannot begin says so and tries again."""
+
+    async def scenario() -> None:
+        world = World(even_shards(2))
+        world.cut_off.add(WorkerId("a"))
+        world.start("a")
+        await world.clock.sleep_ms(60_000)
+        assert world.told(StepFailed)
+        world.cut_off.clear()
+        await world.until(lambda: len(world.readers()) == 2, within_s=15)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_settings_that_cannot_work_are_refused() -> None:
+    """A setting that would cost healthy members their leases is an error that says what to do."""
+    with pytest.raises(ConfigError, match="10 seconds"):
+        replace(SETTINGS, failover_after=timedelta(milliseconds=200))
+    with pytest.raises(ConfigError, match="look_every"):
+        replace(SETTINGS, look_every=timedelta(seconds=9))
+    with pytest.raises(ConfigError, match="max_leases"):
+        replace(SETTINGS, max_leases=0)

@@ -1,0 +1,150 @@
+"""A small world for members: a lease table in memory, a stream that can be listed, and a virtual clock."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.core.events import Event
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard, ShardId, WorkerId
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.member import Member
+from leasehold.ports import Page, Stream
+from leasehold.settings import FleetSettings
+from tests.virtual_time import VirtualClock
+
+TICK_MS = 100
+SETTINGS = FleetSettings()
+
+
+class ListedStream(Stream):
+    """A stream of which a member only needs the list of shards."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = list(shards)
+        self.listed = 0
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        self.listed += 1
+        return [shard for shard in self.shards if shard_filter is None or not shard.parents]
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
+        raise AssertionError("members do not read")
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        raise AssertionError("members do not read")
+
+    async def close(self) -> None:
+        pass
+
+
+def even_shards(number: int) -> list[Shard]:
+    """Open shards that share the hash keys evenly."""
+    width = (HASH_KEY_MAX + 1) // number
+    ends = [*(width * (index + 1) - 1 for index in range(number - 1)), HASH_KEY_MAX]
+    return [
+        Shard(ShardId(f"shardId-{index:012d}"), HashRange(width * index, end), str(index + 1))
+        for index, end in enumerate(ends)
+    ]
+
+
+Serve = Callable[["World", WorkerId, HeldLease], Awaitable[None]]
+
+
+async def deliver(world: "World", worker: WorkerId, held: HeldLease) -> None:
+    """Deliver something every tick while the lease is proven; stop when it is wanted back."""
+    while not held.draining.is_set():
+        if held.is_proven():
+            held.note_progress()
+            world.deliveries[held.shard].append((world.clock.now_ms(), worker))
+        await world.clock.sleep_ms(TICK_MS)
+
+
+@dataclass
+class World:
+    """Members that share one table."""
+
+    shards: list[Shard]
+    serve: Serve = deliver
+    settings: FleetSettings = SETTINGS
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    events: dict[WorkerId, list[tuple[int, Event]]] = field(default_factory=lambda: defaultdict(list))
+    deliveries: dict[ShardId, list[tuple[int, WorkerId]]] = field(default_factory=lambda: defaultdict(list))
+    cut_off: set[WorkerId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.rows = MemoryRows()
+        self.table = LeaseTable(self.rows)
+        self.stream = ListedStream(self.shards)
+        self._stops: dict[WorkerId, asyncio.Event] = {}
+        self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
+
+    def start(self, name: str) -> WorkerId:
+        """Start a member."""
+        worker = WorkerId(name)
+        rows = TroubledRows(self.rows, lambda *_: Trouble.REQUEST_LOST if worker in self.cut_off else None)
+        member = Member(
+            table=LeaseTable(rows),
+            stream=self.stream,
+            stream_name="orders",
+            application="billing",
+            worker=worker,
+            initial=InitialPosition(TRIM_HORIZON),
+            serve=lambda held: self.serve(self, worker, held),
+            settings=self.settings,
+            clock=self.clock,
+            rng=random.Random(name),
+            observe=lambda event: self.events[worker].append((self.clock.now_ms(), event)),
+        )
+        self._stops[worker] = asyncio.Event()
+        self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))
+        return worker
+
+    async def stop(self, worker: WorkerId) -> None:
+        """Stop a member in good order."""
+        self._stops[worker].set()
+        await self._tasks.pop(worker)
+
+    async def kill(self, worker: WorkerId) -> None:
+        """End a member without giving it the chance to write anything."""
+        self.cut_off.add(worker)
+        task = self._tasks.pop(worker)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def stop_all(self) -> None:
+        """Stop every member that still runs."""
+        for worker in list(self._tasks):
+            await self.stop(worker)
+
+    async def until(self, condition: Callable[[], bool], within_s: float) -> None:
+        """Let time pass until something holds; fail if it does not within so many simulated seconds."""
+        deadline_ms = self.clock.now_ms() + int(within_s * 1000)
+        while not condition():
+            assert self.clock.now_ms() < deadline_ms, "did not happen in time"
+            await self.clock.sleep_ms(50)
+
+    def readers(self) -> dict[ShardId, WorkerId]:
+        """Who delivered from each shard in the last moment."""
+        since_ms = self.clock.now_ms() - 2 * TICK_MS
+        recent = {
+            shard: [each for each in log if each[0] >= since_ms] for shard, log in self.deliveries.items()
+        }
+        return {shard: log[-1][1] for shard, log in recent.items() if log}
+
+    def shares(self) -> list[int]:
+        """How many shards each reader reads, smallest first."""
+        readers = list(self.readers().values())
+        return sorted(readers.count(worker) for worker in set(readers))
+
+    def told(self, kind: type[Event] | tuple[type[Event], ...]) -> list[Event]:
+        """Every event of a kind, of all members."""
+        return [event for log in self.events.values() for _, event in log if isinstance(event, kind)]
