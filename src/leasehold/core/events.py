@@ -108,7 +108,7 @@ class LeasesRenewed:
 
 @dataclass(frozen=True, slots=True)
 class ShardStalled:
-    """A shard makes no progress; its lease is no longer renewed, so that another member may try."""
+    """A shard makes no progress here; its lease is given back, so that another member may try."""
 
     key: LeaseKey
     shard: ShardId

@@ -55,6 +55,7 @@ class HeldLease:
         self._counter_at_take_over = lease.counter
         self.draining = asyncio.Event()
         self.lost = asyncio.Event()
+        self.stalled = asyncio.Event()
         self.ended = False
 
     @property

@@ -236,11 +236,15 @@ class Member:
     # -- serving -----------------------------------------------------------------------------------------------
 
     async def _serve_to_the_end(self, held: HeldLease) -> None:
-        """Serve one lease until its shard has ended, it is wanted back, it is lost, or serving it failed."""
+        """Serve one lease until its shard has ended, it is wanted back, it is lost, it stalls, or serving it fails."""
         serving = asyncio.ensure_future(self._serve(held))
         try:
             await self._first_of(
-                _ended(serving), held.lost.wait(), held.proof_lapsed(), self._overdue_drain(held)
+                _ended(serving),
+                held.lost.wait(),
+                held.proof_lapsed(),
+                held.stalled.wait(),
+                self._overdue_drain(held),
             )
             await _cancelled(serving)
             self._judge(held, serving)
@@ -304,7 +308,7 @@ class Member:
         """Put one heartbeat, unless nothing shows that the shard is alive."""
         if held.idle_ms > milliseconds(self._settings.stalled_after):
             self._observe(ShardStalled(held.lease.key, held.shard, held.idle_ms))
-            held.lose(self._worker, "its shard makes no progress here")
+            held.stalled.set()
             return False
         try:
             await held.renew()
