@@ -1,0 +1,78 @@
+"""boto3 clients as our adapters want them: who may wait how long, and who retries.
+
+Credentials, regions, profiles and roles are found as in any AWS tool; a profile with `role_arn` assumes that role.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from leasehold.adapters.aws.blocking import THREADS_DEFAULT
+from leasehold.errors import ConfigError
+
+_LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOCAL_REGION: Final = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsAccess:
+    """How to reach AWS. None: as the environment says.
+
+    A server on loopback takes any credentials, so that without any it is given made-up ones.
+    """
+
+    region: str | None = None
+    profile: str | None = None
+    endpoint_url: str | None = None
+
+
+_DEFAULT_ACCESS: Final = AwsAccess()
+
+
+def kinesis_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
+    """A client for `KinesisStream`. It never retries: the reader does, at its own pace, and tells."""
+    return _client("kinesis", access, threads, connect_s=5, read_s=30, attempts=1)
+
+
+def dynamodb_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
+    """A client for `DynamoDbRows`. A heartbeat that takes longer than this is as good as lost."""
+    return _client("dynamodb", access, threads, connect_s=2, read_s=3, attempts=2)
+
+
+def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
+    """A client for metrics, which may come late."""
+    return _client("cloudwatch", access, 2, connect_s=5, read_s=10, attempts=4)
+
+
+def _client(
+    service: str, access: AwsAccess, threads: int, *, connect_s: int, read_s: int, attempts: int
+) -> Any:
+    config = Config(
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=threads,
+        tcp_keepalive=True,
+    )
+    try:
+        session = boto3.Session(profile_name=access.profile, region_name=access.region)
+        options = _local_options(session, access.endpoint_url)
+        return session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
+    except BotoCoreError as error:
+        raise ConfigError(f"no client for {service}: {error}; check region, profile and endpoint") from error
+
+
+def _local_options(session: boto3.Session, endpoint_url: str | None) -> dict[str, str]:
+    """What a server on this machine does not care about, where the environment says nothing."""
+    if endpoint_url is None or urlsplit(endpoint_url).hostname not in _LOOPBACK_HOSTS:
+        return {}
+    options = {} if session.region_name else {"region_name": _LOCAL_REGION}
+    if session.get_credentials() is None:
+        options |= {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    return options

@@ -1,0 +1,135 @@
+"""A Kinesis stream through boto3, read by polling. Decides nothing: where to begin and when to ask comes from the
+caller, who also retries. Knows how AWS pages lists, what it calls its errors, and how to decode records fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
+from leasehold.adapters.aws.failures import error_code, translated
+from leasehold.adapters.aws.kinesis_decoding import page_from_body
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import HashRange, Shard, ShardId
+from leasehold.errors import ConfigError, UnavailableError
+from leasehold.ports import Page, Stream
+
+_PAGE: Final = "LeaseholdPage"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class KinesisStream(Stream):
+    """One stream, by name or ARN, through a boto3 client that the caller made.
+
+    From then on `get_records` of that client answers with pages of ours and not with `Records`, so give it a client
+    of its own (`clients.kinesis_client`). Several streams may share one.
+    """
+
+    def __init__(self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT) -> None:
+        self._client = client
+        self._name = stream
+        self._naming = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+        self._calls = BlockingCalls("kinesis", threads)
+        client.meta.events.register(
+            "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
+        )
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        """Every page of the list.
+
+        boto3's own paginator repeats the stream's name beside the token, which AWS refuses beyond 1,000 shards.
+        """
+        answer = await self._ask(self._client.list_shards, **self._naming, **_filter_to_members(shard_filter))
+        found = list(answer.get("Shards", ()))
+        while answer.get("NextToken"):
+            answer = await self._ask(self._client.list_shards, NextToken=answer["NextToken"])
+            found += answer.get("Shards", ())
+        return self._shards(found)
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        """A token for reading on from `start`."""
+        request: dict[str, Any] = {"ShardIteratorType": start.kind.name}
+        if start.sequence_number is not None:
+            request["StartingSequenceNumber"] = start.sequence_number
+        if start.timestamp_ms is not None:
+            request["Timestamp"] = _datetime(start.timestamp_ms)
+        answer = await self._ask(self._client.get_shard_iterator, ShardId=shard, **self._naming, **request)
+        text: str | None = answer.get("ShardIterator")
+        if text is None:
+            raise UnavailableError(f"stream {self._name}, get_shard_iterator: the answer holds no iterator")
+        return text
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        """The next records."""
+        # Only the ARN may go with an iterator; another account's stream cannot be read without it.
+        arn = {name: value for name, value in self._naming.items() if name == "StreamARN"}
+        answer = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=limit, **arn)
+        page: Page = answer[_PAGE]
+        return page
+
+    async def close(self) -> None:
+        """End the threads; the client belongs to the caller."""
+        self._calls.close()
+
+    async def _ask(self, call: Callable[..., Any], **request: Any) -> Mapping[str, Any]:
+        doing = f"stream {self._name}, {call.__name__}"
+        try:
+            answer: Mapping[str, Any] = await self._calls.run(call, **request)
+        except ClientError as error:
+            if error_code(error) == "ResourceInUseException":
+                raise UnavailableError(
+                    f"{doing}: the stream is being created or deleted; wait until it is ACTIVE"
+                ) from error
+            raise translated(error, doing) from error
+        except BotoCoreError as error:
+            raise translated(error, doing) from error
+        return answer
+
+    def _shards(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Shard]:
+        try:
+            return [_shard_from_members(each) for each in found]
+        except (KeyError, ValueError, ConfigError) as error:
+            raise UnavailableError(
+                f"stream {self._name}, list_shards: a shard lacks an id, a hash key range or a sequence number"
+            ) from error
+
+
+def _decode_page(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_more: object
+) -> None:
+    """Takes the place of botocore's parser for a good answer; errors stay botocore's, with their retries."""
+    if response_dict["status_code"] >= 300:
+        return
+    customized_response_dict[_PAGE] = page_from_body(response_dict["body"])
+    response_dict["body"] = b"{}"
+
+
+def _filter_to_members(shard_filter: ShardFilter | None) -> dict[str, Any]:
+    if shard_filter is None:
+        return {}
+    members: dict[str, Any] = {"Type": shard_filter.kind.name}
+    if shard_filter.timestamp_ms is not None:
+        members["Timestamp"] = _datetime(shard_filter.timestamp_ms)
+    return {"ShardFilter": members}
+
+
+def _shard_from_members(members: Mapping[str, Any]) -> Shard:
+    keys, numbers = members["HashKeyRange"], members["SequenceNumberRange"]
+    parents = (members.get("ParentShardId"), members.get("AdjacentParentShardId"))
+    return Shard(
+        id=ShardId(members["ShardId"]),
+        hash_range=HashRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"])),
+        starting_sequence_number=numbers["StartingSequenceNumber"],
+        ending_sequence_number=numbers.get("EndingSequenceNumber"),
+        parents=tuple(ShardId(parent) for parent in parents if parent),
+    )
+
+
+def _datetime(timestamp_ms: int) -> datetime:
+    # Not `fromtimestamp`: a float loses milliseconds.
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)

@@ -1,0 +1,102 @@
+"""A stream in memory, on the same model as the local server: for unit tests and the simulator.
+
+Iterators expire, records are trimmed, and shards refuse too many calls (if the service's settings say so) as they do
+behind HTTP. Each error becomes the class that the AWS adapter would raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import Shard, ShardId
+from leasehold.core.record import Record
+from leasehold.core.stream_model import listing
+from leasehold.core.stream_model.listing import FilterType, ListQuery
+from leasehold.core.stream_model.reading import IteratorType, RecordsPage, Start
+from leasehold.core.stream_model.refusal import ErrorType, RefusedError
+from leasehold.core.stream_model.service import StreamService
+from leasehold.errors import (
+    IteratorExpiredError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
+from leasehold.ports import Clock, Page, Stream
+
+_KINDS: Final[dict[ErrorType, type[ServiceError]]] = {
+    ErrorType.ITERATOR_EXPIRED: IteratorExpiredError,
+    ErrorType.LIMIT_EXCEEDED: ThrottledError,
+    ErrorType.THROTTLED: ThrottledError,
+    ErrorType.NOT_FOUND: NotFoundError,
+    ErrorType.IN_USE: UnavailableError,
+}
+
+
+class MemoryStream(Stream):
+    """One stream of a `StreamService`, which the caller may also write to, reshard and trim.
+
+    Several of these may share one service, like several clients. No call ever waits.
+    """
+
+    def __init__(self, service: StreamService, name: str, clock: Clock) -> None:
+        self._service = service
+        self._name = name
+        self._clock = clock
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        """Every shard that is still retained, or those that the filter lets through."""
+        now_ms = self._clock.wall_ms()
+        shards: list[Shard] = []
+        try:
+            page = self._service.list_shards(now_ms, ListQuery(self._name, _listing_filter(shard_filter)))
+            shards += page.shards
+            while page.next_token:
+                query = self._service.list_query_from_token(now_ms, page.next_token)
+                page = self._service.list_shards(now_ms, query)
+                shards += page.shards
+        except RefusedError as error:
+            raise _translated(error) from error
+        return shards
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        """A token for reading on from `start`."""
+        wanted = Start(IteratorType(start.kind.name), start.sequence_number, start.timestamp_ms)
+        try:
+            return self._service.shard_iterator(self._clock.wall_ms(), self._name, shard, wanted)
+        except RefusedError as error:
+            raise _translated(error) from error
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        """The next records."""
+        now_ms = self._clock.wall_ms()
+        try:
+            place = self._service.iterator(now_ms, iterator)
+            page = self._service.get_records(now_ms, place, limit)
+        except RefusedError as error:
+            raise _translated(error) from error
+        return _page(page, self._service.next_iterator(now_ms, place, page))
+
+    async def close(self) -> None:
+        """There is nothing to give back; the service keeps the records."""
+
+
+def _listing_filter(shard_filter: ShardFilter | None) -> listing.ShardFilter:
+    if shard_filter is None:
+        return listing.ShardFilter()
+    return listing.ShardFilter(FilterType(shard_filter.kind.name), timestamp_ms=shard_filter.timestamp_ms)
+
+
+def _page(page: RecordsPage, next_iterator: str | None) -> Page:
+    records = [
+        Record(stored.data, stored.partition_key, str(stored.number), stored.arrival_ms)
+        for stored in page.records
+    ]
+    return Page(records, next_iterator, page.millis_behind_latest, tuple(page.children))
+
+
+def _translated(error: RefusedError) -> ServiceError:
+    return _KINDS.get(error.error_type, ServiceError)(f"{error.error_type}: {error.message}")
