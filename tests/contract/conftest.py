@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import Any, Protocol
 
 import pytest
@@ -23,7 +24,13 @@ def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
     """The server of that name, through a client that leaves the checking of arguments to it."""
     fixture = request.getfixturevalue(server)
     url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
-    return KinesisUnderTest(server, aws_client("kinesis", url, parameter_validation=False))
+    return KinesisUnderTest(server, client_of(url))
+
+
+@cache
+def client_of(url: str) -> Any:
+    """One client a server: making one takes longer than most of the tests."""
+    return aws_client("kinesis", url, parameter_validation=False)
 
 
 @pytest.fixture(params=["local_kinesis", "kinesis_local"])

@@ -40,18 +40,27 @@ KNOWN_DEVIATIONS: Mapping[str, Mapping[str, Deviation]] = {
         ),
         "a hash key that is no number": Deviation(CRASHED, "it parses before it checks"),
         "a made-up iterator": Deviation(CRASHED, "it decodes before it checks"),
+        "a missing value": Deviation(("SerializationException",), "its decoder needs every member"),
         "a page size of 0": Deviation(CRASHED, "the minimum is not checked"),
         "a page size of 10001": Deviation(ACCEPTED, "it gives at most 100 anyway"),
         "a position that is no record": Deviation(
             "ResourceNotFoundException", "it looks the number up instead of comparing it"
         ),
+        "a refused deletion": Deviation("deleted", "it says that consumers exist, and deletes all the same"),
         "a second split": Deviation("ResourceInUseException", "it calls a closed shard not active"),
         "a split at the start": Deviation(ACCEPTED, "a child without a range is not noticed"),
         "a stream of no shards": Deviation("LimitExceededException", "it treats the minimum as a quota"),
+        "an error in CBOR": Deviation((500, "None", ""), "it decodes the iterator before it checks"),
         "an unknown enum value": Deviation("SerializationException", "its decoder meets the value first"),
+        "an unknown operation": Deviation(
+            (400, "AccessDeniedException"), "it takes it for a question of rights"
+        ),
         "AT_TRIM_HORIZON": Deviation("every shard", "it takes the filter for FROM_TRIM_HORIZON"),
-        "a refused deletion": Deviation("deleted", "it says that consumers exist, and deletes all the same"),
+        "data in CBOR": Deviation("base64", "it writes JSON's form into CBOR; the Java SDK accepts both"),
+        "data that is no base64": Deviation((500, ""), "it decodes before it checks"),
         "more than 500 records": Deviation(ACCEPTED, "the number of records is not checked"),
+        "scaling an on-demand stream": Deviation(ACCEPTED, "the mode is not looked at"),
+        "splitting an on-demand stream": Deviation(ACCEPTED, "the mode is not looked at"),
         "the ending number of a closed shard": Deviation(2**63 - 1, "it shows its internal mark for the end"),
         "uniform scaling": Deviation("splits every shard in two", "it looks at the count, not at the ranges"),
     },

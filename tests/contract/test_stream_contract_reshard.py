@@ -289,6 +289,42 @@ def test_scaling_evens_out_the_ranges(stream: Stream, shard_id: str) -> None:
     assert is_even is (stream.kinesis.expects("uniform scaling", "even") == "even")
 
 
+def test_scaling_to_an_odd_count_covers_the_range(make_stream: MakeStream) -> None:
+    """Two shards become three: nothing is lost, and every key has exactly one open shard."""
+    stream = make_stream(shards=2)
+    roots = stream.shard_ids()
+    stream.put_many([(f"key-{n}", b"%d" % n) for n in range(10)])
+    scale(stream, 3)
+    assert len(stream.open_shards()) == 3
+    assert covers_everything(stream.open_shards())
+    closed = {shard["ShardId"] for shard in stream.shards()} - {
+        shard["ShardId"] for shard in stream.open_shards()
+    }
+    reads = [stream.read_to_end(root) if root in closed else stream.read(root) for root in roots]
+    assert sorted(entry for read in reads for entry in read.data) == [b"%d" % n for n in range(10)]
+
+
+def test_an_on_demand_stream_is_not_scaled_by_hand(make_stream: MakeStream) -> None:
+    """Scaling is for provisioned streams; an on-demand stream refuses it."""
+    stream = make_stream(StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    with stream.kinesis.refuses("scaling an on-demand stream", *BAD_VALUE):
+        stream.client.update_shard_count(
+            StreamName=stream.name, TargetShardCount=8, ScalingType="UNIFORM_SCALING"
+        )
+
+
+def test_an_on_demand_stream_is_not_split_by_hand(make_stream: MakeStream) -> None:
+    """Splitting is for provisioned streams; an on-demand stream refuses it."""
+    stream = make_stream(StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    first = stream.open_shards()[0]
+    with stream.kinesis.refuses("splitting an on-demand stream", *BAD_VALUE):
+        stream.client.split_shard(
+            StreamName=stream.name,
+            ShardToSplit=first["ShardId"],
+            NewStartingHashKey=str(sum(hash_range(first)) // 2),
+        )
+
+
 @pytest.mark.parametrize("target", [0, 5])
 def test_scaling_too_far_is_refused(make_stream: MakeStream, target: int) -> None:
     """One call goes at most to the double, and never to nothing."""

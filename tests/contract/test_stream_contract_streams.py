@@ -103,6 +103,26 @@ def test_a_deleted_stream_is_gone(stream: Stream) -> None:
     stream.wait_until_active()
 
 
+def test_a_stream_of_an_old_name_is_a_new_stream(stream: Stream, shard_id: str) -> None:
+    """A stream that is created again holds nothing of the one before."""
+    stream.put(b"of the old one")
+    stream.client.delete_stream(StreamName=stream.name)
+    eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
+    stream.client.create_stream(StreamName=stream.name, ShardCount=1)
+    stream.wait_until_active()
+    stream.put(b"of the new one")
+    assert stream.read(shard_id).data == [b"of the new one"]
+
+
+def test_an_iterator_of_a_deleted_stream_leads_nowhere(stream: Stream, shard_id: str) -> None:
+    """Reading on in a stream that was deleted is ResourceNotFound."""
+    iterator = stream.iterator(shard_id)
+    stream.client.delete_stream(StreamName=stream.name)
+    eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
+    with refused("ResourceNotFoundException"):
+        stream.client.get_records(ShardIterator=iterator)
+
+
 def all_stream_names(stream: Stream) -> list[str]:
     answer = stream.client.list_streams(Limit=10_000)
     assert not answer["HasMoreStreams"]
