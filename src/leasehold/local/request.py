@@ -30,10 +30,12 @@ class InputModel:
 
     def __init__(self) -> None:
         self._service = ServiceModel(Loader().load_service_model("kinesis", "service-2"))
-        self.operations = frozenset(self._service.operation_names)
+        self._operations = frozenset(self._service.operation_names)
 
     def checked(self, operation: str, body: object, wire: Wire) -> dict[str, Any]:
         """The members of a request; anything that the model forbids is a ValidationException."""
+        if operation not in self._operations:
+            raise validation(f"{operation} is unknown to the botocore that is installed: upgrade boto3.")
         shape = self._service.operation_model(operation).input_shape
         checked: dict[str, Any] = _checked(shape, body, "", wire) if shape is not None else {}
         if checked.get("DryRun"):

@@ -46,11 +46,11 @@ def check(stream: Stream, reshape: Reshape) -> None:
 
 
 def carry_out(stream: Stream, reshape: Reshape, at_ms: int) -> None:
-    """Do it, as of this time; the stream's clock moves past everything that was written before."""
+    """Do it, as of this time, or right after the last write if that was later."""
     if isinstance(reshape, Open):
         stream.open(uniform_ranges(reshape.count), at_ms)
         return
-    at_ms = stream.tick(max(at_ms, stream.clock_ms + 1))
+    at_ms = stream.reshard_time(at_ms)
     match reshape:
         case Split(shard_id, hash_key):
             _split(stream, stream.shard(shard_id), hash_key, at_ms)

@@ -203,11 +203,11 @@ class StreamService:
 
     def put_record(self, now_ms: int, name: str, entry: Entry) -> Stored:
         stream = self._readable(now_ms, name)
-        return writing.put_record(stream, entry, stream.clock_ms, limited=self.settings.enforce_limits)
+        return writing.put_record(stream, entry, stream.write_time(), limited=self.settings.enforce_limits)
 
     def put_records(self, now_ms: int, name: str, entries: Sequence[Entry]) -> list[Stored | NotStored]:
         stream = self._readable(now_ms, name)
-        return writing.put_records(stream, entries, stream.clock_ms, limited=self.settings.enforce_limits)
+        return writing.put_records(stream, entries, stream.write_time(), limited=self.settings.enforce_limits)
 
     def shard_iterator(self, now_ms: int, name: str, shard_id: str, start: Start) -> str:
         """An iterator at this position, as text."""

@@ -44,6 +44,7 @@ def stream_to_values(stream: Stream) -> Values:
         "name": stream.name,
         "created_ms": stream.created_ms,
         "clock_ms": stream.clock_ms,
+        "latest_write_ms": stream.latest_write_ms,
         "trimmed_until_ms": stream.trimmed_until_ms,
         "mode": str(stream.mode),
         "retention_hours": stream.retention_hours,
@@ -81,6 +82,7 @@ def stream_from_values(values: Values, epochs: Epochs, account: Account) -> Stre
         pending=values["pending"] and _pending_from_values(values["pending"]),
     )
     stream.clock_ms = values["clock_ms"]
+    stream.latest_write_ms = values["latest_write_ms"]
     stream.trimmed_until_ms = values["trimmed_until_ms"]
     return stream
 

@@ -1,9 +1,9 @@
 """The state of one stream, and the few changes from which everything else is made.
 
 Theory of operation. A stream's clock never goes back: each call passes in the time, and the stream takes the
-later of that and the latest time it has seen. A reshard moves the clock on by at least one millisecond, so
-records of a parent arrived before it closed and records of a child after it opened, and at any moment the
-open shards tile the hash range exactly. Changes that take time (creating, resharding, deleting) are kept as a
+later of that and the latest time it has seen. A reshard happens at least one millisecond after the last write,
+so records of a parent arrived before it closed and records of a child after it opened, and at any moment the open
+shards tile the hash range exactly. Changes that take time (creating, resharding, deleting) are kept as a
 value with a due time and take effect when the first call after it comes in, as of the due time.
 
 What a caller may ask for is decided in `reshard`, `writing`, `reading`, `listing` and `service`.
@@ -114,6 +114,8 @@ class Stream:
     next_index: int = 0
     pending: Pending | None = None
     clock_ms: int = field(init=False)
+    # When a record was written last, or a shard made or trimmed.
+    latest_write_ms: int = field(init=False)
     # Records that arrived before this are gone, whatever the retention becomes later.
     trimmed_until_ms: int = field(init=False)
     _open: list[ShardState] = field(init=False, default_factory=list)
@@ -121,6 +123,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.clock_ms = self.created_ms
+        self.latest_write_ms = self.created_ms
         self.trimmed_until_ms = self.created_ms
         self.index_open_shards()
 
@@ -141,6 +144,17 @@ class Stream:
         """The stream's time: never back."""
         self.clock_ms = max(now_ms, self.clock_ms)
         return self.clock_ms
+
+    def write_time(self) -> int:
+        """The time of a write that happens now."""
+        self.latest_write_ms = self.clock_ms
+        return self.clock_ms
+
+    def reshard_time(self, at_ms: int) -> int:
+        """The time of a reshard that is due at this time: after everything that was written before."""
+        self.latest_write_ms = max(at_ms, self.latest_write_ms + 1)
+        self.tick(self.latest_write_ms)
+        return self.latest_write_ms
 
     @property
     def horizon_ms(self) -> int:
@@ -166,7 +180,7 @@ class Stream:
     def open(self, ranges: Iterable[HashRange], at_ms: int) -> None:
         """Begin with shards that have no parents."""
         epoch_ms = self.epochs.next(at_ms)
-        self.trimmed_until_ms = at_ms
+        self.trimmed_until_ms = self.latest_write_ms = at_ms
         for hash_range in ranges:
             self._add_shard(hash_range, epoch_ms, at_ms, ())
         self.index_open_shards()
@@ -190,8 +204,7 @@ class Stream:
 
     def trim_everything(self) -> None:
         """Forget all records written so far, and all closed shards."""
-        self.clock_ms += 1
-        self.trimmed_until_ms = self.clock_ms
+        self.trimmed_until_ms = self.reshard_time(self.clock_ms)
         self.trim()
 
     def require_active(self) -> None:
