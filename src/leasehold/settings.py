@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 
 from leasehold.errors import ConfigError
 
@@ -86,4 +87,36 @@ class ReadSettings:
         if self.idle_poll_every < timedelta(milliseconds=200):
             raise ConfigError(
                 f"idle_poll_every={self.idle_poll_every}: Kinesis allows 5 calls a second and shard"
+            )
+
+
+class MetricsLevel(Enum):
+    """How much is published to CloudWatch, where every metric costs money. The KCL's levels."""
+
+    NONE = "none"
+    SUMMARY = "summary"  # what alarms need
+    DETAILED = "detailed"  # and every call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveSettings:
+    """How a member can be watched. Logs are always there; they are configured as any other Python logging."""
+
+    status_port: int | None = None  # serves /health and /metrics; 0: any free port; None: neither
+    status_host: str = "127.0.0.1"  # another address is open to everyone who can reach it
+    stuck_after: timedelta = timedelta(minutes=5)  # without moving; more than the longest batch takes
+    cloudwatch_metrics: MetricsLevel = MetricsLevel.NONE
+
+    def __post_init__(self) -> None:
+        if self.status_port is not None and not 0 <= self.status_port <= 65_535:
+            raise ConfigError(
+                f"status_port={self.status_port}: expected 0 to 65535, or None for no status server"
+            )
+        if not self.status_host:
+            raise ConfigError(
+                "status_host is empty, which means every address: write 0.0.0.0 if you want that"
+            )
+        if self.stuck_after < timedelta(seconds=1):
+            raise ConfigError(
+                f"stuck_after={self.stuck_after}: expected at least a second, and more than the longest batch takes"
             )

@@ -1,0 +1,143 @@
+"""Metrics to CloudWatch, in the background. Knows its limits; which numbers to send is decided in `core.metrics`.
+
+Every metric costs money at AWS, so nothing is sent unless a level is asked for. Trouble with CloudWatch never reaches
+the member: what cannot be sent is lost and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from leasehold.adapters.aws.blocking import BlockingCalls
+from leasehold.adapters.aws.failures import translated
+from leasehold.core.events import Event, Observe, StepFailed
+from leasehold.core.metrics import MetricWindow, StatisticSet
+from leasehold.core.model import WorkerId
+from leasehold.ports import Clock
+from leasehold.settings import MetricsLevel
+
+FLUSH_EVERY_MS: Final = 10_000
+DATA_PER_REQUEST_MAX: Final = 1_000
+# The limit is 1 MB; the estimate below is generous, and the rest is for the envelope.
+REQUEST_BYTES_MAX: Final = 900_000
+DIMENSION_LENGTH_MAX: Final = 1_024
+
+
+class CloudWatchMetrics:
+    """An observer that publishes every ten seconds while `publishing()` is entered.
+
+    The client belongs to the caller; give it short timeouts, since a stop waits for the last flush.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        application: str,
+        worker: WorkerId,
+        level: MetricsLevel,
+        clock: Clock,
+        report: Observe,
+        flush_every_ms: int = FLUSH_EVERY_MS,
+    ) -> None:
+        self._client = client
+        self._namespace = application
+        self._clock = clock
+        self._report = report
+        self._flush_every_ms = flush_every_ms
+        self._window = MetricWindow(level, worker)
+        self._calls = BlockingCalls("cloudwatch", threads=1)
+        self.published = 0
+        self.lost = 0
+
+    def __call__(self, event: Event) -> None:
+        """Take one event into account. Never blocks."""
+        self._window.note(event, self._clock.now_ms())
+
+    @asynccontextmanager
+    async def publishing(self) -> AsyncIterator[None]:
+        """Publish in the background for as long as this lasts, and what is left at its end."""
+        task = asyncio.create_task(self._publish_for_ever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self.flush()
+            self._calls.close()
+
+    async def _publish_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._flush_every_ms)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Publish what has been collected. Raises nothing."""
+        at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+        data = [_datum(each, at) for each in self._window.close(self._clock.now_ms())]
+        for batch in batches(data):
+            await self._put(batch)
+
+    async def _put(self, batch: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            await self._calls.run(self._client.put_metric_data, Namespace=self._namespace, MetricData=batch)
+        except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may reach the member
+            self.lost += len(batch)
+            self._report(StepFailed("publish metrics", _reason(error)))
+        else:
+            self.published += len(batch)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ClientError | BotoCoreError):
+        return str(translated(error, "CloudWatch PutMetricData"))
+    return type(error).__name__
+
+
+def _datum(each: StatisticSet, at: datetime) -> Mapping[str, Any]:
+    return {
+        "MetricName": each.name,
+        "Dimensions": [{"Name": name, "Value": _dimension_value(value)} for name, value in each.dimensions],
+        "Timestamp": at,
+        "Unit": each.unit.value,
+        "StatisticValues": {
+            "SampleCount": each.count,
+            "Sum": each.total,
+            "Minimum": each.minimum,
+            "Maximum": each.maximum,
+        },
+    }
+
+
+def _dimension_value(text: str) -> str:
+    """What CloudWatch accepts: one value that it refuses would cost the whole request."""
+    ascii_only = "".join(letter if " " <= letter <= "~" else "?" for letter in text[:DIMENSION_LENGTH_MAX])
+    return ascii_only.strip().lstrip(":") or "-"
+
+
+def batches(data: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Cut into requests that CloudWatch accepts."""
+    batch: list[Mapping[str, Any]] = []
+    size_bytes = 0
+    for datum in data:
+        datum_bytes = _size_bytes_max(datum)
+        if batch and (len(batch) == DATA_PER_REQUEST_MAX or size_bytes + datum_bytes > REQUEST_BYTES_MAX):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(datum)
+        size_bytes += datum_bytes
+    if batch:
+        yield batch
+
+
+def _size_bytes_max(datum: Mapping[str, Any]) -> int:
+    """An upper bound in the most verbose protocol, AWS Query: each field is `MetricData.member.N....=value`."""
+    texts = [datum["MetricName"], *(text for each in datum["Dimensions"] for text in each.values())]
+    fields = 7 + 2 * len(datum["Dimensions"])
+    return fields * 80 + sum(3 * len(text) for text in texts)

@@ -1,0 +1,290 @@
+"""Which numbers an event means, under the names that operators of other KCLs know. Publishes nothing.
+
+Two families, side by side:
+
+* the Java KCL's (`RecordsProcessed`, `MillisBehindLatest`, `CurrentLeases`, ...), with its dimensions `Operation`,
+  `ShardId` and `WorkerIdentifier`;
+* kcl-rust's (`total_leases`, `millis_behind_latest`, `bytes`, ...), without dimensions: one sample a window, of each
+  shard or of the member, so that the maximum against the average shows a hot shard at the price of a single metric.
+
+Points of one name and dimensions are merged into a statistic set: minimum, maximum, sum, count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, assert_never
+
+from leasehold.core.events import (
+    AggregateTrouble,
+    BatchHandled,
+    Checkpointed,
+    Event,
+    FleetSeen,
+    GapFound,
+    HandlerFailed,
+    HandoffAsked,
+    IteratorExpired,
+    LeaseDeleted,
+    LeaseLost,
+    LeaseReleased,
+    LeasesRenewed,
+    LeaseTaken,
+    MemberStarted,
+    MemberStopped,
+    PageRead,
+    ParentsAwaited,
+    ReadFailed,
+    ReadingStarted,
+    ReadThrottled,
+    RecordDeadLettered,
+    RecordSkipped,
+    RowRejected,
+    ShardEnded,
+    ShardsSynced,
+    ShardStalled,
+    StepFailed,
+)
+from leasehold.core.lag import Lags
+from leasehold.core.model import ShardId, WorkerId
+from leasehold.settings import MetricsLevel
+
+# The KCL queues no more data either. A window of ten seconds needs some ten sets a shard.
+SETS_MAX: Final = 10_000
+
+
+class Unit(Enum):
+    """CloudWatch's words."""
+
+    COUNT = "Count"
+    BYTES = "Bytes"
+    MILLISECONDS = "Milliseconds"
+
+
+Dimensions = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured value."""
+
+    name: str
+    unit: Unit
+    value: int
+    dimensions: Dimensions = ()
+    level: MetricsLevel = MetricsLevel.SUMMARY
+
+
+@dataclass(slots=True)
+class StatisticSet:
+    """All points of one name and dimensions in one window."""
+
+    name: str
+    unit: Unit
+    dimensions: Dimensions
+    minimum: int
+    maximum: int
+    total: int = 0
+    count: int = 0
+
+    def add(self, value: int) -> None:
+        """Merge one more point."""
+        self.minimum = min(self.minimum, value)
+        self.maximum = max(self.maximum, value)
+        self.total += value
+        self.count += 1
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """What was read from one shard in one window."""
+
+    records: int = 0
+    size_bytes: int = 0
+
+
+_LEVELS: Final[Mapping[MetricsLevel, frozenset[MetricsLevel]]] = {
+    MetricsLevel.NONE: frozenset(),
+    MetricsLevel.SUMMARY: frozenset({MetricsLevel.SUMMARY}),
+    MetricsLevel.DETAILED: frozenset({MetricsLevel.SUMMARY, MetricsLevel.DETAILED}),
+}
+
+
+class MetricWindow:
+    """Collects points until it is closed, which empties it. Memory is bounded; what is too much is counted."""
+
+    def __init__(self, level: MetricsLevel, worker: WorkerId, sets_max: int = SETS_MAX) -> None:
+        self._levels = _LEVELS[level]
+        self._worker = worker
+        self._sets_max = sets_max
+        self._sets: dict[tuple[str, Dimensions], StatisticSet] = {}
+        self._lags = Lags()
+        self._traffic: dict[ShardId, _Traffic] = {}
+        self._fleet: FleetSeen | None = None
+        self._shards: int | None = None
+        self.dropped = 0
+
+    def note(self, event: Event, now_ms: int) -> None:
+        """Take one event into account."""
+        self._lags.note(event, now_ms)
+        match event:
+            case PageRead(shard=shard, records=records, size_bytes=size_bytes):
+                traffic = self._traffic.setdefault(shard, _Traffic())
+                traffic.records += records
+                traffic.size_bytes += size_bytes
+            case FleetSeen():
+                self._fleet = event
+            case ShardsSynced(shards=shards):
+                self._shards = shards
+            case _:
+                pass  # the lags and the points below see all events
+        for point in points_of(event, self._worker):
+            self._add(point)
+
+    def close(self, now_ms: int) -> tuple[StatisticSet, ...]:
+        """Everything since the last time, with one sample of each lasting state."""
+        for point in self._lasting(now_ms):
+            self._add(point)
+        closed = tuple(self._sets.values())
+        self._sets.clear()
+        self._traffic.clear()
+        self._fleet = None
+        return closed
+
+    def _add(self, point: Point) -> None:
+        if point.level not in self._levels:
+            return
+        key = (point.name, point.dimensions)
+        found = self._sets.get(key)
+        if found is None:
+            if len(self._sets) >= self._sets_max:
+                self.dropped += 1
+                return
+            found = StatisticSet(point.name, point.unit, point.dimensions, point.value, point.value)
+            self._sets[key] = found
+        found.add(point.value)
+
+    def _lasting(self, now_ms: int) -> Iterator[Point]:
+        for shard, progress in self._lags:
+            traffic = self._traffic.get(shard, _Traffic())
+            yield Point("records", Unit.COUNT, traffic.records)
+            yield Point("bytes", Unit.BYTES, traffic.size_bytes)
+            if (lag_ms := progress.lag_ms(now_ms)) is not None:
+                yield Point("millis_behind_latest", Unit.MILLISECONDS, lag_ms)
+                for dimensions in (_of_shard(shard), _of("ApplicationTracker")):
+                    yield Point("MillisBehindLatest", Unit.MILLISECONDS, lag_ms, dimensions)
+        if self._fleet:
+            yield Point("total_leases", Unit.COUNT, self._fleet.leases)
+            yield Point("unclaimed_leases", Unit.COUNT, self._fleet.unclaimed)
+            yield Point("worker_leases", Unit.COUNT, self._fleet.mine)
+        if self._shards is not None:
+            yield Point("total_shards", Unit.COUNT, self._shards)
+
+
+def _of(operation: str) -> Dimensions:
+    return (("Operation", operation),)
+
+
+def _of_shard(shard: ShardId) -> Dimensions:
+    return (("Operation", "ProcessTask"), ("ShardId", shard))
+
+
+def _of_worker(operation: str, worker: WorkerId) -> Dimensions:
+    return (("Operation", operation), ("WorkerIdentifier", worker))
+
+
+# The steps of a member that the KCL has an operation for.
+_STEP_DIMENSIONS: Final[Mapping[str, str]] = {"start": "ShardSyncTask", "audit": "ShardSyncTask"}
+
+
+def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
+    """The points that an event means by itself; lasting states such as lag are sampled by the window."""
+    match event:
+        case BatchHandled() | HandlerFailed() | PageRead() | ReadFailed() | ReadThrottled() | Checkpointed():
+            yield from _shard_points(event)
+        case IteratorExpired():
+            yield Point("ExpiredIterator", Unit.COUNT, 1, _of("ProcessTask"))
+        case FleetSeen() | LeaseTaken():
+            yield from _take_points(event, _of_worker("TakeLeases", worker))
+        case LeasesRenewed() | LeaseLost():
+            yield from _renew_points(event, _of_worker("RenewAllLeases", worker))
+        case ShardsSynced():
+            yield Point("Success", Unit.COUNT, 1, _of("ShardSyncTask"))
+        case StepFailed(step=step):
+            if step in _STEP_DIMENSIONS:
+                yield Point("Success", Unit.COUNT, 0, _of(_STEP_DIMENSIONS[step]))
+            elif step == "look":
+                yield Point("Success", Unit.COUNT, 0, _of_worker("TakeLeases", worker))
+        case GapFound():
+            yield Point("gaps", Unit.COUNT, 1)
+        case AggregateTrouble(dropped=dropped):
+            yield Point("dropped_records", Unit.COUNT, dropped)
+        case RecordDeadLettered():
+            yield Point("dead_letters", Unit.COUNT, 1)
+        case RecordSkipped():
+            yield Point("skipped_records", Unit.COUNT, 1)
+        case ShardStalled():
+            yield Point("stalled_shards", Unit.COUNT, 1)
+        case (
+            MemberStarted()
+            | MemberStopped()
+            | RowRejected()
+            | HandoffAsked()
+            | LeaseReleased()
+            | ParentsAwaited()
+            | ReadingStarted()
+            | ShardEnded()
+            | LeaseDeleted()
+        ):
+            pass  # news, not numbers
+        case _:
+            assert_never(event)
+
+
+def _shard_points(
+    event: BatchHandled | HandlerFailed | PageRead | ReadFailed | ReadThrottled | Checkpointed,
+) -> Iterator[Point]:
+    of_shard = _of_shard(event.shard)
+    detailed = MetricsLevel.DETAILED
+    match event:
+        case BatchHandled():
+            yield Point("RecordsProcessed", Unit.COUNT, event.records, of_shard)
+            yield Point("DataBytesProcessed", Unit.BYTES, event.size_bytes, of_shard)
+            yield Point("RecordProcessor.processRecords.Time", Unit.MILLISECONDS, event.time_ms, of_shard)
+            yield Point("Success", Unit.COUNT, 1, of_shard)
+        case HandlerFailed():
+            yield Point("Success", Unit.COUNT, 0, of_shard)
+        case PageRead():
+            yield Point("KinesisDataFetcher.getRecords.Success", Unit.COUNT, 1, of_shard, detailed)
+            yield Point(
+                "KinesisDataFetcher.getRecords.Time", Unit.MILLISECONDS, event.time_ms, of_shard, detailed
+            )
+        case ReadFailed() | ReadThrottled():
+            yield Point("KinesisDataFetcher.getRecords.Success", Unit.COUNT, 0, of_shard, detailed)
+        case Checkpointed():
+            yield Point("UpdateLease.Success", Unit.COUNT, 1, of_shard, detailed)
+
+
+def _take_points(event: FleetSeen | LeaseTaken, of_worker: Dimensions) -> Iterator[Point]:
+    match event:
+        case FleetSeen():
+            yield Point("Success", Unit.COUNT, 1, of_worker)
+            yield Point("NumWorkers", Unit.COUNT, event.workers, of_worker)
+            yield Point("ExpiredLeases", Unit.COUNT, event.unclaimed, of_worker)
+            yield Point("TakenLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
+            yield Point("TotalLeases", Unit.COUNT, event.leases, of_worker, MetricsLevel.DETAILED)
+        case LeaseTaken():
+            yield Point("TakenLeases", Unit.COUNT, 1, of_worker)
+
+
+def _renew_points(event: LeasesRenewed | LeaseLost, of_worker: Dimensions) -> Iterator[Point]:
+    match event:
+        case LeasesRenewed():
+            yield Point("Success", Unit.COUNT, int(event.failed == 0), of_worker)
+            yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_worker)
+            yield Point("CurrentLeases", Unit.COUNT, event.renewed, of_worker)
+            yield Point("LostLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
+        case LeaseLost():
+            yield Point("LostLeases", Unit.COUNT, 1, of_worker)
