@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
 from tests.servers import Server
 from tests.servers.install import LOCKS, ROOT, InstallError, folder
 
