@@ -1,0 +1,101 @@
+"""Metrics as they arrive in a real CloudWatch server."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from leasehold.adapters.aws.cloudwatch import CloudWatchMetrics
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.core.events import BatchHandled, Event, FleetSeen, LeaseTaken, PageRead
+from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.settings import MetricsLevel
+from tests.servers import Server
+
+SHARD = ShardId("shardId-000000000000")
+EVENTS: list[Event] = [
+    LeaseTaken(LeaseKey(SHARD), SHARD, None, None, 1, TRIM_HORIZON),
+    FleetSeen(4, 1, 2, 3),
+    PageRead(SHARD, 7, 700, 1_500, 20),
+    BatchHandled(SHARD, 3, 300, Position("3"), 40, 1_500),
+    BatchHandled(SHARD, 4, 400, Position("7"), 60, 1_500),
+]
+
+
+def published(client: Any, namespace: str, name: str, dimensions: dict[str, str]) -> dict[str, float]:
+    """All statistics of a metric in the last hour."""
+    now = datetime.now(UTC)
+    answer = client.get_metric_statistics(
+        Namespace=namespace,
+        MetricName=name,
+        Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
+        StartTime=now - timedelta(hours=1),
+        EndTime=now + timedelta(hours=1),
+        Period=7200,
+        Statistics=["Sum", "SampleCount", "Minimum", "Maximum"],
+    )
+    (point,) = answer["Datapoints"]
+    return {key: point[key] for key in ("Sum", "SampleCount", "Minimum", "Maximum")}
+
+
+def test_metrics_arrive_with_the_names_and_dimensions_of_the_kcl(
+    ministack: Server, unique_name: Callable[[str], str]
+) -> None:
+    """What a dashboard made for the KCL asks for is there, merged, and kcl-rust's names beside it."""
+    client, namespace = ministack.client("cloudwatch"), unique_name("billing")
+
+    async def publish() -> CloudWatchMetrics:
+        observer = CloudWatchMetrics(
+            client,
+            application=namespace,
+            worker=WorkerId("w-1"),
+            level=MetricsLevel.DETAILED,
+            clock=SystemClock(),
+            report=lambda _: None,
+        )
+        async with observer.publishing():
+            for event in EVENTS:
+                observer(event)
+        return observer
+
+    observer = asyncio.run(publish())
+    assert observer.lost == 0
+    assert observer.published > 10
+
+    of_shard = {"Operation": "ProcessTask", "ShardId": SHARD}
+    assert published(client, namespace, "RecordsProcessed", of_shard) == {
+        "Sum": 7,
+        "SampleCount": 2,
+        "Minimum": 3,
+        "Maximum": 4,
+    }
+    of_worker = {"Operation": "TakeLeases", "WorkerIdentifier": "w-1"}
+    assert published(client, namespace, "NumWorkers", of_worker)["Maximum"] == 3
+    assert published(client, namespace, "MillisBehindLatest", of_shard)["Maximum"] == 1_500
+    assert published(client, namespace, "millis_behind_latest", {})["Maximum"] == 1_500
+    assert published(client, namespace, "unclaimed_leases", {})["Sum"] == 1
+
+
+def test_an_unreachable_cloudwatch_costs_only_its_data(unique_name: Callable[[str], str]) -> None:
+    """Nothing is raised into the member when nobody listens."""
+    server = Server("nobody", "http://127.0.0.1:9", Path())
+
+    async def publish() -> CloudWatchMetrics:
+        told: list[Event] = []
+        observer = CloudWatchMetrics(
+            server.client("cloudwatch"),
+            application=unique_name("billing"),
+            worker=WorkerId("w-1"),
+            level=MetricsLevel.SUMMARY,
+            clock=SystemClock(),
+            report=told.append,
+        )
+        async with observer.publishing():
+            observer(EVENTS[1])
+        assert "Could not connect" in str(told)
+        return observer
+
+    observer = asyncio.run(publish())
+    assert (observer.published, observer.lost > 0) == (0, True)
