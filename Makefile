@@ -41,11 +41,8 @@ lock: ## resolve requirements/*.in anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	    --no-emit-index-url --all-extras pyproject.toml requirements/dev.in -o requirements/dev.lock
 
-lock-servers: setup ## resolve what the tests' servers are installed from anew
-	for part in java kclpy ministack node; do \
-	    $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	    --no-emit-index-url $$(test $$part = kclpy && echo --no-deps) requirements/$$part.in -o requirements/$$part.lock || exit; done
-	cd tests/servers && npm install --package-lock-only --omit-lockfile-registry-resolved=true --no-audit --no-fund
+lock-servers: setup ## resolve what the servers of the tests are installed from anew
+	$(BIN)/python tools/lock_servers.py
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,33 @@
+"""Resolves anew what the servers of the tests are installed from: `requirements/*.lock` and the lock of npm.
+
+No lock may name a registry: what to install is ours to say, from where is the machine's.
+"""
+
+import subprocess
+from pathlib import Path
+
+from uv import find_uv_bin
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("java", "kclpy", "ministack", "node")
+# Only the jars of kclpy-ext are used, so its Python dependencies would be installed for nothing.
+WITHOUT_DEPENDENCIES = {"kclpy"}
+
+
+def lock_from_pypi(part: str) -> None:
+    options = ["--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"]
+    options += ["--no-annotate", "--no-header", "--no-emit-index-url"]
+    options += ["--no-deps"] if part in WITHOUT_DEPENDENCIES else []
+    files = [f"requirements/{part}.in", "--output-file", f"requirements/{part}.lock"]
+    subprocess.run([find_uv_bin(), "pip", "compile", *options, *files], cwd=ROOT, check=True)
+
+
+def lock_from_npm() -> None:
+    options = ["--package-lock-only", "--omit-lockfile-registry-resolved=true", "--no-audit", "--no-fund"]
+    subprocess.run(["npm", "install", *options], cwd=ROOT / "tests" / "servers", check=True)
+
+
+if __name__ == "__main__":
+    for name in PARTS:
+        lock_from_pypi(name)
+    lock_from_npm()
