@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
+
+# How far ahead of the service's clock ours may be. Records that arrived this long before LATEST may come, too.
+CLOCK_ERROR_MAX_MS: Final = 30_000
 
 
 class IteratorKind(Enum):
@@ -49,6 +53,17 @@ def iterator_start(position: Position, initial: InitialPosition) -> IteratorStar
         return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=initial.timestamp_ms)
     kinds = {TRIM_HORIZON: IteratorKind.TRIM_HORIZON, LATEST: IteratorKind.LATEST}
     return IteratorStart(kinds[position])
+
+
+def renewed_start(position: Position, initial: InitialPosition, asked_first_wall_ms: int) -> IteratorStart:
+    """Where to ask for another iterator, when `position` is where the first one, asked for at that time, was taken.
+
+    LATEST is the tip of the moment: asked for again, it would skip what arrived meanwhile. So the time of the first
+    asking is taken in its place, and a little more, because our clock is not the service's.
+    """
+    if position == LATEST:
+        return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=asked_first_wall_ms - CLOCK_ERROR_MAX_MS)
+    return iterator_start(position, initial)
 
 
 @dataclass(frozen=True, slots=True)

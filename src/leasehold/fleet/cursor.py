@@ -1,0 +1,120 @@
+"""Where reading stands in one shard: pages that follow each other without repeats, however often the iterator has to be
+renewed. Asks once and passes every error on; when to ask, and when to ask again, is the reader's business.
+
+The rules of `core.iterators` in use: a shard is entered *at* the last record that was read. That record then comes
+back and is dropped here. If it does not come back it was trimmed, and perhaps others after it: a gap.
+
+A continued iterator would pass over trimmed records in silence. So, once reading is so far behind that trimming is
+near, the shard is entered anew after every page that brought something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leasehold.core.events import GapFound, Observe
+from leasehold.core.iterators import gap_before, iterator_start, renewed_start
+from leasehold.core.model import InitialPosition, ShardId
+from leasehold.core.position import Position
+from leasehold.core.record import Record
+from leasehold.ports import Clock, Page, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """When the shard was last looked at, on both clocks, and how far behind it was then."""
+
+    now_ms: int
+    wall_ms: int
+    millis_behind: int
+
+
+class Cursor:
+    """A place in a shard that moves forward with every page."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        shard: ShardId,
+        *,
+        start: Position,
+        initial: InitialPosition,
+        verify_when_behind_ms: int,
+        clock: Clock,
+        observe: Observe,
+    ) -> None:
+        self._stream = stream
+        self._shard = shard
+        self._initial = initial
+        self._verify_when_behind_ms = verify_when_behind_ms
+        self._clock = clock
+        self._observe = observe
+        self._position = start
+        self._has_read = False  # whether `_position` is a record that was read here, and not the start
+        self._iterator: str | None = None
+        self._entered_first_wall_ms: int | None = None
+        self._last_look: _Look | None = None
+        self._awaited: Position | None = (
+            None  # the record that the next page must begin with, or there is a gap
+        )
+
+    async def read(self, limit: int) -> tuple[Page, Sequence[Record]]:
+        """The next page as it came, and what in it is new."""
+        if self._iterator is None:
+            self._iterator = await self._enter()
+        page = await self._stream.get_records(self._iterator, limit=limit)
+        self._iterator = page.next_iterator
+        self._last_look = _Look(self._clock.now_ms(), self._clock.wall_ms(), page.millis_behind or 0)
+        if not page.records:
+            return page, ()
+        self._report_gap(page.records[0])
+        new = self._without_repeats(page.records)
+        if new:
+            self._position = Position(new[-1].sequence_number)
+            self._has_read = True
+            if self._is_trimming_near():
+                self._iterator = None
+        return page, new
+
+    def renew(self) -> None:
+        """The iterator is of no more use: take another before the next page."""
+        self._iterator = None
+
+    async def _enter(self) -> str:
+        asked_wall_ms = self._clock.wall_ms()
+        if self._entered_first_wall_ms is None:
+            start = iterator_start(self._position, self._initial)
+        else:
+            start = renewed_start(self._position, self._initial, self._entered_first_wall_ms)
+        iterator = await self._stream.iterator(self._shard, start)
+        self._entered_first_wall_ms = self._entered_first_wall_ms or asked_wall_ms
+        if self._position.is_record and self._is_trimming_near():
+            self._awaited = self._position
+        return iterator
+
+    def _is_trimming_near(self) -> bool:
+        """Whether what comes next may be trimmed already. If not, the record to enter at may well be gone, for there
+        may have been none after it for days, but nothing was lost.
+        """
+        look = self._last_look
+        if look is None:
+            return True
+        # The monotonic clock stands still in a suspended machine; the other one may be put back.
+        since_ms = max(self._clock.now_ms() - look.now_ms, self._clock.wall_ms() - look.wall_ms)
+        return look.millis_behind + since_ms > self._verify_when_behind_ms
+
+    def _report_gap(self, first: Record) -> None:
+        awaited, self._awaited = self._awaited, None
+        gap = awaited and gap_before(awaited, first.sequence_number, first.arrival_ms)
+        if gap:
+            self._observe(GapFound(self._shard, gap))
+
+    def _without_repeats(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Only a shard that was entered anew repeats records; one look at the first tells."""
+        if not self._has_read:
+            return records
+        last = self._position.number
+        if int(records[0].sequence_number) > last:
+            return records
+        return [record for record in records if int(record.sequence_number) > last]
