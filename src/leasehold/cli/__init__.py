@@ -10,5 +10,6 @@ def main() -> None:
     try:
         from leasehold.cli.command import leasehold  # noqa: PLC0415 - an extra that may be missing
     except ModuleNotFoundError as error:
-        sys.exit(f"leasehold: {error.name} is not installed: pip install 'leasehold[cli]'")
+        library = (error.name or "").partition(".")[0]
+        sys.exit(f"leasehold: {library} is not installed: pip install 'leasehold[cli]'")
     leasehold()

@@ -51,7 +51,8 @@ def _options(given: dict[str, Any]) -> ServerOptions:
         from leasehold.core.stream_model.settings import ServiceSettings  # noqa: PLC0415
         from leasehold.local.serving import ServerOptions  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install 'leasehold[local]'") from error
+        library = (error.name or "").partition(".")[0]
+        raise ConfigError(f"{library} is not installed: pip install 'leasehold[local]'") from error
     return ServerOptions(
         host=given["host"],
         port=given["port"],

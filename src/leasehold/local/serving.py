@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leasehold.core.stream_model.names import Account
 from leasehold.core.stream_model.service import StreamService
@@ -120,7 +121,7 @@ class _Uvicorn(uvicorn.Server):
 def _uvicorn_config(app: LocalApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=HttpToolsProtocol,
         loop="asyncio",
         ws="none",
         lifespan="off",
