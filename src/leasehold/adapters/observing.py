@@ -1,0 +1,108 @@
+"""Every way of watching a member, put together from its settings: logs, health, Prometheus, CloudWatch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from leasehold.adapters.aws.cloudwatch import CloudWatchMetrics
+from leasehold.adapters.logs import LogEvents
+from leasehold.adapters.observers import all_of
+from leasehold.adapters.status_server import Answer, Route, StatusServer
+from leasehold.core.events import Event, Observe
+from leasehold.core.health import Health, HealthLimits, HealthReport, health_to_json
+from leasehold.core.model import WorkerId
+from leasehold.ports import Clock
+from leasehold.settings import MetricsLevel, ObserveSettings, milliseconds
+
+LOGGER: Final = logging.getLogger("leasehold.worker")
+
+
+class HealthObserver:
+    """Health that is told on one thread and asked for on another."""
+
+    def __init__(self, limits: HealthLimits, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._health = Health(limits, now_ms())
+
+    def __call__(self, event: Event) -> None:
+        """Take one event into account."""
+        with self._lock:
+            self._health.note(event, self._now_ms())
+
+    def report(self) -> HealthReport:
+        """How things are at this moment."""
+        with self._lock:
+            return self._health.report(self._now_ms())
+
+    def answer(self) -> Answer:
+        """The same for a probe: 200 if all is well, 503 if not; the body says why."""
+        report = self.report()
+        body = json.dumps(health_to_json(report), indent=2).encode() + b"\n"
+        return Answer(200 if report.is_healthy else 503, "application/json", body)
+
+
+@asynccontextmanager
+async def observing(
+    settings: ObserveSettings,
+    *,
+    application: str,
+    worker: WorkerId,
+    failover_after: timedelta,
+    clock: Clock,
+    cloudwatch_client: Callable[[], Any],
+    also: Observe | None = None,
+) -> AsyncIterator[Observe]:
+    """One observer for everything that the settings ask for; it serves and publishes for as long as this lasts.
+
+    `cloudwatch_client` is called only if metrics go there. `also` is an observer of the user's own.
+    """
+    logs = LogEvents(clock.now_ms)
+    observers: list[Observe] = [logs]
+    async with AsyncExitStack() as stack:
+        if settings.status_port is not None:
+            observers += _served(settings, settings.status_port, failover_after, clock, stack)
+        if settings.cloudwatch_metrics is not MetricsLevel.NONE:
+            metrics = CloudWatchMetrics(
+                cloudwatch_client(),
+                application=application,
+                worker=worker,
+                level=settings.cloudwatch_metrics,
+                clock=clock,
+                report=logs,
+            )
+            await stack.enter_async_context(metrics.publishing())
+            observers.append(metrics)
+        if also is not None:
+            observers.append(also)
+        yield all_of(*observers)
+
+
+def _served(
+    settings: ObserveSettings, port: int, failover_after: timedelta, clock: Clock, stack: AsyncExitStack
+) -> list[Observe]:
+    limits = HealthLimits(
+        failover_ms=milliseconds(failover_after), stuck_after_ms=milliseconds(settings.stuck_after)
+    )
+    health = HealthObserver(limits, clock.now_ms)
+    metrics, scraped = _prometheus(clock)
+    server = StatusServer(settings.status_host, port, {"/health": health.answer, "/metrics": scraped})
+    stack.callback(server.close)
+    LOGGER.info("status served url=%s", server.url)
+    return [health, *metrics]
+
+
+def _prometheus(clock: Clock) -> tuple[list[Observe], Route]:
+    try:
+        from leasehold.adapters.prometheus import PrometheusMetrics  # noqa: PLC0415 - an extra that may be missing
+    except ModuleNotFoundError:
+        missing = b"prometheus-client is not installed: pip install 'leasehold[prometheus]'\n"
+        return [], lambda: Answer(404, "text/plain", missing)
+    metrics = PrometheusMetrics(clock.now_ms)
+    return [metrics], lambda: Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics.text())
