@@ -24,7 +24,7 @@ BAD_VALUE = ("InvalidArgumentException", "ValidationException")
 
 
 class Deviation(NamedTuple):
-    """What a server does instead of what AWS documents."""
+    """What a server does instead of what AWS documents, and the likely cause as seen from outside."""
 
     instead: Any
     because: str
