@@ -10,6 +10,7 @@ LeaseholdError
 + ShardListError            the list of shards is incomplete or contradicts itself; list again
 + LeaseLostError            someone else owns the shard now; stop, nothing to repair
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
++ HandlerError              user code keeps failing, and the settings say to stop rather than to skip
 + ServiceError              the other side said no, or said nothing
   + ThrottledError          too fast; wait and ask again
   + NotFoundError           the stream, shard, table or index does not exist
@@ -71,6 +72,10 @@ class LeaseLostError(LeaseholdError):
 
 class CheckpointRejectedError(LeaseholdError):
     """The checkpoint would move backwards, or past the end of the shard."""
+
+
+class HandlerError(LeaseholdError):
+    """User code keeps failing, and the settings say to stop. Its own error is the cause of this one."""
 
 
 class ServiceError(LeaseholdError):

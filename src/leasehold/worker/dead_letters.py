@@ -1,0 +1,139 @@
+"""Dead letters: records that a handler cannot handle, put aside with what it takes to study and to repeat them.
+
+A file of dead letters holds payloads. It is data, not a log: files are made readable by their owner only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from leasehold.core.model import ShardId
+from leasehold.core.record import UserRecord
+from leasehold.errors import ConfigError, UnavailableError
+
+_OWNER_ONLY: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One record on which the handler kept failing, and how."""
+
+    application: str
+    stream: str
+    shard: ShardId
+    record: UserRecord
+    error_type: str
+    error_message: str
+    attempts: int
+    put_aside_ms: int
+
+
+# Plain or async; raising means "not taken", and it is called again.
+TakeDeadLetter = Callable[[DeadLetter], object]
+
+
+class DeadLetters(Protocol):
+    """A place for dead letters. The same letter may come twice: after a crash a shard is read from its checkpoint."""
+
+    async def put(self, letter: DeadLetter) -> None:
+        """Return when the letter is safe. UnavailableError: try again."""
+        ...
+
+
+def dead_letter_to_json(letter: DeadLetter) -> Mapping[str, Any]:
+    """A letter as plain values; the data is base64."""
+    record = letter.record
+    return {
+        "application": letter.application,
+        "stream": letter.stream,
+        "shard": letter.shard,
+        "sequence_number": record.sequence_number,
+        "sub_sequence_number": record.sub_sequence_number,
+        "partition_key": record.partition_key,
+        "arrival": None if record.arrival_ms is None else _iso(record.arrival_ms),
+        "error_type": letter.error_type,
+        "error_message": letter.error_message,
+        "attempts": letter.attempts,
+        "put_aside": _iso(letter.put_aside_ms),
+        "data": base64.b64encode(record.data).decode("ascii"),
+    }
+
+
+class FileDeadLetters(DeadLetters):
+    """A file with one line of JSON a letter, shared by any number of processes on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.parent.is_dir():
+            raise ConfigError(
+                f"dead_letters={str(path)!r}: the folder {path.parent} does not exist; make it first"
+            )
+        self._path = path
+
+    async def put(self, letter: DeadLetter) -> None:
+        """Append one line and wait until it is on disk."""
+        line = json.dumps(dead_letter_to_json(letter), ensure_ascii=False).encode() + b"\n"
+        try:
+            await asyncio.to_thread(_append, self._path, line)
+        except OSError as error:
+            raise UnavailableError(f"dead letters to {self._path}: {error.strerror}") from error
+
+
+class ObjectDeadLetters(DeadLetters):
+    """An object a letter, under a prefix. Its name is the record's place, so a repeated letter replaces itself."""
+
+    def __init__(self, store: Any, place: str) -> None:
+        self._store = store
+        self._place = place
+
+    async def put(self, letter: DeadLetter) -> None:
+        """Write one object."""
+        body = json.dumps(dead_letter_to_json(letter), ensure_ascii=False).encode()
+        try:
+            await self._store.put_async(object_name(letter), body)
+        except Exception as error:  # the store's own errors share no base class that is ours to name
+            raise UnavailableError(f"dead letters to {self._place}: {type(error).__name__}") from error
+
+
+def object_name(letter: DeadLetter) -> str:
+    """Where the object of a letter stands below the prefix. Names sort in shard order."""
+    record = letter.record
+    number = f"{record.sequence_number:0>56}-{record.sub_sequence_number:06}"
+    return f"{letter.application}/{letter.stream}/{letter.shard}/{number}.json"
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line whole, or leave the file as it was."""
+    with _locked(path) as file:
+        size = os.fstat(file).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(file, line[written:])
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _iso(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds")

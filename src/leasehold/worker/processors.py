@@ -1,0 +1,266 @@
+"""The KCL's life-cycle class: one object a shard and holding, called in the order that the Java KCL keeps.
+
+    initialize, process_records*, then one of
+        lease_lost                       another member has the shard
+        shard_ended                      must call checkpoint(), or the children never begin
+        shutdown_requested, lease_lost   the worker stops, or the lease is handed over
+
+Calls never overlap. Unlike the KCL, a `process_records` that raises is not skipped: the consumer's error policy
+applies. Checkpoints are made by the class alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from leasehold.core.events import HandlerFailed
+from leasehold.core.model import ChildShard, ShardId
+from leasehold.core.position import Position
+from leasehold.core.record import UserRecord
+from leasehold.errors import CheckpointRejectedError
+from leasehold.worker.batch import Batch, Desk, Prepared
+from leasehold.worker.cutting import Cut
+from leasehold.worker.delivery import Delivery
+from leasehold.worker.policy import retry_wait_ms
+from leasehold.worker.served_shard import Form, ServedShard, Session
+from leasehold.worker.user_code import Function, Outcome, Raised, Returned
+from leasehold.worker.waiting import first_of
+
+
+class Checkpointer:
+    """Says how far a shard is done. In plain code a call returns when that is stored; in async code, await it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._in_hand: Position | None = None
+        self._children: Sequence[ChildShard] | None = None
+
+    def checkpoint(self, sequence_number: str | None = None, sub_sequence_number: int = 0) -> Awaitable[None]:
+        """Everything up to this record is done; without arguments: everything that was delivered.
+
+        In `shard_ended` it takes no arguments, and stores the end of the shard.
+        """
+        at = self._position(sequence_number, sub_sequence_number)
+        if self._children is not None and at >= self._permitted():
+            return self._desk.engine.run(self._desk.checkpoints.end_shard(self._children))
+        return self._desk.engine.run(self._desk.checkpoints.store(at))
+
+    def prepare_checkpoint(
+        self,
+        sequence_number: str | None = None,
+        sub_sequence_number: int = 0,
+        state: bytes | None = None,
+    ) -> Prepared:
+        """The first half of a two-phase checkpoint; `commit()` of the result is the second.
+
+        If it never comes, the next owner finds position and state in its `initialize`.
+        """
+        at = self._position(sequence_number, sub_sequence_number)
+        checkpoints = self._desk.checkpoints
+        work = checkpoints.prepare(checkpoints.progress.stored, at, state)
+        return Prepared(self._desk, at, self._desk.engine.run(work))
+
+    def deliver_up_to(self, end: Position | None) -> None:
+        """These records are in hand; None: they came back."""
+        self._in_hand = end
+
+    def deliver_end(self, children: Sequence[ChildShard] | None) -> None:
+        """The shard's end is in hand; None: it came back."""
+        self._children = children
+
+    def _permitted(self) -> Position:
+        return self._in_hand or self._desk.checkpoints.progress.done
+
+    def _position(self, sequence_number: str | None, sub_sequence_number: int) -> Position:
+        permitted = self._permitted()
+        if sequence_number is None:
+            return permitted
+        at = Position(sequence_number, sub_sequence_number)
+        if at > permitted:
+            raise CheckpointRejectedError(
+                f"shard {self._desk.held.shard}: {at} is beyond {permitted}, the last record that was delivered"
+            )
+        return at
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeInput:
+    """A shard, and where its reading begins: after this record, or at a sentinel such as TRIM_HORIZON."""
+
+    shard_id: ShardId
+    sequence_number: str
+    sub_sequence_number: int
+    # What an earlier owner prepared and did not commit: it is up to this class to find out whether it happened.
+    pending_checkpoint: Position | None
+    pending_state: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecordsInput:
+    """Records in shard order. `batch` holds the same records, and the token."""
+
+    records: tuple[UserRecord, ...]
+    millis_behind_latest: int | None
+    checkpointer: Checkpointer
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLostInput:
+    """Another member has the shard, or will have it. Nothing can be stored any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEndedInput:
+    """There are no more records in this shard."""
+
+    checkpointer: Checkpointer
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequestedInput:
+    """The lease goes to another member in good order: store what is done."""
+
+    checkpointer: Checkpointer
+
+
+class RecordProcessor:
+    """The KCL's interface, with methods that do nothing. Each may be plain or async."""
+
+    def initialize(self, initialize_input: InitializeInput) -> object:
+        """Called once, before the first records; again after it raised."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> object:
+        """Called with records, in order. Raising means that they are not done."""
+        raise NotImplementedError(f"{type(self).__name__} has no process_records")
+
+    def lease_lost(self, lease_lost_input: LeaseLostInput) -> object:
+        """Called when the shard is no longer served here. Nothing can be stored."""
+
+    def shard_ended(self, shard_ended_input: ShardEndedInput) -> object:
+        """Called at the end of the shard. Must checkpoint; called again until it has."""
+        return shard_ended_input.checkpointer.checkpoint()
+
+    def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> object:
+        """Called when the worker stops or the lease is handed over: the last chance to checkpoint."""
+
+
+MakeProcessor = Callable[[], RecordProcessor]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorForm(Form):
+    """Shards go to objects that the factory makes, one a shard and holding."""
+
+    make: MakeProcessor
+
+    def session(self, shard: ServedShard) -> Session:
+        """One shard, to a new object."""
+        return _ProcessorSession(shard, self.make)
+
+
+class _ProcessorSession(Session):
+    def __init__(self, shard: ServedShard, make: MakeProcessor) -> None:
+        self._shard = shard
+        self._held = shard.desk.held
+        self._make = make
+        self._processor: RecordProcessor | None = None
+        self._checkpointer = Checkpointer(shard.desk)
+        self._delivery = Delivery(shard, self._attempt)
+
+    async def begin(self) -> None:
+        """Until it succeeds, as in the KCL: no record is lost by waiting."""
+        await self._until_it_works(self._try_to_begin)
+
+    async def take(self, cut: Cut) -> None:
+        desk = self._shard.desk
+        if not cut.records:
+            await desk.pass_over(cut)
+            return
+        portion = desk.give(cut)
+        if await self._delivery.deliver(cut, portion):
+            await desk.finish(cut, portion)
+
+    async def end(self, children: Sequence[ChildShard]) -> None:
+        if not self._shard.desk.checkpoints.progress.is_all_done:
+            return
+        self._checkpointer.deliver_end(children)
+        await self._until_it_works(self._try_to_end)
+        self._checkpointer.deliver_end(None)
+
+    async def drained(self) -> None:
+        if (processor := self._processor) is None:
+            return
+        for function, argument in (
+            (processor.shutdown_requested, ShutdownRequestedInput(self._checkpointer)),
+            (processor.lease_lost, LeaseLostInput()),
+        ):
+            outcome = await self._call(function, argument)
+            if isinstance(outcome, Raised):
+                self._tell_failed(outcome, 1)
+
+    def lost(self) -> None:
+        if self._processor is not None:
+            self._shard.lane.post(self._processor.lease_lost, LeaseLostInput())
+
+    async def _attempt(self, batch: Batch) -> Outcome:
+        assert self._processor is not None
+        given = ProcessRecordsInput(batch.records, batch.millis_behind, self._checkpointer, batch)
+        self._checkpointer.deliver_up_to(batch.end)
+        outcome = await self._shard.lane.call(self._processor.process_records, given)
+        # From here on "everything delivered" is what has returned: a failed batch must not be passed over.
+        self._checkpointer.deliver_up_to(None)
+        return outcome
+
+    async def _try_to_begin(self) -> Outcome:
+        if self._processor is None:
+            made = await self._call(self._make)
+            if isinstance(made, Raised):
+                return made
+            self._processor = cast("RecordProcessor", made.value)
+        lease, pin = self._held.lease, self._shard.pin
+        return await self._call(
+            self._processor.initialize,
+            InitializeInput(
+                self._held.shard,
+                lease.checkpoint.sequence_number,
+                lease.checkpoint.sub_sequence_number,
+                pin.end if pin else None,
+                pin.state if pin else None,
+            ),
+        )
+
+    async def _try_to_end(self) -> Outcome:
+        assert self._processor is not None
+        outcome = await self._call(self._processor.shard_ended, ShardEndedInput(self._checkpointer))
+        if isinstance(outcome, Returned) and not self._held.ended:
+            return Raised(
+                CheckpointRejectedError(f"shard_ended of {self._held.shard} returned without a checkpoint")
+            )
+        return outcome
+
+    async def _call(self, function: Function, *arguments: object) -> Outcome:
+        async with self._shard.workplace.handlers:
+            self._held.note_progress()
+            outcome = await self._shard.lane.call(function, *arguments)
+        self._held.note_progress()
+        return Raised(self._shard.failure_of(outcome)) if isinstance(outcome, Raised) else outcome
+
+    async def _until_it_works(self, attempt_to: Callable[[], Awaitable[Outcome]]) -> None:
+        """Try again and again, until the lease is wanted back."""
+        workplace, attempt = self._shard.workplace, 1
+        while isinstance(outcome := await attempt_to(), Raised):
+            self._tell_failed(outcome, attempt)
+            wait_ms = retry_wait_ms(attempt, workplace.settings.errors, workplace.rng.random())
+            await first_of(workplace.clock.sleep_ms(wait_ms), self._held.draining.wait())
+            if self._held.draining.is_set():
+                return
+            attempt += 1
+
+    def _tell_failed(self, outcome: Raised, attempt: int) -> None:
+        done = self._shard.desk.checkpoints.progress.done
+        self._shard.workplace.observe(
+            HandlerFailed(self._held.shard, done, done, 0, attempt, type(outcome.error).__name__)
+        )
