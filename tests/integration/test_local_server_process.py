@@ -1,0 +1,218 @@
+"""The local server as a process: started as a user starts it, stopped by signals, its state kept in a file."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.integration.local_clients import MIDDLE, client_of, read_to_end, records_of
+
+DEADLINE_S = 60.0
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def leasehold_local(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "leasehold.cli", "local", "--port", "0", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts servers that are gone when the test is over."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        started.append(leasehold_local(*arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_server_cleanly(
+    process: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    """Exit code 0 and nothing on the error output, also with a client connected."""
+    running = process("--json")
+    assert running.stdout
+    server = LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"])
+    client_of(server).list_streams()
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=DEADLINE_S)
+    assert (running.returncode, errors) == (0, "")
+
+
+def test_the_greeting_can_be_copied_into_a_shell(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """One screen: the endpoint, and variables with which boto3 finds the server by itself."""
+    running = process("--stream", "orders:3")
+    assert running.stdout
+    greeting: list[str] = []
+    while "list-streams" not in "".join(greeting):
+        greeting.append(running.stdout.readline())
+    assert len(greeting) <= 24
+    variables = dict(re.findall(r"(AWS_\w+)=(\S+)", "".join(greeting)))
+    program = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    assert done.stdout.strip() == "['orders']"
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """No traceback; the address and the remedy are named."""
+    with LocalKinesis.in_thread() as other:
+        port = other.endpoint_url.rpartition(":")[2]
+        second = process("--port", port)
+        _, errors = second.communicate(timeout=DEADLINE_S)
+    assert second.returncode == 1
+    assert f"127.0.0.1:{port} cannot be used: Address already in use" in errors
+    assert "Traceback" not in errors
+
+
+def test_the_aws_command_line_works(tmp_path: Path) -> None:
+    """Create, put and get with AWS's own command."""
+    with LocalKinesis.in_process() as server:
+
+        def aws(*arguments: str) -> Any:
+            command = [
+                str(Path(sys.executable).parent / "aws"),
+                "--endpoint-url",
+                server.endpoint_url,
+                "kinesis",
+                *arguments,
+            ]
+            environment = os.environ | {
+                "AWS_ACCESS_KEY_ID": "local",
+                "AWS_SECRET_ACCESS_KEY": "local",
+                "AWS_DEFAULT_REGION": "us-east-1",
+                "AWS_CONFIG_FILE": str(tmp_path / "none"),
+            }
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=True
+            )
+            return json.loads(done.stdout) if done.stdout else None
+
+        aws("create-stream", "--stream-name", "orders", "--shard-count", "1")
+        put = aws("put-record", "--stream-name", "orders", "--partition-key", "k", "--data", "hello")
+        place = [
+            "--stream-name",
+            "orders",
+            "--shard-id",
+            put["ShardId"],
+            "--shard-iterator-type",
+            "TRIM_HORIZON",
+        ]
+        iterator = aws("get-shard-iterator", *place)["ShardIterator"]
+        (record,) = aws("get-records", "--shard-iterator", iterator)["Records"]
+    assert (record["Data"], record["SequenceNumber"]) == ("aGVsbG8=", put["SequenceNumber"])
+
+
+def everything(client: Any) -> list[Any]:
+    shards = client.list_shards(StreamName="orders")["Shards"]
+    return [shards, [read_to_end(client, "orders", shard["ShardId"]) for shard in shards]]
+
+
+def test_a_state_file_survives_a_restart(tmp_path: Path) -> None:
+    """Streams, genealogy, records byte for byte and consumers are there again; numbers go on rising."""
+    state = ("--state", str(tmp_path / "state"))
+    with LocalKinesis.in_process(*state, "--stream", "orders:2") as server:
+        client = client_of(server)
+        for number in range(20):
+            client.put_record(StreamName="orders", Data=os.urandom(100), PartitionKey=f"ключ-{number}")
+        client.split_shard(
+            StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="1000"
+        )
+        arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]
+        before = everything(client)
+        last = client.put_record(StreamName="orders", Data=b"last", PartitionKey="k", ExplicitHashKey=MIDDLE)
+    with LocalKinesis.in_process(*state, "--stream", "orders:2") as server:
+        client = client_of(server)
+        after = client.put_record(StreamName="orders", Data=b"next", PartitionKey="k", ExplicitHashKey=MIDDLE)
+        assert after["ShardId"] == last["ShardId"]
+        assert int(after["SequenceNumber"]) > int(last["SequenceNumber"])
+        found = records_of(client, "orders", last["ShardId"])
+        assert [record["Data"] for record in found[-2:]] == [b"last", b"next"]
+        assert client.list_stream_consumers(StreamARN=arn)["Consumers"] == [consumer]
+        shards, records = everything(client)
+        assert shards == before[0]
+        assert records[0] == before[1][0]
+
+
+def test_a_state_file_is_written_while_the_server_runs(tmp_path: Path) -> None:
+    """Whoever kills the server loses seconds, not everything."""
+    path = tmp_path / "state"
+    running = leasehold_local("--json", "--state", str(path), "--stream", "orders:1")
+    try:
+        assert running.stdout
+        client = client_of(LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"]))
+        size = path.stat().st_size
+        client.put_record(StreamName="orders", Data=bytes(1000), PartitionKey="k")
+        eventually(lambda: path.stat().st_size > size + 1000, "the record is in the file")
+    finally:
+        running.kill()
+        running.communicate()
+    with LocalKinesis.in_process("--state", str(path)) as server:
+        assert [record["Data"] for record in records_of(client_of(server), "orders")] == [bytes(1000)]
+
+
+def test_nothing_of_a_record_is_ever_printed(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """Neither payload nor key appears in the output, whatever goes wrong with them."""
+    running = process("--json", "--stream", "orders:1")
+    assert running.stdout
+    client = client_of(LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"]))
+    client.put_record(StreamName="orders", Data=b"secret-data", PartitionKey="secret-key")
+    with pytest.raises(client.exceptions.ClientError):
+        client.put_record(StreamName="orders", Data=b"secret-data" * 200_000, PartitionKey="secret-key")
+    with pytest.raises(client.exceptions.ClientError):
+        client.put_record(StreamName="orders", Data=b"x", PartitionKey="secret-key" * 50)
+    running.send_signal(signal.SIGTERM)
+    output, errors = running.communicate(timeout=DEADLINE_S)
+    assert "secret" not in output + errors
+
+
+def test_the_fixture_serves_the_tests_of_a_program(tmp_path: Path) -> None:
+    """`local_kinesis` is there without an import, in every process of a parallel run, on a port of its own."""
+    (tmp_path / "test_program.py").write_text(
+        textwrap.dedent(
+            """
+            import pytest
+
+            @pytest.mark.parametrize("turn", range(4))
+            def test_program(local_kinesis, turn, request):
+                client = local_kinesis.client()
+                name = f"{request.node.name[:-3]}-{turn}"
+                client.create_stream(StreamName=name, ShardCount=2)
+                assert name in client.list_streams()["StreamNames"]
+            """
+        )
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert "4 passed" in done.stdout, done.stdout + done.stderr
