@@ -237,7 +237,7 @@ class PrometheusMetrics(Collector):
     def _of_shards(self, now_ms: int) -> Iterator[Metric]:
         lag = _gauge("lag_seconds", "How far the first record that is not done is behind the tip.")
         idle = _gauge("idle_seconds", "How long nothing got done, or there was nothing to do.")
-        in_hand = _gauge("records_in_hand", "User records that are read and not done.")
+        in_hand = _gauge("records_in_hand", "User records of pages that are not done to their end.")
         for shard, progress in self._lags:
             if (lag_ms := progress.lag_ms(now_ms)) is not None:
                 lag.add_metric([shard], lag_ms / 1000)

@@ -133,13 +133,17 @@ class ReadingStarted:
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """One answer of a shard: user records and their bytes, and how far behind its tip it was."""
+    """One answer of a shard: user records and their bytes, and how far behind its tip it was.
+
+    `last` is the position of the last user record, so that a watcher can tell when all of them are done.
+    """
 
     shard: ShardId
     records: int
     size_bytes: int
     millis_behind: int | None
     time_ms: int
+    last: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,13 +50,14 @@ from leasehold.core.position import Position
 WAITING_COUNTS_AFTER_MS: Final = 10_000
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PageInHand:
-    """A page that was read and not handled to its end."""
+    """A page that was read and is not done to its end. Without a `last` any progress may have been its."""
 
     records: int
     read_ms: int
     behind_ms: int | None
+    last: Position | None
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class ShardProgress:
     page_ms: int | None = None
     page_behind_ms: int | None = None
     in_hand: deque[PageInHand] = field(default_factory=deque)
-    checkpoint: Position | None = None
+    done_to: Position | None = None  # the highest position known to be done in this holding
     failures: int = 0  # since it last moved
     trouble: str | None = None  # what failed last, since it last moved
 
@@ -81,7 +82,7 @@ class ShardProgress:
 
     @property
     def records_in_hand(self) -> int:
-        """Read, and not done yet."""
+        """Read, and not done yet; those of a page count until its last is done."""
         return sum(page.records for page in self.in_hand)
 
     def move(self, now_ms: int) -> None:
@@ -95,15 +96,17 @@ class ShardProgress:
         before_ms, self.page_behind_ms, self.page_ms = self.page_behind_ms, page.millis_behind, now_ms
         if not self.in_hand and (page.records or _is_nearer(page.millis_behind, before_ms)):
             self.move(now_ms)
-        if page.records:
-            self.in_hand.append(PageInHand(page.records, now_ms, page.millis_behind))
+        # A page is told of when the last of it was handed over: by then a part of it may be done.
+        if page.records and not _is_done(page.last, self.done_to):
+            self.in_hand.append(PageInHand(page.records, now_ms, page.millis_behind, page.last))
 
-    def done(self, records: int, now_ms: int) -> None:
-        """So many records, the oldest in hand, are done."""
-        while self.in_hand and records >= self.in_hand[0].records:
-            records -= self.in_hand.popleft().records
-        if self.in_hand:
-            self.in_hand[0].records -= records
+    def done(self, to: Position, now_ms: int) -> None:
+        """Everything up to here is done."""
+        if self.done_to is not None and to <= self.done_to:
+            return
+        self.done_to = to
+        while self.in_hand and (self.in_hand[0].last is None or _is_done(self.in_hand[0].last, to)):
+            self.in_hand.popleft()
         self.move(now_ms)
 
     def failed(self, trouble: str) -> None:
@@ -180,13 +183,14 @@ def _note(progress: ShardProgress, event: Event, now_ms: int) -> None:
             progress.move(now_ms)
         case PageRead():
             progress.read(event, now_ms)
-        case BatchHandled(records=records):
-            progress.done(records, now_ms)
-        case RecordDeadLettered() | RecordSkipped():
-            progress.done(1, now_ms)
-        case Checkpointed(position=position) if position != progress.checkpoint:
-            progress.checkpoint = position
-            progress.move(now_ms)
+        case BatchHandled(end=position):
+            progress.done(position, now_ms)
+        case (
+            RecordDeadLettered(position=position)
+            | RecordSkipped(position=position)
+            | Checkpointed(position=position)
+        ):
+            progress.done(position, now_ms)
         case HandlerFailed(error=error):
             progress.failed(f"the handler raises {error}")
         case ReadFailed(error=error):
@@ -195,6 +199,10 @@ def _note(progress: ShardProgress, event: Event, now_ms: int) -> None:
             progress.failed("reading is throttled")
         case _:
             pass
+
+
+def _is_done(last: Position | None, done_to: Position | None) -> bool:
+    return last is not None and done_to is not None and last <= done_to
 
 
 def _grown(behind_ms: int | None, waited_ms: int) -> int | None:

@@ -4,6 +4,7 @@ import pytest
 
 from leasehold.core.events import (
     BatchHandled,
+    Checkpointed,
     Event,
     HandlerFailed,
     LeaseLost,
@@ -24,12 +25,14 @@ SHARD = ShardId("shard-0")
 TAKEN = LeaseTaken(LeaseKey(SHARD), SHARD, None, None, 1, TRIM_HORIZON)
 
 
-def page(records: int, behind_ms: int | None) -> PageRead:
-    return PageRead(SHARD, records, 100 * records, behind_ms, 5)
+def page(records: int, behind_ms: int | None, last: int | None = None) -> PageRead:
+    return PageRead(
+        SHARD, records, 100 * records, behind_ms, 5, None if last is None else Position(str(last))
+    )
 
 
-def handled(records: int) -> BatchHandled:
-    return BatchHandled(SHARD, records, 100 * records, Position("9"), 3, 0)
+def handled(end: int) -> BatchHandled:
+    return BatchHandled(SHARD, 1, 100, Position(str(end)), 3, 0)
 
 
 def told(*events: tuple[int, Event]) -> Lags:
@@ -67,18 +70,38 @@ def test_the_lag_is_that_of_the_oldest_page_in_hand() -> None:
     assert progress.lag_ms(51_000) == 54_000
 
 
-def test_handled_records_leave_the_hand_oldest_first() -> None:
+def test_a_page_is_in_hand_until_its_last_record_is_done() -> None:
     """Batches need not be pages: half a page, one and a half, and the lag follows."""
-    events: list[tuple[int, Event]] = [(0, TAKEN), (0, page(10, 9_000)), (0, page(10, 6_000))]
+    events: list[tuple[int, Event]] = [
+        (0, TAKEN),
+        (0, page(10, 9_000, last=10)),
+        (0, page(10, 6_000, last=20)),
+    ]
     assert only(told(*events, (1, handled(5)))).lag_ms(2) == 9_000
-    assert only(told(*events, (1, handled(5)), (2, handled(10)))).lag_ms(3) == 6_000
-    assert only(told(*events, (1, handled(5)), (2, handled(15)))).records_in_hand == 0
+    assert only(told(*events, (1, handled(5)), (2, handled(15)))).lag_ms(3) == 6_000
+    assert only(told(*events, (1, handled(5)), (2, handled(20)))).records_in_hand == 0
+
+
+def test_a_page_that_is_told_of_after_it_was_done_is_not_in_hand() -> None:
+    """A reader may tell of a page after handlers were given it; an idle shard must not seem to hang for ever."""
+    assert only(told((0, TAKEN), (1, handled(10)), (2, page(10, 0, last=10)))).records_in_hand == 0
+
+
+def test_a_page_whose_last_record_is_unknown_is_done_with_the_next_progress() -> None:
+    """Rather too little trouble is told than trouble where there is none."""
+    assert only(told((0, TAKEN), (1, page(10, 0)), (2, handled(3)))).records_in_hand == 0
+
+
+def test_repeating_what_was_done_is_no_progress() -> None:
+    """Storing the same position again does not move a shard."""
+    progress = only(told((0, TAKEN), (1, handled(3)), (90, Checkpointed(SHARD, Position("3")))))
+    assert progress.moved_ms == 1
 
 
 @pytest.mark.parametrize("kind", [RecordDeadLettered, RecordSkipped])
 def test_a_record_put_aside_is_done(kind: type[RecordDeadLettered | RecordSkipped]) -> None:
     """A poison record that went to the dead letters is no longer in hand."""
-    lags = told((0, TAKEN), (0, page(1, 0)), (70, kind(SHARD, Position("9"), "ValueError")))
+    lags = told((0, TAKEN), (0, page(1, 0, last=9)), (70, kind(SHARD, Position("9"), "ValueError")))
     assert only(lags).records_in_hand == 0
     assert only(lags).moved_ms == 70
 

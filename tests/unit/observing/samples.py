@@ -17,6 +17,7 @@ _VALUES: dict[object, object] = {
     int | None: 7,
     str | None: "text",
     Position: Position("100"),
+    Position | None: Position("100"),
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
 }

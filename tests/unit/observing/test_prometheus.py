@@ -64,7 +64,7 @@ def test_a_shard_shows_its_lag_work_and_handler_time() -> None:
     """Everything per shard that an alarm or a graph wants."""
     scraped = Scraped(
         taken(A),
-        PageRead(A, 10, 1_000, 2_500, 8),
+        PageRead(A, 10, 1_000, 2_500, 8, Position("10")),
         BatchHandled(A, 6, 600, Position("6"), 250, 2_500),
         HandlerFailed(A, Position("7"), Position("9"), 4, 1, "ValueError"),
         ReadFailed(A, "no answer", 500),
@@ -77,7 +77,7 @@ def test_a_shard_shows_its_lag_work_and_handler_time() -> None:
     assert found == {
         "leasehold_shard_lag_seconds/shard-a": 2.5,
         "leasehold_shard_idle_seconds/shard-a": 1,
-        "leasehold_shard_records_in_hand/shard-a": 4,
+        "leasehold_shard_records_in_hand/shard-a": 10,
         "leasehold_shard_records_read_total/shard-a": 10,
         "leasehold_shard_bytes_read_total/shard-a": 1_000,
         "leasehold_shard_records_handled_total/shard-a": 6,
