@@ -64,6 +64,12 @@ class StreamHistory:
         """From the lowest hash keys to the highest, so that neighbours stand side by side."""
         return sorted((s for s in self.born.values() if s.is_open), key=lambda shard: shard.hash_range)
 
+    @property
+    def horizon(self) -> int:
+        """The first epoch of which every shard is still listed."""
+        gone = (int(self.born[shard_id].ending_sequence_number or 0) for shard_id in self.trimmed)
+        return max(gone, default=0) + 1
+
     def begin(self, count: int) -> None:
         bounds = [HASH_KEY_MAX * i // count for i in range(count)] + [HASH_KEY_MAX + 1]
         for first, after in pairwise(bounds):
@@ -116,6 +122,12 @@ class StreamHistory:
         # Numbers of different length, so that whoever compares them as text is found out.
         shard_id = ShardId(f"shardId-{len(self.born)}")
         self.born[shard_id] = Shard(shard_id, keys, str(self.epoch), parents=parents)
+
+
+def epoch_of(initial: InitialPosition, history: StreamHistory, choices: Choices) -> int:
+    """The moment that an initial position means; a time may be any that is retained."""
+    some_time = history.horizon + choices.below(1 + history.epoch - history.horizon)
+    return {LATEST: history.epoch, TRIM_HORIZON: history.horizon}.get(initial.sentinel, some_time)
 
 
 def random_history(choices: Choices, *, reshards_max: int = 9) -> StreamHistory:

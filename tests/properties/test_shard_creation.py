@@ -16,6 +16,7 @@ from tests.properties.reshard_histories import (
     StreamHistory,
     cases,
     choices,
+    epoch_of,
     random_history,
 )
 
@@ -149,11 +150,3 @@ def test_a_crash_while_creating_the_first_leases_is_repaired(choices: Choices) -
     assert len({lease.key for lease in written}) == len(written)
     if initial.sentinel == TRIM_HORIZON:
         assert set(written) == set(first)
-
-
-def epoch_of(initial: InitialPosition, history: StreamHistory, choices: Choices) -> int:
-    """The moment that an initial position means; a time may be any that is retained."""
-    gone = (int(history.born[shard_id].ending_sequence_number or 0) for shard_id in history.trimmed)
-    horizon = max(gone, default=0) + 1
-    some_time = horizon + choices.below(1 + history.epoch - horizon)
-    return {LATEST: history.epoch, TRIM_HORIZON: horizon}.get(initial.sentinel, some_time)

@@ -51,7 +51,8 @@ class ShardGraph:
 
     def parents_of(self, shard_id: ShardId) -> tuple[ShardId, ...]:
         """The listed parents of a listed shard."""
-        return tuple(parent for parent in self.shards[shard_id].parents if parent in self.shards)
+        named = dict.fromkeys(self.shards[shard_id].parents)
+        return tuple(parent for parent in named if parent in self.shards)
 
     def missing_parents_of(self, shard_id: ShardId) -> tuple[ShardId, ...]:
         """The parents that a listed shard names and the list does not."""

@@ -38,6 +38,12 @@ def test_two_versions_of_a_shard_are_refused() -> None:
         shard_graph([shard(0), replace(shard(0), ending_sequence_number=None)])
 
 
+def test_a_parent_named_twice_is_one_parent() -> None:
+    """A list may give the same shard as parent and as adjacent parent; it is one tie in both directions."""
+    graph = shard_graph([shard(0), shard(1, 0, 0)])
+    assert (graph.parents_of(ShardId("s-1")), graph.children_of(ShardId("s-0"))) == (("s-0",), ("s-1",))
+
+
 def test_ten_thousand_generations() -> None:
     """A chain far deeper than Python's stack is walked in both directions."""
     chain = [shard(i, *([i - 1] if i else [])) for i in range(DEEP)]
