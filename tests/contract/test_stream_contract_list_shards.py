@@ -92,7 +92,7 @@ def history(make_stream: MakeStream) -> History:
 
 
 def a_moment_of_its_own() -> datetime:
-    """The start of a second in which nothing else happens: boto3 sends times as whole seconds."""
+    """The start of a second in which nothing else happens: kinesis-local compares whole seconds."""
     second = int(time.time()) + 1
     eventually(lambda: time.time() >= second + 1, "a whole second has passed")
     return datetime.fromtimestamp(second, UTC)

@@ -105,6 +105,17 @@ def test_a_list_token_lives_five_minutes(server: LocalKinesis, make_stream: Make
         stream.client.list_shards(NextToken=token)
 
 
+def test_a_time_is_a_position_to_the_millisecond(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """AT_TIMESTAMP at a record's arrival includes it; a millisecond later does not."""
+    stream.put(b"first")
+    server.advance(timedelta(milliseconds=5))
+    stream.put(b"second")
+    arrival = stream.read(shard_id).records[-1]["ApproximateArrivalTimestamp"]
+    assert stream.read(shard_id, "AT_TIMESTAMP", Timestamp=arrival).data == [b"second"]
+    just_after = arrival + timedelta(milliseconds=1)
+    assert stream.read(shard_id, "AT_TIMESTAMP", Timestamp=just_after).data == []
+
+
 def test_a_reader_behind_is_told_how_far_by_the_clock(
     server: LocalKinesis, stream: Stream, shard_id: str
 ) -> None:

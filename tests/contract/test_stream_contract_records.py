@@ -176,7 +176,9 @@ def test_at_timestamp_starts_at_the_first_record_of_that_time(stream: Stream, sh
 
 
 def put_and_wait_for_the_next_second(stream: Stream, data: bytes) -> datetime:
-    """Puts a record and returns its arrival, once the clock shows a later second: boto3 sends whole seconds."""
+    """Puts a record and returns its arrival, once the clock shows a later second: kinesis-local
+    compares whole seconds.
+    """
     shard_id = stream.put(data)["ShardId"]
     arrival: datetime = stream.read(shard_id).records[-1]["ApproximateArrivalTimestamp"]
     eventually(lambda: time.time() > int(arrival.timestamp()) + 1, "the next second begins")
