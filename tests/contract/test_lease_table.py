@@ -11,6 +11,7 @@ import pytest
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.model import HoldingId, Lease, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.row_writes import Row
@@ -62,6 +63,11 @@ def new_lease(number: int, stream: str | None = None) -> Lease:
     shard = ShardId(f"shardId-{number:012d}")
     identifier = StreamIdentifier(stream) if stream else None
     return Lease(key=lease_key(shard, identifier), shard_id=shard, checkpoint=TRIM_HORIZON, stream=identifier)
+
+
+def with_child(number: int) -> CreateChildren:
+    """The plan for a shard that ended with one child."""
+    return CreateChildren((new_lease(number),), frozenset({new_lease(number).shard_id}))
 
 
 def held(outcome: Lease | Contended) -> Lease:
@@ -289,7 +295,7 @@ def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) ->
             lambda table, lease: table.renew(lease),
             lambda table, lease: table.hand_over(lease),
             lambda table, lease: table.hold(lease, B, H2),
-            lambda table, lease: table.finish(lease, [new_lease(2)]),
+            lambda table, lease: table.finish(lease, with_child(2)),
             lambda table, lease: table.release(lease),
         )
         for move in moves:
@@ -398,7 +404,7 @@ def _holders_writes(table: LeaseTable, lease: Lease) -> Iterable[Callable[[], Aw
         lambda: table.checkpoint(lease, Position("900")),
         lambda: table.prepare_checkpoint(lease, Position("900")),
         lambda: table.pin(pinned, Position("900")),
-        lambda: table.finish(lease, [new_lease(2)]),
+        lambda: table.finish(lease, with_child(2)),
         lambda: table.release(lease),
     )
 

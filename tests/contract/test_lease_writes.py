@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import errors
+from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.lease_row import KEY, lease_from_row
 from leasehold.core.model import HashRange, HoldingId, Lease, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
@@ -56,6 +57,8 @@ async def _write(table: LeaseTable, lease: Lease, scenario: Scenario) -> Any:
     arguments = {name: _argument(lease, name, value) for name, value in scenario.arguments.items()}
     if scenario.operation == "set_children":
         arguments["children"] = frozenset(scenario.arguments["children"])
+    elif scenario.operation == "finish":
+        arguments["plan"] = arguments.pop("children")
     return await getattr(table, scenario.operation)(lease, **arguments)
 
 
@@ -74,7 +77,8 @@ def _argument(parent: Lease, name: str, value: Any) -> Any:
         case "hash_range":
             return HashRange(int(value[0]), int(value[1]))
         case "children":
-            return [_child(parent, child) for child in value if isinstance(child, dict)]
+            new = tuple(_child(parent, child) for child in value if isinstance(child, dict))
+            return CreateChildren(new, frozenset(lease.shard_id for lease in new))
         case _:
             raise AssertionError(f"unknown argument {name}")
 

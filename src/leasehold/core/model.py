@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NewType
 
-from leasehold.core.position import Position
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
 ShardId = NewType("ShardId", str)
@@ -128,9 +128,10 @@ class InitialPosition:
     timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.sentinel.sequence_number not in {"LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"}:
+        # A number beside the word would make Java's cleanup believe that a lease has been read.
+        if self.sentinel not in {LATEST, TRIM_HORIZON, AT_TIMESTAMP}:
             raise ConfigError(
                 f"initial position {self.sentinel}: expected LATEST, TRIM_HORIZON or AT_TIMESTAMP"
             )
-        if (self.sentinel.sequence_number == "AT_TIMESTAMP") != (self.timestamp_ms is not None):
+        if (self.sentinel == AT_TIMESTAMP) != (self.timestamp_ms is not None):
             raise ConfigError("a timestamp goes with AT_TIMESTAMP, and only with it")

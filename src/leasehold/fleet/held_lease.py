@@ -14,7 +14,7 @@ from typing import Final
 
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import HandoffAsked, LeaseLost, Observe, ParentsAwaited, ShardEnded
-from leasehold.core.lease_creation import WaitForOtherParent, plan_children
+from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
 from leasehold.core.lease_rules import HandoffRequested, Lost, after_failed_renewal
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
@@ -111,8 +111,8 @@ class HeldLease:
 
         A merged child needs the leases of both its parents; if the other one has none yet, this waits for it.
         """
-        new = await self._children_to_create(children)
-        await self._write(lambda lease: self._table.finish(lease, new))
+        plan = await self._children_to_create(children)
+        await self._write(lambda lease: self._table.finish(lease, plan))
         self.ended = True
         self._observe(ShardEnded(self.shard, tuple(child.id for child in children)))
 
@@ -142,13 +142,13 @@ class HeldLease:
             if lease is not None and not lease.checkpoint.is_shard_end
         )
 
-    async def _children_to_create(self, children: Sequence[ChildShard]) -> tuple[Lease, ...]:
+    async def _children_to_create(self, children: Sequence[ChildShard]) -> CreateChildren:
         while True:
             plan = plan_children(
-                self._lease, children, await self._leased_parents(children), draw=self._rng.random()
+                self._lease, children, await self._leased_family(children), draw=self._rng.random()
             )
             if not isinstance(plan, WaitForOtherParent):
-                return plan.leases
+                return plan
             if plan.give_up:
                 raise UnavailableError(
                     f"shard {self.shard} ended in a merge, but its other parent {plan.parent} has no lease yet: "
@@ -157,9 +157,11 @@ class HeldLease:
             self.note_progress()
             await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
 
-    async def _leased_parents(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
-        keys = {lease_key(parent, self._lease.stream) for child in children for parent in child.parents}
-        leases = await asyncio.gather(*(self._table.get(key) for key in sorted(keys)))
+    async def _leased_family(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
+        """Which of the children and their parents have a lease."""
+        shards = {shard for child in children for shard in (child.id, *child.parents)}
+        keys = sorted(lease_key(shard, self._lease.stream) for shard in shards)
+        leases = await asyncio.gather(*(self._table.get(key) for key in keys))
         return {lease.key for lease in leases if lease is not None}
 
     async def _write(self, write: _Write) -> None:

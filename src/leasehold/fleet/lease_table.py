@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Final
 
 from leasehold.core import lease_rules
+from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.model import HashRange, HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import Position
@@ -105,17 +106,19 @@ class LeaseTable:
         """The pinned batch is done."""
         return await self._apply(lease_rules.promote(lease))
 
-    async def finish(self, lease: Lease, children: Sequence[Lease]) -> Lease | Contended:
+    async def finish(self, lease: Lease, plan: CreateChildren) -> Lease | Contended:
         """The shard has ended: create its children's leases and mark the end, both or neither.
 
         One transaction, so that a member that wakes up after it lost the lease cannot bring back the leases of
         children that others have long finished and deleted.
         """
-        end = lease_rules.finish(lease, frozenset(child.shard_id for child in children))
+        end = lease_rules.finish(lease, plan.children)
         for _ in range(WRITE_ATTEMPTS_MAX):
-            present = await asyncio.gather(*(self._rows.get(child.key) for child in children))
+            present = await asyncio.gather(*(self._rows.get(child.key) for child in plan.leases))
             new = [
-                lease_rules.create(child) for child, row in zip(children, present, strict=True) if row is None
+                lease_rules.create(child)
+                for child, row in zip(plan.leases, present, strict=True)
+                if row is None
             ]
             try:
                 done = await self._rows.write_together([*new, end])

@@ -43,12 +43,12 @@ class ShardSync:
         if (await self._listing()).leases:
             return
         for attempt in range(1, LIST_ATTEMPTS_MAX + 1):
-            shards = shard_graph(await self.stream.list_shards(first_shard_filter(self.initial)))
-            if not shards.shards:
+            listed = await self.stream.list_shards(first_shard_filter(self.initial))
+            if not listed:
                 raise NotFoundError(f"stream {self.stream_name} has no shards; is it still being created?")
             try:
                 new = plan_first_leases(
-                    shards,
+                    shard_graph(listed),
                     self.initial,
                     ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
                 )
@@ -57,7 +57,7 @@ class ShardSync:
                     raise
                 await self.clock.sleep_ms(LIST_AGAIN_AFTER_MS)
             else:
-                await self._create(new, len(shards.shards))
+                await self._create(new, len(listed))
                 return
 
     async def audit(self, before: Sightings, *, workers: int) -> Sightings:

@@ -1,0 +1,148 @@
+"""A fleet of real processes loses nothing while its members die, freeze, stop and join and the stream is resharded."""
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.contract.lease_stores import Place, place
+from tests.fleet.checkpoint_watch import CheckpointWatch
+from tests.fleet.fleet_of_processes import FleetOfProcesses, wait_until
+from tests.fleet.production import Production
+from tests.fleet.verdict import Verdict, judge, read_logs
+from tests.servers import Server
+
+FAILOVER_S = 4
+REGION = "us-east-1"
+DEADLINE_S = 400.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much is produced, in how many portions; one fault and one reshard go with each portion."""
+
+    portions: int
+    plain: int
+    aggregated: int
+    per_aggregate: int = 20
+    put_max: int = 500
+
+
+FULL = Load(portions=20, plain=5_000, aggregated=5_000)
+# kinesis-local hashes a whole shard for every record put: a few thousand Kinesis records are all it can take.
+SMALL = Load(portions=10, plain=100, aggregated=2_000, per_aggregate=100, put_max=50)
+
+
+def _options(where: Place, kinesis_url: str, stream: str) -> dict[str, Any]:
+    leases: dict[str, Any] = (
+        {"leases": f"sqlite:///{where.table}"}
+        if where.kind == "sqlite"
+        else {"leases": "dynamodb", "lease_table": where.table, "dynamodb_endpoint": where.url}
+    )
+    return leases | {
+        "stream": stream,
+        "application": "under-faults",
+        "region": REGION,
+        "kinesis_endpoint": kinesis_url,
+        "failover_after": f"{FAILOVER_S}s",
+        "look_every": "500ms",
+        "checkpoint_every": "500ms",
+        "clean_up_every": "5s",
+        "idle_poll_every": "250ms",
+    }
+
+
+def _inject(fleet: FleetOfProcesses, portion: int) -> None:
+    """One fault a portion, in turn; the oldest worker is the victim, since it has the most to lose."""
+    victim = fleet.workers[0]
+    match portion % 5:
+        case 0:
+            fleet.kill(victim)
+            fleet.start()
+        case 1:
+            fleet.start()
+        case 2:
+            fleet.pause(victim)
+            time.sleep(
+                FAILOVER_S + 2
+            )  # how long it sleeps is the fault itself, not a guess at someone's speed
+            fleet.go_on(victim)
+        case 3:
+            fleet.stop(victim)
+        case _:
+            pass
+    fleet.check_alive()
+
+
+def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path, load: Load) -> Verdict:
+    kinesis.create_stream(StreamName=stream, ShardCount=16)
+    kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
+    rng = random.Random(4711)
+    production = Production(kinesis, stream, rng, load.per_aggregate, load.put_max)
+    fleet = FleetOfProcesses(folder, _options(where, kinesis_url, stream))
+    watch = CheckpointWatch(where)
+    watching = threading.Thread(target=watch.run, daemon=True)
+    try:
+        for _ in range(4):
+            fleet.start()
+        watching.start()
+        for portion in range(load.portions):
+            production.put(load.plain, load.aggregated)
+            production.reshard()
+            _inject(fleet, portion)
+        wait_until(
+            lambda: len({record.number for record in read_logs(folder)}) == production.produced,
+            f"all {production.produced} records handled",
+            DEADLINE_S,
+        )
+        fleet.check_alive()
+        fleet.stop_all()
+    finally:
+        fleet.kill_all()
+        watch.stop()
+        watching.join()
+    verdict = judge(
+        read_logs(folder),
+        produced=production.produced,
+        parents=production.parents(),
+        fates=fleet.fates,
+    )
+    print(
+        f"{where.kind}: produced {production.produced} in {production.kinesis_records} Kinesis records; "
+        f"{production.splits} splits, {production.merges} merges; faults {dict(fleet.faults)}; "
+        f"handled {verdict.handled}, repeated {verdict.repeated} {dict(verdict.repeated_because_of)}; "
+        f"{watch.looks} looks at the table, {len(watch.ended)} shards ended"
+    )
+    assert watch.looks > 10
+    assert fleet.faults["killed"] >= 2
+    assert fleet.faults["paused"] >= 2
+    assert production.splits + production.merges == load.portions
+    assert watch.ended
+    assert verdict.problems + watch.problems == []
+    return verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["dynamodb_local", "sqlite"])
+def test_nothing_is_lost_under_faults(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, local_kinesis: LocalKinesis
+) -> None:
+    """200,000 records, half of them in aggregates, through kills, pauses, stops and reshards: every promise is kept."""
+    where = place(request, kind, tmp_path)
+    _run(where, local_kinesis.client(), local_kinesis.endpoint_url, f"faults-{kind}", tmp_path, FULL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_on_other_servers(
+    request: pytest.FixtureRequest, tmp_path: Path, kinesis_local: Server
+) -> None:
+    """The same on kinesis-local and ministack, with as much as kinesis-local can take."""
+    where = place(request, "ministack", tmp_path)
+    _run(where, kinesis_local.client("kinesis"), kinesis_local.url, "faults-elsewhere", tmp_path, SMALL)
