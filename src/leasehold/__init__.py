@@ -1,1 +1,78 @@
-"""Consume Amazon Kinesis Data Streams from Python, as one fleet with the Java Kinesis Client Library."""
+"""Consume Amazon Kinesis Data Streams from Python, as one fleet with the Java Kinesis Client Library.
+
+from leasehold import Batch, Consumer
+
+consumer = Consumer(stream="orders", application="billing")
+
+@consumer.batch(max_records=500, max_wait="1s")
+def save(batch: Batch) -> None:
+    ...
+
+consumer.run()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    # For type checkers and editors; at run time a name is imported when it is first asked for (see below).
+    from leasehold.core.model import Pin as Pin
+    from leasehold.core.model import ShardId as ShardId
+    from leasehold.core.position import Position as Position
+    from leasehold.core.record import UserRecord as UserRecord
+    from leasehold.errors import CheckpointRejectedError as CheckpointRejectedError
+    from leasehold.errors import ConfigError as ConfigError
+    from leasehold.errors import HandlerError as HandlerError
+    from leasehold.errors import LeaseholdError as LeaseholdError
+    from leasehold.errors import LeaseLostError as LeaseLostError
+    from leasehold.worker.batch import Batch as Batch
+    from leasehold.worker.batch import Prepared as Prepared
+    from leasehold.worker.consumer import Consumer as Consumer
+    from leasehold.worker.dead_letters import DeadLetter as DeadLetter
+    from leasehold.worker.processors import Checkpointer as Checkpointer
+    from leasehold.worker.processors import InitializeInput as InitializeInput
+    from leasehold.worker.processors import LeaseLostInput as LeaseLostInput
+    from leasehold.worker.processors import ProcessRecordsInput as ProcessRecordsInput
+    from leasehold.worker.processors import RecordProcessor as RecordProcessor
+    from leasehold.worker.processors import ShardEndedInput as ShardEndedInput
+    from leasehold.worker.processors import ShutdownRequestedInput as ShutdownRequestedInput
+    from leasehold.worker.shards import ServedBatches as ServedBatches
+
+_HOMES: Final = {
+    "Pin": "core.model",
+    "ShardId": "core.model",
+    "Position": "core.position",
+    "UserRecord": "core.record",
+    "CheckpointRejectedError": "errors",
+    "ConfigError": "errors",
+    "HandlerError": "errors",
+    "LeaseLostError": "errors",
+    "LeaseholdError": "errors",
+    "Batch": "worker.batch",
+    "Prepared": "worker.batch",
+    "Consumer": "worker.consumer",
+    "DeadLetter": "worker.dead_letters",
+    "Checkpointer": "worker.processors",
+    "InitializeInput": "worker.processors",
+    "LeaseLostInput": "worker.processors",
+    "ProcessRecordsInput": "worker.processors",
+    "RecordProcessor": "worker.processors",
+    "ShardEndedInput": "worker.processors",
+    "ShutdownRequestedInput": "worker.processors",
+    "ServedBatches": "worker.shards",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see
+
+
+def __getattr__(name: str) -> object:
+    """Public names are imported on demand: a Spark executor needs no worker, and a worker no Spark."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | _HOMES)

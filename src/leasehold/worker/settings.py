@@ -14,7 +14,7 @@ from leasehold.core.deaggregation import DeaggregationSettings
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.errors import ConfigError
-from leasehold.settings import FleetSettings, ReadSettings
+from leasehold.settings import FleetSettings, ObserveSettings, ReadSettings
 from leasehold.worker.dead_letters import TakeDeadLetter
 
 # Of the grace period, what handlers may use; the rest is for the last checkpoints and for releasing the leases.
@@ -178,3 +178,4 @@ class ConsumerSettings:
     fleet: FleetSettings = field(default_factory=FleetSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     deaggregation: DeaggregationSettings = field(default_factory=DeaggregationSettings)
+    observe: ObserveSettings = field(default_factory=ObserveSettings)

@@ -1,6 +1,7 @@
 """boto3 clients as our adapters want them: who may wait how long, and who retries.
 
-Credentials, regions, profiles and roles are found as in any AWS tool; a profile with `role_arn` assumes that role.
+Credentials, regions, profiles and roles are found as in any AWS tool; a profile with `role_arn` assumes that role, and
+so does access with a role of its own.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT
 from leasehold.errors import ConfigError
@@ -30,6 +33,7 @@ class AwsAccess:
     region: str | None = None
     profile: str | None = None
     endpoint_url: str | None = None
+    role_arn: str | None = None  # assumed with the credentials that are there, and renewed
 
 
 _DEFAULT_ACCESS: Final = AwsAccess()
@@ -50,6 +54,26 @@ def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
     return _client("cloudwatch", access, 2, connect_s=5, read_s=10, attempts=4)
 
 
+def aws_session(access: AwsAccess) -> boto3.Session:
+    """Credentials and region, in the role that is asked for."""
+    session = boto3.Session(profile_name=access.profile, region_name=access.region)
+    if access.role_arn is None:
+        return session
+    # boto3 assumes roles only for profiles; this is what it does for them, credentials that renew themselves included.
+    source = session.get_credentials()
+    if source is None:
+        raise NoCredentialsError
+    fetcher = AssumeRoleCredentialFetcher(
+        session._session.create_client,  # noqa: SLF001 - boto3 offers no public way to the session beneath
+        source,
+        access.role_arn,
+        extra_args={"RoleSessionName": "leasehold"},
+    )
+    assumed = botocore.session.get_session()
+    assumed._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")  # noqa: SLF001
+    return boto3.Session(botocore_session=assumed, region_name=session.region_name)
+
+
 def _client(
     service: str, access: AwsAccess, threads: int, *, connect_s: int, read_s: int, attempts: int
 ) -> Any:
@@ -61,7 +85,7 @@ def _client(
         tcp_keepalive=True,
     )
     try:
-        session = boto3.Session(profile_name=access.profile, region_name=access.region)
+        session = aws_session(access)
         options = _local_options(session, access.endpoint_url)
         return session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
     except BotoCoreError as error:

@@ -1,0 +1,18 @@
+"""The smallest consumer: every record of the stream "orders", once, in order within its shard.
+
+Without AWS: start `leasehold local --stream orders:2`, set LEASEHOLD_KINESIS_ENDPOINT to the address that it prints and
+LEASEHOLD_LEASES=sqlite:///leases.sqlite, and run this file.
+"""
+
+from leasehold import Batch, Consumer
+
+consumer = Consumer(stream="orders", application="billing")
+
+
+@consumer.batch(max_records=500, max_wait="1s")
+def save(batch: Batch) -> None:
+    for record in batch:
+        print(batch.shard, record.sequence_number, len(record.data), "bytes")
+
+
+consumer.run()  # SIGTERM: drain, checkpoint, release, exit 0

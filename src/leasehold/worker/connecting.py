@@ -1,0 +1,117 @@
+"""The wiring: which adapters stand behind the ports of a worker. The only place in `worker` that names any."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from leasehold.adapters.aws import clients
+from leasehold.adapters.aws.clients import AwsAccess
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
+from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.adapters.observing import observing
+from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.core.events import Observe
+from leasehold.core.model import WorkerId
+from leasehold.errors import ConfigError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.ports import RowStore
+from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
+from leasehold.worker.running import Outside
+from leasehold.worker.settings import ConnectionSettings, ConsumerSettings
+
+SQLITE: Final = "sqlite:///"
+
+
+@asynccontextmanager
+async def connect(settings: ConsumerSettings, observe: Observe | None = None) -> AsyncIterator[Outside]:
+    """What the settings name, connected; given back on leaving. `observe` is an observer of the user's own."""
+    connection, identity = settings.connection, settings.identity
+    worker = WorkerId(identity.worker_id or new_worker_id())
+    clock = SystemClock()
+    dead_letters = dead_letters_at(settings.handling.errors.dead_letters, connection)
+    watching = observing(
+        settings.observe,
+        application=identity.application,
+        worker=worker,
+        failover_after=settings.fleet.failover_after,
+        clock=clock,
+        cloudwatch_client=lambda: clients.cloudwatch_client(
+            _access(connection, connection.cloudwatch_endpoint)
+        ),
+        also=observe,
+    )
+    async with watching as observe_all:
+        table = LeaseTable(lease_rows(connection, identity.application))
+        stream = KinesisStream(
+            clients.kinesis_client(_access(connection, connection.kinesis_endpoint)), identity.stream
+        )
+        try:
+            # Jitter and ids of holdings, nothing secret; but no two processes may draw alike.
+            rng = random.Random(secrets.randbits(128))  # noqa: S311
+            yield Outside(worker, table, stream, dead_letters, clock, rng, observe_all)
+        finally:
+            await stream.close()
+            await table.close()
+
+
+def lease_rows(connection: ConnectionSettings, application: str) -> RowStore:
+    """The table of leases: DynamoDB, or a SQLite file."""
+    if connection.leases.startswith(SQLITE):
+        return SqliteRows(Path(connection.leases.removeprefix(SQLITE)))
+    client = clients.dynamodb_client(_access(connection, connection.dynamodb_endpoint))
+    return DynamoDbRows(client, connection.lease_table or application)
+
+
+def dead_letters_at(place: object, connection: ConnectionSettings) -> DeadLetters | None:
+    """Where dead letters go: a prefix of an object store, or a file. None for a function, and for nothing at all."""
+    if not isinstance(place, str):
+        return None
+    if "://" not in place:
+        return FileDeadLetters(Path(place))
+    return ObjectDeadLetters(_object_store(place, connection), place)
+
+
+def new_worker_id() -> str:
+    """Unique, and telling: host, process, and a random part, since both come back after a restart."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _access(connection: ConnectionSettings, endpoint_url: str | None) -> AwsAccess:
+    return AwsAccess(
+        region=connection.region,
+        profile=connection.profile,
+        endpoint_url=endpoint_url,
+        role_arn=connection.role_arn,
+    )
+
+
+def _object_store(place: str, connection: ConnectionSettings) -> Any:
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - an extra that may be missing
+        from obstore.exceptions import BaseError  # noqa: PLC0415
+        from obstore.store import from_url  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"dead_letters={place!r}: obstore is not installed: pip install 'leasehold[objects]'"
+        ) from error
+    options: dict[str, Any] = {}
+    if place.startswith("s3://"):
+        access = _access(connection, connection.s3_endpoint)
+        options["credential_provider"] = Boto3CredentialProvider(clients.aws_session(access))
+        if connection.s3_endpoint is not None:
+            # A store of one's own, not AWS: it may be plain HTTP, and knows no names of buckets in host names.
+            options |= {"endpoint": connection.s3_endpoint, "client_options": {"allow_http": True}}
+    if place.startswith("file://"):
+        options["mkdir"] = True
+    try:
+        return from_url(place, **options)
+    except (BaseError, ValueError) as error:
+        raise ConfigError(f"dead_letters={place!r}: {error}") from error

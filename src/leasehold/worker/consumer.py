@@ -1,0 +1,201 @@
+"""`Consumer`: what a program holds. Puts user code, settings and the engine together; decides nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar, Unpack, overload
+
+from leasehold.core.events import Observe
+from leasehold.errors import ConfigError
+from leasehold.worker.batch import Batch
+from leasehold.worker.engine import EngineThread, stopped_by_signals
+from leasehold.worker.handlers import BatchHandler
+from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_settings, handling_settings
+from leasehold.worker.processors import MakeProcessor, ProcessorForm
+from leasehold.worker.served_shard import Form
+from leasehold.worker.settings import Checkpointing, CheckpointSettings, ConsumerSettings, HandlingSettings
+from leasehold.worker.shards import ServedBatches, ShardsForm
+from leasehold.worker.user_code import HandlerLoop, ThreadedUserCode, UserCode
+
+# Plain or async: whatever it returns is awaited if it can be, and otherwise of no interest.
+Handler = TypeVar("Handler", bound=Callable[[Batch], object])
+Processor = TypeVar("Processor", bound=MakeProcessor)
+
+_HANDLER_LOOP_PATIENCE_S: Final = 1.0
+
+
+class Consumer:
+    """Consumes one stream in the name of one application, together with all others of that name.
+
+    Give it a handler with `@consumer.batch()` or `@consumer.processor`, then `run()`; or iterate over `shards()`.
+    Settings come from keywords, from LEASEHOLD_* variables, and from a TOML file named by `config`.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str | None = None,
+        application: str | None = None,
+        config: str | Path | None = None,
+        observe: Observe | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        named = {"stream": stream, "application": application, "config": config}
+        keywords: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        self.settings: Final = consumer_settings(keywords | dict(options), os.environ)
+        self._observe = observe
+        self._form: Form | None = None
+        self._handling = self.settings.handling
+        self._engine: EngineThread | None = None
+
+    # -- what to do with records -------------------------------------------------------------------------------
+
+    @overload
+    def batch(self, handler: Handler, /) -> Handler: ...
+
+    @overload
+    def batch(self, /, **options: Unpack[HandlingOptions]) -> Callable[[Handler], Handler]: ...
+
+    def batch(
+        self, handler: Handler | None = None, /, **options: Unpack[HandlingOptions]
+    ) -> Handler | Callable[[Handler], Handler]:
+        """Decorates the function, plain or async, that handles batches. The function stays as it is.
+
+        Returning means that the batch is done; raising, that it is not.
+        """
+
+        def decorate(function: Handler) -> Handler:
+            self._give(BatchHandler(function), handling_settings(self.settings.handling, options))
+            return function
+
+        return decorate if handler is None else decorate(handler)
+
+    @overload
+    def processor(self, make: Processor, /) -> Processor: ...
+
+    @overload
+    def processor(self, /, **options: Unpack[HandlingOptions]) -> Callable[[Processor], Processor]: ...
+
+    def processor(
+        self, make: Processor | None = None, /, **options: Unpack[HandlingOptions]
+    ) -> Processor | Callable[[Processor], Processor]:
+        """Decorates a `RecordProcessor` class, or takes a function that makes one for each shard."""
+
+        def decorate(factory: Processor) -> Processor:
+            handling = handling_settings(self.settings.handling, options)
+            # Only the class knows what it has done.
+            by_hand = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
+            self._give(ProcessorForm(factory), replace(handling, checkpoints=by_hand))
+            return factory
+
+        return decorate if make is None else decorate(make)
+
+    def _give(self, form: Form, handling: HandlingSettings) -> None:
+        if self._form is not None:
+            raise ConfigError(
+                "this consumer has a handler already: make another Consumer for another handler"
+            )
+        self._form, self._handling = form, handling
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Consume until SIGTERM or SIGINT: then drain, checkpoint, release and return. A second signal ends it now.
+
+        Raises HandlerError if the settings say to stop at a record that cannot be handled.
+        """
+        handlers = HandlerLoop()
+        engine = self._make_engine(self._required_form(), ThreadedUserCode(handlers.loop))
+        try:
+            with stopped_by_signals(engine.stop):
+                engine.start()
+                reason = engine.ended.result()
+        finally:
+            engine.stop()
+            handlers.close(patience_s=_HANDLER_LOOP_PATIENCE_S)
+        if reason is not None:
+            raise reason
+
+    async def serve(self) -> None:
+        """The same for a program with an event loop of its own, on which async handlers then run.
+
+        Ends with `stop()`. When it is cancelled, it stops cleanly before it lets go.
+        """
+        engine = self._make_engine(self._required_form(), ThreadedUserCode(asyncio.get_running_loop()))
+        engine.start()
+        await self._ended(engine)
+
+    async def shards(self, **options: Unpack[HandlingOptions]) -> AsyncGenerator[ServedBatches, None]:
+        """The shards that this consumer serves, each as soon as it does. Work on them in tasks, side by side.
+
+        Ends with `stop()`, or when the loop over it is left (`aclose`): then everything is released.
+        """
+        loop = asyncio.get_running_loop()
+        offered: asyncio.Queue[ServedBatches | None] = asyncio.Queue()
+
+        def offer(shard: ServedBatches | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(offered.put_nowait, shard)
+
+        self._give(ShardsForm(offer), handling_settings(self.settings.handling, options))
+        engine = self._make_engine(self._required_form(), ThreadedUserCode(loop))
+        engine.ended.add_done_callback(lambda _: offer(None))
+        engine.start()
+        try:
+            while (shard := await offered.get()) is not None:
+                yield shard
+        finally:
+            engine.stop()
+            self._form = None
+            await self._ended(engine)
+
+    def stop(self) -> None:
+        """Ask for a clean end; from any thread."""
+        if self._engine is not None:
+            self._engine.stop()
+
+    def _required_form(self) -> Form:
+        if self._form is None:
+            raise ConfigError("this consumer has no handler: decorate a function with @consumer.batch()")
+        return self._form
+
+    def _make_engine(self, form: Form, user_code: UserCode) -> EngineThread:
+        settings = replace(self.settings, handling=self._handling)
+
+        async def main(stop: asyncio.Event) -> BaseException | None:
+            return await _run(settings, form, user_code, self._observe, stop)
+
+        self._engine = EngineThread(main)
+        return self._engine
+
+    async def _ended(self, engine: EngineThread) -> None:
+        """Wait for the engine. Whoever cancels this asks it to stop, and waits for that, too."""
+        ended = asyncio.wrap_future(engine.ended)
+        try:
+            reason = await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            engine.stop()
+            await asyncio.wait({ended})
+            ended.exception()  # the cancellation is what counts now
+            raise
+        if reason is not None:
+            raise reason
+
+
+async def _run(
+    settings: ConsumerSettings,
+    form: Form,
+    user_code: UserCode,
+    observe: Observe | None,
+    stop: asyncio.Event,
+) -> BaseException | None:
+    # boto3 takes its time to import; whoever only declares a consumer does not need it.
+    from leasehold.worker.connecting import connect  # noqa: PLC0415
+    from leasehold.worker.running import run_worker  # noqa: PLC0415
+
+    async with connect(settings, observe) as outside:
+        return await run_worker(settings, form, outside, user_code, stop)

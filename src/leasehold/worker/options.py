@@ -1,0 +1,264 @@
+"""From keywords, environment and a TOML file to settings. Every option has one flat name, the same in all three places.
+
+A keyword goes before the environment, the environment before the file. A name that nobody knows is an error, with the
+nearest name that exists: a setting that is silently ignored is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, TypedDict, TypeVar, get_args, get_type_hints
+
+from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.core.model import InitialPosition
+from leasehold.errors import ConfigError
+from leasehold.settings import FleetSettings, ObserveSettings, ReadSettings
+from leasehold.worker import values
+from leasehold.worker.dead_letters import TakeDeadLetter
+from leasehold.worker.settings import (
+    BatchSettings,
+    CheckpointSettings,
+    ConnectionSettings,
+    ConsumerIdentity,
+    ConsumerSettings,
+    ErrorSettings,
+    HandlingSettings,
+    ProcessSettings,
+)
+
+T = TypeVar("T")
+
+PREFIX: Final = "LEASEHOLD_"
+CONFIG: Final = "config"
+TABLES: Final = ("leasehold", "consumer")
+
+# Kubernetes sets such variables for every service; one named leasehold must not keep workers from starting.
+_OF_A_SERVICE: Final = re.compile(
+    r"(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT\w*=.*|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)\w*=.*)"
+)
+
+Duration = str | float | timedelta
+
+
+class HandlingOptions(TypedDict, total=False):
+    """What a handler can be told, as keywords of the decorator or of the consumer."""
+
+    max_records: int
+    max_bytes: int
+    max_wait: Duration
+    retries: int
+    retry_first: Duration
+    retry_most: Duration
+    bisect: bool
+    on_poison: str | None
+    dead_letters: str | Path | TakeDeadLetter | None
+    checkpoint: str
+    checkpoint_every: Duration
+    checkpoint_records: int | None
+
+
+class ConsumerOptions(HandlingOptions, total=False):
+    """What a consumer can be told, beside its stream and its application."""
+
+    worker_id: str
+    initial_position: str | datetime
+    leases: str
+    lease_table: str | None
+    region: str | None
+    profile: str | None
+    role_arn: str | None
+    kinesis_endpoint: str | None
+    dynamodb_endpoint: str | None
+    cloudwatch_endpoint: str | None
+    s3_endpoint: str | None
+    grace: Duration
+    max_handlers: int
+    failover_after: Duration
+    look_every: Duration
+    max_leases: int | None
+    leases_to_acquire: int | None
+    handoff_timeout: Duration
+    stalled_after: Duration
+    rest_after_failure: Duration
+    parents_every: Duration
+    first_audit_after: Duration
+    audit_every: Duration
+    audit_sightings: int
+    clean_up_every: Duration
+    ignore_unexpected_child_shards: bool
+    records_per_call: int
+    calls_per_second: float
+    bytes_per_second: int
+    idle_poll_every: Duration
+    buffer_bytes: int
+    verify_when_behind: Duration
+    out_of_range: str
+    unreadable: str
+    user_records_max: int
+    expanded_bytes_max: int
+    status_port: int | None
+    status_host: str
+    stuck_after: Duration
+    cloudwatch_metrics: str
+
+
+_HANDLING: Final = (BatchSettings, ErrorSettings, CheckpointSettings)
+_GROUPS: Final = (
+    ConsumerIdentity,
+    ConnectionSettings,
+    *_HANDLING,
+    ProcessSettings,
+    FleetSettings,
+    ReadSettings,
+    DeaggregationSettings,
+    ObserveSettings,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting: its name, the group that it belongs to, and how it is read."""
+
+    name: str
+    group: type
+    parse: Callable[[object], object]
+
+
+def _parser(hint: Any) -> Callable[[object], object]:
+    """How values of a type are read. Decides by the type alone, so that a new field needs no line here."""
+    parts = (
+        [part for part in get_args(hint) if part is not NoneType] if NoneType in get_args(hint) else [hint]
+    )
+    if len(parts) < len(get_args(hint)):
+        return values.optional(_parser(parts[0]) if len(parts) == 1 else values.place_or_function)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return values.choice(hint)
+    parsers: Mapping[Any, Callable[[object], object]] = {
+        bool: values.switch,
+        int: values.whole_number,
+        float: values.real_number,
+        str: values.text,
+        timedelta: values.duration,
+        InitialPosition: values.initial_position,
+    }
+    return parsers[hint]
+
+
+def _options_of(group: type) -> dict[str, Option]:
+    hints = get_type_hints(group)
+    return {each.name: Option(each.name, group, _parser(hints[each.name])) for each in fields(group)}
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    name: option for group in _GROUPS for name, option in _options_of(group).items()
+}
+
+
+def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, str]) -> ConsumerSettings:
+    """The settings of a consumer. `config` among the keywords, or LEASEHOLD_CONFIG, names a TOML file."""
+    keywords = dict(keywords)
+    file = keywords.pop(CONFIG, None) or environment.get(PREFIX + CONFIG.upper())
+    given: dict[str, object] = {}
+    if file is not None:
+        given |= _from_file(Path(str(file)))
+    given |= _from_environment(environment)
+    given |= _from_keywords(keywords)
+    return ConsumerSettings(
+        identity=_group(ConsumerIdentity, given),
+        connection=_group(ConnectionSettings, given),
+        handling=HandlingSettings(
+            batch=_group(BatchSettings, given),
+            errors=_group(ErrorSettings, given),
+            checkpoints=_group(CheckpointSettings, given),
+        ),
+        process=_group(ProcessSettings, given),
+        fleet=_group(FleetSettings, given),
+        read=_group(ReadSettings, given),
+        deaggregation=_group(DeaggregationSettings, given),
+        observe=_group(ObserveSettings, given),
+    )
+
+
+def handling_settings(base: HandlingSettings, keywords: Mapping[str, object]) -> HandlingSettings:
+    """The settings of one handler: the consumer's, except where the decorator says otherwise."""
+    known = {name for name, option in OPTIONS.items() if option.group in _HANDLING}
+    for name in keywords:
+        if name not in known:
+            raise _unknown(name, known, name)
+    given = _from_keywords(keywords)
+    return HandlingSettings(
+        batch=replace(base.batch, **_of_group(BatchSettings, given)),
+        errors=replace(base.errors, **_of_group(ErrorSettings, given)),
+        checkpoints=replace(base.checkpoints, **_of_group(CheckpointSettings, given)),
+    )
+
+
+def _group(group: Callable[..., T], given: Mapping[str, object]) -> T:
+    return group(**_of_group(group, given))
+
+
+def _of_group(group: object, given: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if OPTIONS[name].group is group}
+
+
+def _from_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
+    return {name: _parsed(name, value, name) for name, value in keywords.items()}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    given: dict[str, object] = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix(PREFIX)
+        if name in {variable, CONFIG.upper()}:
+            continue
+        if name.lower() not in OPTIONS and _OF_A_SERVICE.fullmatch(f"{name}={value}"):
+            continue
+        given[name.lower()] = _parsed(name.lower(), value, variable)
+    return given
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"configuration file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
+    tables = {name: table for name, table in content.items() if name in TABLES and isinstance(table, dict)}
+    if not tables:
+        raise ConfigError(f"configuration file {path}: expected a table [{TABLES[0]}] or [{TABLES[1]}]")
+    given: dict[str, object] = {}
+    for table, members in tables.items():
+        for name, value in members.items():
+            if name in given:
+                raise ConfigError(f"configuration file {path}: {name} stands in more than one table")
+            given[name] = _parsed(name, value, f"{path} [{table}] {name}")
+    return given
+
+
+def _parsed(name: str, value: object, source: str) -> object:
+    """A value, checked; `source` is what the user called it."""
+    option = OPTIONS.get(name)
+    if option is None:
+        raise _unknown(source, OPTIONS, name)
+    try:
+        return option.parse(value)
+    except ConfigError as error:
+        raise ConfigError(f"{source}={value!r}: {error}") from None
+
+
+def _unknown(source: str, known: Mapping[str, Option] | set[str], name: str) -> ConfigError:
+    near = get_close_matches(name, known, n=1, cutoff=0.6)
+    if source.startswith(PREFIX):
+        near = [PREFIX + each.upper() for each in near]
+    hint = f"did you mean {near[0]}?" if near else "see docs/worker.md for all of them"
+    return ConfigError(f"{source} is no setting: {hint}")
