@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from leasehold.cli.lag import lag
+from leasehold.cli.leases import leases
 from leasehold.cli.local import local
 from leasehold.errors import LeaseholdError
 
@@ -24,4 +26,6 @@ def leasehold() -> None:
     """Consume Amazon Kinesis from Python, as one fleet with the Java KCL."""
 
 
+leasehold.add_command(lag)
+leasehold.add_command(leases)
 leasehold.add_command(local)

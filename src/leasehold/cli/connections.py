@@ -1,0 +1,120 @@
+"""How commands reach AWS and the lease table: the same options everywhere, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from leasehold.errors import ConfigError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.ports import RowStore
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What the options say. None: as the environment says."""
+
+    application: str | None
+    table: str | None
+    sqlite: Path | None
+    region: str | None
+    profile: str | None
+    endpoint_url: str | None
+    kinesis_endpoint_url: str | None
+    dynamodb_endpoint_url: str | None
+    plain_http: bool
+
+    def __post_init__(self) -> None:
+        if not (self.application or self.table or self.sqlite):
+            raise click.UsageError("Name the leases: --application, --table or --sqlite.")
+        for url in (self.endpoint_url, self.kinesis_endpoint_url, self.dynamodb_endpoint_url):
+            _check_endpoint(url, plain_http=self.plain_http)
+
+    def kinesis(self, *, threads: int) -> Any:
+        """A boto3 client of Kinesis."""
+        from leasehold.adapters.aws.clients import AwsAccess, kinesis_client  # noqa: PLC0415 - boto3 is slow
+
+        url = self.kinesis_endpoint_url or self.endpoint_url
+        return kinesis_client(
+            AwsAccess(region=self.region, profile=self.profile, endpoint_url=url), threads=threads
+        )
+
+    def rows(self) -> RowStore:
+        """The store of the leases. Nothing is created."""
+        if self.sqlite is not None:
+            from leasehold.adapters.sqlite_rows import SqliteRows  # noqa: PLC0415 - only one of the two is needed
+
+            return SqliteRows(self.sqlite)
+        from leasehold.adapters.aws.clients import AwsAccess, dynamodb_client  # noqa: PLC0415 - boto3 is slow
+        from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows  # noqa: PLC0415
+
+        url = self.dynamodb_endpoint_url or self.endpoint_url
+        client = dynamodb_client(AwsAccess(region=self.region, profile=self.profile, endpoint_url=url))
+        return DynamoDbRows(client, self.table or self.application or "")
+
+    @asynccontextmanager
+    async def lease_table(self) -> AsyncIterator[LeaseTable]:
+        """The leases, for as long as this lasts."""
+        table = LeaseTable(self.rows())
+        try:
+            yield table
+        finally:
+            await table.close()
+
+
+def connection_options(command: Command) -> Command:
+    """Add the options to a command; it gets them as `connection`."""
+    options = [
+        click.option("--application", metavar="NAME", help="Name of the fleet, and of its lease table."),
+        click.option(
+            "--table", metavar="NAME", help="Lease table, where it is not named like the application."
+        ),
+        click.option(
+            "--sqlite",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Leases in this file, not in DynamoDB.",
+        ),
+        click.option("--region", help="AWS region."),
+        click.option("--profile", help="Profile of the AWS configuration."),
+        click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
+        click.option("--kinesis-endpoint-url", metavar="URL", help="Endpoint for Kinesis."),
+        click.option("--dynamodb-endpoint-url", metavar="URL", help="Endpoint for DynamoDB."),
+        click.option("--plain-http", is_flag=True, help="Allow endpoints without TLS beyond this machine."),
+    ]
+    names = Connection.__dataclass_fields__
+
+    @wraps(command)
+    def with_connection(**given: Any) -> Any:
+        connection = Connection(**{name: given.pop(name) for name in names})
+        return command(connection=connection, **given)
+
+    decorated: Any = with_connection
+    for option in reversed(options):
+        decorated = option(decorated)
+    result: Command = decorated
+    return result
+
+
+def _check_endpoint(url: str | None, *, plain_http: bool) -> None:
+    """A signed request carries the session token, so it must not travel in the clear by accident."""
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"endpoint {url!r}: expected http://host:port or https://host")
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not plain_http:
+        raise ConfigError(
+            f"endpoint {url}: requests carry credentials, and http to another machine shows them to everyone "
+            "on the way: use https, or add --plain-http if that is what you want"
+        )

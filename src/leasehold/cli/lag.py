@@ -1,0 +1,192 @@
+"""`leasehold lag`: how far each shard is behind its tip, measured at its checkpoint. Reads only.
+
+One probe a shard: the record at the checkpoint is asked for, and Kinesis says how far behind the tip it is. A probe
+counts as one of the five reads that a shard allows a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from leasehold.cli.connections import Connection, connection_options
+from leasehold.cli.leases import is_of_stream, stream_name
+from leasehold.cli.output import counted, print_json, print_line, print_table
+from leasehold.core.iterators import IteratorStart, gap_before, iterator_start
+from leasehold.core.lease_view import LeaseState, LeaseView, position_to_json, short_position, view_leases
+from leasehold.core.model import InitialPosition, Lease
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
+from leasehold.errors import NotFoundError, ThrottledError, UnavailableError
+from leasehold.ports import Stream
+
+PROBES_AT_ONCE: Final = 16
+ATTEMPTS_MAX: Final = 5
+RETRY_S: Final = 0.4  # a live reader takes its share of five reads a second; two tries of ours fit beside it
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLag:
+    """What was measured. Without a number, `note` says why."""
+
+    view: LeaseView
+    millis_behind: int | None
+    note: str = ""
+
+
+@click.command()
+@connection_options
+@click.option("--stream", metavar="NAME", help="The stream. Needed where the leases do not name it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
+def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
+    """Show how far each shard is behind, the furthest first. Shards that have ended are left out."""
+    found = sorted(asyncio.run(_measure(connection, stream)), key=_furthest_first)
+    if as_json:
+        print_json({"shards": [_to_json(each) for each in found]})
+        return
+    if found:
+        print_table(
+            ("shard", "behind", "state", "owner", "checkpoint", "note"), [_row(each) for each in found]
+        )
+        print_line("")
+    known = [each.millis_behind for each in found if each.millis_behind is not None]
+    print_line(
+        f"{counted(len(found), 'shard')}; furthest behind: {_duration(max(known)) if known else 'unknown'}"
+    )
+
+
+async def _measure(connection: Connection, stream: str | None) -> Sequence[ShardLag]:
+    async with connection.lease_table() as table:
+        listing = await table.list()
+    views = [view for view in view_leases(listing.leases) if view.state is not LeaseState.ENDED]
+    by_stream: defaultdict[str, list[LeaseView]] = defaultdict(list)
+    for view in views:
+        if is_of_stream(view.lease, stream):
+            by_stream[stream_name(view.lease) or _required(stream)].append(view)
+    async with AsyncExitStack() as stack:
+        client = connection.kinesis(threads=PROBES_AT_ONCE) if by_stream else None
+        probes = []
+        for name, members in by_stream.items():
+            opened = _open_stream(client, name)
+            stack.push_async_callback(opened.close)
+            probes.append(probe_all(opened, members))
+        measured = await asyncio.gather(*probes)
+    return [each for part in measured for each in part]
+
+
+def _required(stream: str | None) -> str:
+    if stream is None:
+        raise click.UsageError("These leases do not say which stream they are of: add --stream NAME.")
+    return stream
+
+
+def _open_stream(client: Any, name: str) -> Stream:
+    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
+
+    return KinesisStream(client, name, threads=PROBES_AT_ONCE)
+
+
+async def probe_all(stream: Stream, views: Sequence[LeaseView]) -> Sequence[ShardLag]:
+    """Measure shards of one stream, some at a time. Trouble with one is told beside it."""
+    gate = asyncio.Semaphore(PROBES_AT_ONCE)
+
+    async def probe(view: LeaseView) -> ShardLag | NotFoundError:
+        async with gate:
+            try:
+                return await _probe(stream, view)
+            except NotFoundError as error:
+                return error
+
+    answers = await asyncio.gather(*map(probe, views))
+    missing = [answer for answer in answers if isinstance(answer, NotFoundError)]
+    if len(missing) == len(answers):
+        raise missing[0]  # not one shard is known: it is the stream that is wrong
+    return [
+        ShardLag(view, None, "the stream has no such shard") if isinstance(answer, NotFoundError) else answer
+        for view, answer in zip(views, answers, strict=True)
+    ]
+
+
+async def _probe(stream: Stream, view: LeaseView) -> ShardLag:
+    lease = view.lease
+    if lease.checkpoint == LATEST:
+        return ShardLag(view, 0, "nothing done yet; begins at the tip")
+    if lease.checkpoint == AT_TIMESTAMP:
+        return ShardLag(view, None, "nothing done yet; begins at a time that only the workers know")
+    start = iterator_start(lease.checkpoint, InitialPosition(TRIM_HORIZON))
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return await _read_one(stream, view, start)
+        except (ThrottledError, UnavailableError) as error:
+            if attempt == ATTEMPTS_MAX:
+                return ShardLag(view, None, str(error))
+            await asyncio.sleep(RETRY_S)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+async def _read_one(stream: Stream, view: LeaseView, start: IteratorStart) -> ShardLag:
+    lease = view.lease
+    page = await stream.get_records(await stream.iterator(lease.shard_id, start), limit=1)
+    return ShardLag(view, page.millis_behind, _note(lease, page.records))
+
+
+def _note(lease: Lease, records: Sequence[Any]) -> str:
+    if lease.checkpoint.is_sentinel:
+        return "nothing done yet"
+    if records and gap_before(lease.checkpoint, records[0].sequence_number, None):
+        return "records after the checkpoint may have been trimmed: the checkpoint's own is gone"
+    return ""
+
+
+def _furthest_first(each: ShardLag) -> tuple[bool, int, str]:
+    return each.millis_behind is None, -(each.millis_behind or 0), each.view.lease.key
+
+
+def _row(each: ShardLag) -> Sequence[str]:
+    lease = each.view.lease
+    return (
+        lease.key,
+        "unknown" if each.millis_behind is None else _duration(each.millis_behind),
+        each.view.state.value,
+        lease.actual_owner or "-",
+        short_position(lease.checkpoint),
+        each.note,
+    )
+
+
+def _to_json(each: ShardLag) -> Mapping[str, Any]:
+    lease = each.view.lease
+    return {
+        "key": lease.key,
+        "shard": lease.shard_id,
+        "stream": lease.stream,
+        "state": each.view.state.value,
+        "owner": lease.actual_owner,
+        "checkpoint": position_to_json(lease.checkpoint),
+        "millis_behind": each.millis_behind,
+        "note": each.note,
+    }
+
+
+def _duration(duration_ms: int) -> str:
+    """A duration for people, in the two largest units.
+
+    >>> _duration(0), _duration(1_500), _duration(90_000), _duration(90_000_000)
+    ('0 s', '1.5 s', '1 min 30 s', '1 d 1 h')
+    """
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.3g} s"
+    seconds = duration_ms // 1000
+    for size, large, small_size, small in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            return f"{seconds // size} {large} {seconds % size // small_size} {small}"
+    raise AssertionError("unreachable: at least a minute")

@@ -1,0 +1,97 @@
+"""`leasehold leases`: who holds which shard, and how far it is done. Reads only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+
+from leasehold.cli.connections import Connection, connection_options
+from leasehold.cli.output import counted, print_json, print_line, print_table
+from leasehold.core.lease_row import LeaseListing
+from leasehold.core.lease_view import (
+    LeaseState,
+    LeaseView,
+    short_position,
+    unmoved,
+    view_leases,
+    view_to_json,
+)
+from leasehold.core.model import Lease, LeaseKey
+
+COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents", "children", "handoff")
+
+
+@click.command()
+@connection_options
+@click.option("--stream", metavar="NAME", help="Only leases of this stream, in a table of several.")
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Look twice, so many seconds apart, and call owners silent whose heartbeat did not come.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
+def leases(*, connection: Connection, stream: str | None, watch: float | None, as_json: bool) -> None:
+    """Show the leases of a fleet: owner, checkpoint and state of every shard."""
+    listing, views = asyncio.run(_look(connection, stream, watch))
+    if as_json:
+        rejected = [{"key": error.key, "problem": error.problem} for error in listing.rejected]
+        print_json({"leases": [view_to_json(view) for view in views], "rejected": rejected})
+        return
+    if views:
+        print_table(COLUMNS, [_row(view) for view in views])
+        print_line("")
+    print_line(_summary(views, len(listing.rejected)))
+    for error in listing.rejected:
+        print_line(f"rejected: {error.key}: {error.problem}")
+
+
+async def _look(
+    connection: Connection, stream: str | None, watch: float | None
+) -> tuple[LeaseListing, tuple[LeaseView, ...]]:
+    async with connection.lease_table() as table:
+        listing = await table.list()
+        silent: frozenset[LeaseKey] = frozenset()
+        if watch is not None:
+            await asyncio.sleep(watch)
+            before, listing = listing, await table.list()
+            silent = unmoved(before.leases, listing.leases)
+    views = view_leases(listing.leases, silent=silent)
+    return listing, tuple(view for view in views if is_of_stream(view.lease, stream))
+
+
+def is_of_stream(lease: Lease, stream: str | None) -> bool:
+    """Whether a lease belongs to the stream of that name. In single-stream mode rows name none: all do."""
+    return stream is None or lease.stream is None or stream_name(lease) == stream
+
+
+def stream_name(lease: Lease) -> str | None:
+    """The middle of account:stream:epoch; None in single-stream mode."""
+    return None if lease.stream is None else lease.stream.split(":")[1]
+
+
+def _row(view: LeaseView) -> Sequence[str]:
+    lease = view.lease
+    return (
+        lease.key,
+        view.state.value,
+        lease.actual_owner or "-",
+        short_position(lease.checkpoint),
+        str(lease.counter),
+        short_position(lease.pin.end) if lease.pin else "-",
+        ",".join(sorted(lease.parents)) or "-",
+        ",".join(sorted(lease.children)) or "-",
+        f"to {lease.owner}" if lease.is_in_handoff else "-",
+    )
+
+
+def _summary(views: Sequence[LeaseView], rejected: int) -> str:
+    states = Counter(view.state for view in views)
+    owners = {view.lease.actual_owner for view in views} - {None}
+    parts = [f"{states[state]} {state.value}" for state in LeaseState if states[state]]
+    text = counted(len(views), "lease") + (f": {', '.join(parts)}" if parts else "")
+    text += f"; {counted(len(owners), 'worker')}"
+    return text + (f"; {counted(rejected, 'row')} rejected" if rejected else "")

@@ -1,0 +1,66 @@
+"""Probing a shard beside the readers that use it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from leasehold.cli import lag
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.lease_view import view_leases
+from leasehold.core.model import Lease, LeaseKey, Shard, ShardId
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
+from leasehold.ports import Page, Stream
+
+
+class TroubledStream(Stream):
+    """Fails with each of these before it answers."""
+
+    def __init__(self, failures: Sequence[LeaseholdError]) -> None:
+        self.failures = list(failures)
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        return ()
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        return f"{shard} {start.kind.name}"
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        assert limit == 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return Page((), iterator, millis_behind=1_234)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lag, "RETRY_S", 0)
+
+
+def probe(*failures: LeaseholdError) -> lag.ShardLag:
+    lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=TRIM_HORIZON)
+    (measured,) = asyncio.run(lag.probe_all(TroubledStream(failures), view_leases([lease])))
+    return measured
+
+
+@pytest.mark.parametrize("failure", [ThrottledError("too fast"), UnavailableError("no answer")])
+def test_trouble_that_passes_is_waited_out(failure: LeaseholdError) -> None:
+    """Live readers use up a shard's five reads a second; the probe waits for its turn."""
+    assert probe(*[failure] * 4).millis_behind == 1_234
+
+
+def test_trouble_that_stays_is_told_beside_the_shard() -> None:
+    """One shard that cannot be asked does not hide the others."""
+    measured = probe(*[ThrottledError("shard s-0: too fast")] * 5)
+    assert (measured.millis_behind, measured.note) == (None, "shard s-0: too fast")
+
+
+def test_trouble_that_waiting_does_not_cure_ends_the_command() -> None:
+    """What the credentials do not allow for one shard they allow for none."""
+    with pytest.raises(ServiceError, match="denied"):
+        probe(ServiceError("denied"))
