@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,6 +21,7 @@ from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.settings import ServiceSettings
 from leasehold.errors import ConfigError
 from leasehold.local.app import LocalApp
+from leasehold.local.http2 import PREFACE_START, App, Http2Connection
 from leasehold.local.state import ServerState
 from leasehold.local.state_file import keep_saving, read_state, save
 
@@ -118,16 +120,34 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+class _EitherHttp(HttpToolsProtocol):
+    """HTTP/1.1 by uvicorn, unless the first bytes of a connection are those of HTTP/2."""
+
+    _is_fresh = True
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_fresh and data.startswith(PREFACE_START):
+            self.connections.discard(self)
+            http2 = Http2Connection(cast("App", self.config.app), self.connections)
+            self.transport.set_protocol(http2)
+            http2.connection_made(self.transport)
+            http2.data_received(data)
+            return
+        self._is_fresh = False
+        super().data_received(data)
+
+
 def _uvicorn_config(app: LocalApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=HttpToolsProtocol,
+        http=_EitherHttp,
         loop="asyncio",
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         # Longer than the pause between two polls of a quiet consumer.
         timeout_keep_alive=60,
         # A client that does not let go shall not keep the server from stopping.

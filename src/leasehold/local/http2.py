@@ -1,0 +1,200 @@
+"""HTTP/2 without TLS, for clients that begin with it: the Java SDK's asynchronous client, hence the Java KCL, and
+the JavaScript SDK. One connection carries many requests, each served by the same application as over HTTP/1.1.
+
+The protocol itself is the library h2's business; here its events become ASGI messages, and answers are cut to what
+the client's windows allow. (Uvicorn's own HTTP/2 needs a parser that is still in its alpha stage.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+
+from leasehold.local.http import Message, Receive, Scope, Send
+
+# What every HTTP/2 client says first, and no HTTP/1.1 client can: there is no method PRI.
+PREFACE_START: Final = b"PRI"
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Exchange:
+    """One request and its answer."""
+
+    stream_id: int
+    messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
+    is_gone: bool = False
+
+    def give(self, body: bytes, *, more: bool) -> None:
+        self.messages.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+    def go(self) -> None:
+        """The client is no longer interested, or no longer there."""
+        self.is_gone = True
+        self.messages.put_nowait({"type": "http.disconnect"})
+
+
+class Http2Connection(asyncio.Protocol):
+    """One connection of a client that speaks HTTP/2."""
+
+    def __init__(self, app: App, connections: set[Any]) -> None:
+        self._app = app
+        self._connections = connections
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._exchanges: dict[int, _Exchange] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport
+        # Set whenever waiting senders should look again: a window opened, or the client is gone.
+        self._progress = asyncio.Event()
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._is_ending = False
+
+    # What asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        self._h2.initiate_connection()
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._connections.discard(self)
+        for exchange in self._exchanges.values():
+            exchange.go()
+        self._may_write.set()
+        self._progress.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for event in self._h2.receive_data(data):
+                self._handle(event)
+        except ProtocolError:
+            # h2 has put its farewell, with the reason, among the data to send.
+            self._flush()
+            self._transport.close()
+        else:
+            self._flush()
+            self._close_if_done()
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def shutdown(self) -> None:
+        """The server stops: take nothing new, let what runs come to its end."""
+        self._is_ending = True
+        self._close_if_done()
+
+    # From the client
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case RequestReceived(stream_id=stream_id, headers=headers):
+                self._begin(stream_id, [(bytes(name), bytes(value)) for name, value in headers])
+            case DataReceived(stream_id=stream_id, data=data, flow_controlled_length=length):
+                self._h2.acknowledge_received_data(length, stream_id)
+                if stream_id in self._exchanges:
+                    self._exchanges[stream_id].give(data, more=True)
+            case StreamEnded(stream_id=stream_id) if stream_id in self._exchanges:
+                self._exchanges[stream_id].give(b"", more=False)
+            case StreamReset(stream_id=stream_id) if stream_id in self._exchanges:
+                self._exchanges[stream_id].go()
+                self._progress.set()
+            case WindowUpdated():
+                self._progress.set()
+            case ConnectionTerminated():
+                self._is_ending = True
+            case _:
+                pass
+
+    def _begin(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
+        pseudo = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
+        scope: Scope = {
+            "type": "http",
+            "method": pseudo.get(b":method", ""),
+            "path": pseudo.get(b":path", "/").partition("?")[0],
+            "headers": [(name, value) for name, value in headers if not name.startswith(b":")],
+        }
+        exchange = self._exchanges[stream_id] = _Exchange(stream_id)
+        task = asyncio.create_task(self._serve(scope, exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # To the client
+
+    async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
+        async def send(message: Message) -> None:
+            await self._send(exchange, message)
+
+        try:
+            await self._app(scope, exchange.messages.get, send)
+        finally:
+            del self._exchanges[exchange.stream_id]
+            self._close_if_done()
+
+    async def _send(self, exchange: _Exchange, message: Message) -> None:
+        try:
+            if message["type"] == "http.response.start":
+                self._send_start(exchange, message)
+            else:
+                end = not message.get("more_body", False)
+                await self._send_body(exchange, message.get("body", b""), end=end)
+        except ProtocolError:
+            # The client has closed the request or the connection; what is left goes nowhere.
+            exchange.go()
+
+    def _send_start(self, exchange: _Exchange, message: Message) -> None:
+        if exchange.is_gone:
+            return
+        status = (b":status", b"%d" % message["status"])
+        # A header of one connection has no meaning where many requests share it.
+        headers = [item for item in message["headers"] if item[0] != b"connection"]
+        self._h2.send_headers(exchange.stream_id, [status, *headers])
+        self._flush()
+
+    async def _send_body(self, exchange: _Exchange, body: bytes, *, end: bool) -> None:
+        rest = memoryview(body)
+        while rest and not exchange.is_gone:
+            window = self._h2.local_flow_control_window(exchange.stream_id)
+            if window <= 0:
+                self._progress.clear()
+                await self._progress.wait()
+                continue
+            piece = rest[: min(window, self._h2.max_outbound_frame_size)]
+            self._h2.send_data(exchange.stream_id, piece)
+            rest = rest[len(piece) :]
+            self._flush()
+            await self._may_write.wait()
+        if end and not exchange.is_gone:
+            self._h2.end_stream(exchange.stream_id)
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(self._h2.data_to_send())
+
+    def _close_if_done(self) -> None:
+        if self._is_ending and not self._exchanges and not self._transport.is_closing():
+            self._h2.close_connection()
+            self._flush()
+            self._transport.close()
