@@ -13,8 +13,8 @@ from typing import Final
 
 from leasehold.settings import ReadSettings, milliseconds
 
-# Until the size of a record is known: few enough that even records of 20 kB do not take more than a fair share.
-FIRST_CALL_RECORDS: Final = 100
+# Until the size of a record is known: few enough that records of 200 kB do not take more than a second's worth.
+FIRST_CALL_RECORDS: Final = 10
 # Smaller calls would cost more than they bring, so a full buffer is waited for instead.
 CALL_BYTES_MIN: Final = 256 * 1024
 # Idle shards that began together drift apart by this much either way.
@@ -34,16 +34,17 @@ class CallSize:
 def call_size(record_bytes: int | None, free_bytes: int, settings: ReadSettings) -> CallSize:
     """What to ask a shard for, when its records last weighed `record_bytes` each and the buffer has `free_bytes` left.
 
-    A second's worth at most, so that no answer makes the shard refuse the next call; less when the buffer is short of
-    room, but always one record.
+    A second's worth at most, so that no answer makes the shard refuse the next call, and a quarter of the buffer, so
+    that no shard has it to itself. Less when room is short, but always one record.
 
     >>> call_size(1_000, 50_000_000, ReadSettings())
     CallSize(records_max=2000, expected_bytes=2000000)
     """
-    wanted = min(settings.bytes_per_second, max(free_bytes, CALL_BYTES_MIN))
+    most_bytes = min(settings.bytes_per_second, settings.buffer_bytes // 4)
     if record_bytes is None:
-        return CallSize(min(FIRST_CALL_RECORDS, settings.records_per_call), wanted)
-    records = max(1, min(settings.records_per_call, wanted // max(1, record_bytes)))
+        return CallSize(min(FIRST_CALL_RECORDS, settings.records_per_call), most_bytes)
+    wanted_bytes = min(most_bytes, max(free_bytes, CALL_BYTES_MIN))
+    records = max(1, min(settings.records_per_call, wanted_bytes // max(1, record_bytes)))
     return CallSize(records, records * record_bytes)
 
 

@@ -64,18 +64,17 @@ def _children(members: Mapping[str, Any]) -> tuple[ChildShard, ...]:
 
 
 def _child(members: Mapping[str, Any]) -> ChildShard:
-    keys = members["HashKeyRange"]
-    parents = tuple(ShardId(_text(parent)) for parent in members["ParentShards"])
-    if not parents:
-        raise ValueError
+    keys, parents = members["HashKeyRange"], members["ParentShards"]
+    if not isinstance(parents, list) or not parents:
+        raise TypeError
     hash_range = HashRange(int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
-    return ChildShard(ShardId(_text(members["ShardId"])), parents, hash_range)
+    return ChildShard(_shard_id(members["ShardId"]), tuple(map(_shard_id, parents)), hash_range)
 
 
-def _text(value: Any) -> str:
+def _shard_id(value: Any) -> ShardId:
     if not isinstance(value, str) or not value:
         raise TypeError
-    return value
+    return ShardId(value)
 
 
 def _records(members: Mapping[str, Any]) -> Sequence[Record]:
@@ -83,12 +82,9 @@ def _records(members: Mapping[str, Any]) -> Sequence[Record]:
     if not isinstance(found, list):
         raise _malformed("it has no list of Records")
     try:
-        records = _decoded(found)
-        _require_text([record.partition_key for record in records])
-        _require_numbers([record.sequence_number for record in records])
+        return _checked(_decoded(found))
     except _WRONG_SHAPE:
         raise _malformed(_first_problem(found)) from None
-    return records
 
 
 def _decoded(members: Sequence[Mapping[str, Any]]) -> list[Record]:
@@ -112,43 +108,54 @@ def _decoded(members: Sequence[Mapping[str, Any]]) -> list[Record]:
     ]
 
 
-def _require_text(texts: Sequence[str]) -> str:
-    """All of them as one: joining refuses what is no text, in one pass of C."""
-    return "".join(texts)
-
-
-def _require_numbers(texts: Sequence[str]) -> None:
-    if texts and not (
-        all(texts)
-        and (digits := _require_text(texts)).isascii()
+def _checked(records: list[Record]) -> list[Record]:
+    """The records, if keys are text and sequence numbers are digits: all looked at together, in a few passes of C."""
+    "".join([record.partition_key for record in records])
+    numbers = [record.sequence_number for record in records]
+    digits = "".join(numbers)
+    if records and not (
+        all(numbers)
+        and digits.isascii()
         and digits.isdigit()
-        and max(map(len, texts)) <= SEQUENCE_DIGITS_MAX
+        and max(map(len, numbers)) <= SEQUENCE_DIGITS_MAX
     ):
         raise ValueError
+    return records
 
 
 def _first_problem(members: Sequence[Any]) -> str:
     """Which record is wrong, and in what; asked only once it is known that one is."""
-    for index, each in enumerate(members):
-        try:
-            (record,) = _decoded([each])
-            _require_text([record.partition_key])
-            _require_numbers([record.sequence_number])
-        except _WRONG_SHAPE:
-            return f"record {index} of {len(members)} has no {_wrong_member(each)}"
-    raise AssertionError("the page was refused, and each of its records is sound")
+    problems = (
+        f"record {index} of {len(members)} has no {_wrong_member(each)}"
+        for index, each in enumerate(members)
+        if not _is_sound(each)
+    )
+    return next(problems)
 
 
 def _wrong_member(members: Any) -> str:
     if not isinstance(members, dict):
         return "members"
-    if not isinstance(members.get("PartitionKey"), str):
-        return "PartitionKey"
-    if not isinstance(number := members.get("SequenceNumber"), str) or not number.isdecimal():
-        return "SequenceNumber of at most 128 digits"
-    if not isinstance(members.get("ApproximateArrivalTimestamp"), int | float | None):
-        return "ApproximateArrivalTimestamp in seconds"
-    return "Data in base64"
+    return next(
+        meaning for name, meaning in _MEANINGS.items() if not _is_sound(_SOUND | {name: members.get(name)})
+    )
+
+
+def _is_sound(members: Any) -> bool:
+    try:
+        _checked(_decoded([members]))
+    except _WRONG_SHAPE:
+        return False
+    return True
+
+
+_SOUND: Final = {"Data": "", "PartitionKey": "", "SequenceNumber": "0"}
+_MEANINGS: Final = {
+    "Data": "Data in base64",
+    "PartitionKey": "PartitionKey",
+    "SequenceNumber": f"SequenceNumber of 1 to {SEQUENCE_DIGITS_MAX} digits",
+    "ApproximateArrivalTimestamp": "ApproximateArrivalTimestamp in seconds",
+}
 
 
 def _malformed(problem: str) -> UnavailableError:

@@ -1,0 +1,76 @@
+"""Where a shard is entered, and what its first record tells."""
+
+import pytest
+
+from leasehold.core.iterators import (
+    CLOCK_ERROR_MAX_MS,
+    Gap,
+    IteratorKind,
+    IteratorStart,
+    gap_before,
+    iterator_start,
+    renewed_start,
+)
+from leasehold.core.model import InitialPosition
+from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from leasehold.errors import ConfigError
+
+FROM_TIME = InitialPosition(AT_TIMESTAMP, 1_700_000_000_123)
+FROM_LATEST = InitialPosition(LATEST)
+NUMBER = "49590338271490256608559692538361571095921575989136588898"
+
+
+def test_a_record_is_entered_at_and_not_after() -> None:
+    """The record of a checkpoint comes again, with the sequence number exactly as it was received."""
+    expected = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=NUMBER)
+    assert iterator_start(Position(NUMBER, 3), FROM_LATEST) == expected
+    assert renewed_start(Position(NUMBER, 3), FROM_LATEST, 5_000_000) == expected
+    assert iterator_start(Position("007"), FROM_LATEST).sequence_number == "007"
+
+
+def test_sentinels_name_their_own_beginning() -> None:
+    """The lease says where to begin, whatever is configured now; only the time comes from the settings."""
+    assert iterator_start(TRIM_HORIZON, FROM_LATEST) == IteratorStart(IteratorKind.TRIM_HORIZON)
+    assert iterator_start(LATEST, FROM_TIME) == IteratorStart(IteratorKind.LATEST)
+    assert iterator_start(AT_TIMESTAMP, FROM_TIME) == IteratorStart(
+        IteratorKind.AT_TIMESTAMP, timestamp_ms=1_700_000_000_123
+    )
+
+
+def test_a_lease_at_a_timestamp_needs_the_timestamp() -> None:
+    """Without it the error says what to configure."""
+    with pytest.raises(ConfigError, match="configure the timestamp"):
+        iterator_start(AT_TIMESTAMP, FROM_LATEST)
+
+
+def test_a_finished_shard_is_not_entered() -> None:
+    """To ask is a bug of ours."""
+    with pytest.raises(AssertionError):
+        iterator_start(SHARD_END, FROM_LATEST)
+
+
+def test_latest_is_not_asked_for_twice() -> None:
+    """The tip has moved on: asked again, the beginning is the time of the first asking, and a little more."""
+    assert renewed_start(LATEST, FROM_LATEST, 5_000_000) == IteratorStart(
+        IteratorKind.AT_TIMESTAMP, timestamp_ms=5_000_000 - CLOCK_ERROR_MAX_MS
+    )
+    assert renewed_start(TRIM_HORIZON, FROM_LATEST, 5_000_000) == IteratorStart(IteratorKind.TRIM_HORIZON)
+    assert renewed_start(AT_TIMESTAMP, FROM_TIME, 5_000_000).timestamp_ms == 1_700_000_000_123
+
+
+def test_the_entered_record_proves_that_nothing_is_missing() -> None:
+    """If it comes back, or one before it, there is no gap; numbers are compared as numbers."""
+    assert gap_before(Position("100", 7), "100", 5) is None
+    assert gap_before(Position("100"), "99", 5) is None
+    assert gap_before(Position("100"), "0100", 5) is None
+
+
+def test_a_later_first_record_is_a_gap_with_its_extent() -> None:
+    """It says after which position, at which number and at what time."""
+    assert gap_before(Position("99"), "100", 5) == Gap(Position("99"), "100", 5)
+
+
+@pytest.mark.parametrize("sentinel", [TRIM_HORIZON, LATEST, AT_TIMESTAMP])
+def test_a_shard_entered_at_a_sentinel_has_no_gap(sentinel: Position) -> None:
+    """There is no record that must come first."""
+    assert gap_before(sentinel, "100", 5) is None
