@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from leasehold.adapters.aws.cloudwatch import CloudWatchMetrics
-from leasehold.adapters.logs import LogEvents
+from leasehold.adapters.logs import LogEvents, shown
 from leasehold.adapters.observers import all_of
 from leasehold.adapters.status_server import Answer, Route, StatusServer
 from leasehold.core.events import Event, Observe
 from leasehold.core.health import Health, HealthLimits, HealthReport, health_to_json
 from leasehold.core.model import WorkerId
+from leasehold.errors import LeaseholdError
 from leasehold.ports import Clock
 from leasehold.settings import MetricsLevel, ObserveSettings, milliseconds
 
@@ -81,7 +82,16 @@ async def observing(
             observers.append(metrics)
         if also is not None:
             observers.append(also)
-        yield all_of(*observers)
+        try:
+            yield all_of(*observers)
+        except Exception as error:
+            LOGGER.error("worker stops error=%s", shown(_brief(error)))  # noqa: TRY400 - the caller shows where
+            raise
+
+
+def _brief(error: Exception) -> str:
+    """Type of a stranger's error; its text may hold what must not be told. Ours say nothing secret."""
+    return str(error) if isinstance(error, LeaseholdError) else type(error).__name__
 
 
 def _served(

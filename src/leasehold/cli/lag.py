@@ -44,7 +44,10 @@ class ShardLag:
 @click.option("--stream", metavar="NAME", help="The stream. Needed where the leases do not name it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
 def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
-    """Show how far each shard is behind, the furthest first. Shards that have ended are left out."""
+    """Show how far each shard is behind.
+
+    The furthest comes first. Shards that have ended are left out. One read a shard is made.
+    """
     found = sorted(asyncio.run(_measure(connection, stream)), key=_furthest_first)
     if as_json:
         print_json({"shards": [_to_json(each) for each in found]})

@@ -35,7 +35,10 @@ COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
 def leases(*, connection: Connection, stream: str | None, watch: float | None, as_json: bool) -> None:
-    """Show the leases of a fleet: owner, checkpoint and state of every shard."""
+    """Show the leases of a fleet.
+
+    For every shard: its state, who owns it, how far it is done, and its family.
+    """
     listing, views = asyncio.run(_look(connection, stream, watch))
     if as_json:
         rejected = [{"key": error.key, "problem": error.problem} for error in listing.rejected]

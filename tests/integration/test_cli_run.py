@@ -1,0 +1,229 @@
+"""`leasehold run` as a process: a worker on the local server, with leases in a file."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.integration.cli_process import DEADLINE_S, cli, start_cli
+
+CANARY = "canary-4711"
+
+PROGRAM = """
+import time
+from pathlib import Path
+from leasehold import Batch, Consumer
+
+consumer = Consumer(config="worker.toml")
+
+def keep(batch: Batch) -> None:
+    with Path("handled.txt").open("a") as file:
+        file.writelines(f"{len(record.data)}\\n" for record in batch)
+
+def hang(batch: Batch) -> None:
+    keep(batch)
+    while not Path("go-on").exists():
+        time.sleep(0.05)
+
+def fail(batch: Batch) -> None:
+    raise ValueError(batch.records[0].data, batch.records[0].partition_key)
+
+consumer.batch(HANDLER)
+"""
+
+
+@pytest.fixture
+def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> str:
+    """A stream of two shards with twenty records; sizes tell them apart."""
+    name = unique_name("orders")
+    client = local_kinesis.client()
+    client.create_stream(StreamName=name, ShardCount=2)
+    records = [
+        {"Data": CANARY.encode() + b"x" * number, "PartitionKey": f"{CANARY}-{number}"}
+        for number in range(20)
+    ]
+    assert client.put_records(StreamName=name, Records=records)["FailedRecordCount"] == 0
+    return name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Path:
+    """Where the worker is at home: its program and its configuration."""
+    (tmp_path / "billing.py").write_text(PROGRAM.replace("HANDLER", "keep"))
+    (tmp_path / "worker.toml").write_text(
+        f"""
+        [leasehold]
+        stream = "{stream}"
+        application = "billing"
+        leases = "sqlite:///leases.sqlite"
+        kinesis_endpoint = "{local_kinesis.endpoint_url}"
+        max_wait = "100ms"
+        retry_first = "10ms"
+        status_port = 0
+        stuck_after = "1s"
+
+        [run]
+        handler = "billing:keep"
+        """
+    )
+    return tmp_path
+
+
+class Worker:
+    """A worker process, and everything that it has logged so far."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.logged: list[str] = []
+        assert process.stderr is not None
+        self._reader = Thread(target=self.logged.extend, args=(process.stderr,), daemon=True)
+        self._reader.start()
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        """Until it holds, or the worker ends, or the deadline passes."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert self.process.poll() is None, f"it has ended: {self.log()}"
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        return "".join(list(self.logged))
+
+    def status_url(self) -> str:
+        self.wait_for(lambda: "status served url=" in self.log())
+        return self.log().partition("status served url=")[2].split()[0]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        return code
+
+
+@contextmanager
+def worker(*arguments: str, folder: Path) -> Iterator[Worker]:
+    process = start_cli("run", *arguments, folder=folder)
+    with process:
+        try:
+            yield Worker(process)
+        finally:
+            process.kill()
+
+
+def handled(folder: Path) -> list[int]:
+    path = folder / "handled.txt"
+    return sorted(map(int, path.read_text().split())) if path.exists() else []
+
+
+EVERYTHING = [len(CANARY) + number for number in range(20)]
+
+
+@pytest.mark.parametrize("target", [("billing:consumer",), ("--config", "worker.toml")], ids=" ".join)
+def test_a_worker_consumes_stops_and_leaves_its_leases_free(folder: Path, target: tuple[str, ...]) -> None:
+    """Every record once; SIGTERM ends it with 0, checkpointed and released; no log gives data away."""
+    with worker(*target, "--log-level", "debug", folder=folder) as running:
+        running.wait_for(lambda: handled(folder) == EVERYTHING)
+        assert running.stop() == 0
+        log = running.log()
+    assert handled(folder) == EVERYTHING
+    assert "INFO leasehold.fleet member started" in log
+    assert "INFO leasehold.fleet member stopped" in log
+    assert "DEBUG leasehold.worker page read" in log
+    assert CANARY not in log
+    leases = json.loads(cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder).out)["leases"]
+    assert [lease["state"] for lease in leases] == ["free", "free"]
+    assert all(lease["checkpoint"]["sequence_number"].isdigit() for lease in leases)
+
+
+def ask(url: str) -> tuple[int, dict[str, object]]:
+    try:
+        with urlopen(url, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_health_tells_a_hanging_handler_from_an_idle_shard(folder: Path) -> None:
+    """Healthy while it waits for records, not while a handler hangs, and healthy again when that goes on."""
+    program = (folder / "billing.py").read_text().replace("consumer.batch(keep)", "consumer.batch(hang)")
+    (folder / "billing.py").write_text(program)
+    with worker("billing:consumer", folder=folder) as running:
+        url = running.status_url()
+        running.wait_for(lambda: ask(f"{url}/health")[0] == 503)
+        problems = str(ask(f"{url}/health")[1]["problems"])
+        assert "records are in hand and none gets done" in problems
+        (folder / "go-on").touch()
+        running.wait_for(lambda: handled(folder) == EVERYTHING and ask(f"{url}/health")[0] == 200)
+        with urlopen(f"{url}/metrics", timeout=30) as answer:
+            metrics = answer.read().decode()
+        assert "leasehold_leases_held 2.0" in metrics
+        assert "leasehold_shard_lag_seconds{" in metrics
+        assert running.stop() == 0
+
+
+def test_a_failing_handler_is_logged_without_its_words(folder: Path) -> None:
+    """The exception holds the record; its type is all that is told, in the log and in the health answer."""
+    program = (folder / "billing.py").read_text().replace("consumer.batch(keep)", "consumer.batch(fail)")
+    (folder / "billing.py").write_text(program)
+    with worker("billing:consumer", folder=folder) as running:
+        url = running.status_url()
+        running.wait_for(lambda: "the handler raises ValueError" in str(ask(f"{url}/health")[1]["problems"]))
+        assert CANARY not in json.dumps(ask(f"{url}/health")[1])
+        assert running.stop() == 0
+        log = running.log()
+    assert "WARNING leasehold.worker handler failed" in log
+    assert "error=ValueError" in log
+    assert CANARY not in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 2, "MODULE:CONSUMER or --config"),
+        (("billing:consumer", "--config", "worker.toml"), 2, "Name one of the two"),
+        (("--config", "nowhere.toml"), 2, "does not exist"),
+        (("billing",), 1, "expected MODULE:NAME, for example billing:consumer"),
+        (("biling:consumer",), 1, "module biling is neither in"),
+        (("billing.nothing:consumer",), 1, "module billing.nothing"),
+        (("billing:consumr",), 1, "did you mean consumer?"),
+        (("billing:keep",), 1, "is a function, not a Consumer"),
+        (("broken:consumer",), 1, "NameError: name 'oops' is not defined (BROKEN, line 2)"),
+        (("needy:consumer",), 1, "No module named 'no_such_library'"),
+        (("garbled:consumer",), 1, "garbled.py, line 1)"),
+        (("--config", "no_handler.toml"), 1, 'expected [run] with handler = "module:function"'),
+        (("--config", "garbled.py"), 1, "is not TOML"),
+        (("--config", "wrong_handler.toml"), 1, "is a str, not a function or class"),
+        (("--config", "wrong_key.toml"), 1, "[run] handlr is no setting"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_run_is_told_in_a_sentence(
+    folder: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    """What is wrong, where, and what to do; never a traceback."""
+    toml = (folder / "worker.toml").read_text()
+    files = {
+        "broken.py": "\noops\n",
+        "needy.py": "import no_such_library\n",
+        "garbled.py": "def (\n",
+        "no_handler.toml": toml.partition("[run]")[0],
+        "wrong_handler.toml": toml.replace("billing:keep", "billing:__name__"),
+        "wrong_key.toml": toml + '\nhandlr = "billing:keep"\n',
+    }
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    done = cli("run", *arguments, folder=folder)
+    assert done.code == code, done.err
+    assert words.replace("BROKEN", str(folder / "broken.py")) in done.err
+    assert "Traceback" not in done.err
