@@ -19,7 +19,7 @@ from leasehold.errors import ConfigError
 from leasehold.worker.consumer import Consumer
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
-LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 @click.command()
@@ -30,7 +30,11 @@ LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
     help="Settings and handler from this TOML file.",
 )
 @click.option(
-    "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="INFO", show_default=True
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="How much is logged, to stderr.",
 )
 def run(*, target: str | None, config: Path | None, log_level: str) -> None:
     """Run a worker.
