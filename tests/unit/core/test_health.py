@@ -123,6 +123,13 @@ def test_a_shard_that_waits_for_its_parents_is_healthy() -> None:
     assert problems(health, 10 * MINUTE) == []
 
 
+def test_a_shard_whose_parents_have_ended_is_judged_like_any_other() -> None:
+    """Waiting is an excuse only while it lasts."""
+    waiting = ParentsAwaited(SHARD, (ShardId("shard-9"),))
+    health = told((0, STARTED), (0, TAKEN), (0, waiting), (1_000, READING), (1_000, page(5, 0)))
+    assert len(problems(health, 2 * MINUTE)) == 1
+
+
 def test_a_lost_shard_is_no_longer_our_trouble(serving: list[tuple[int, Event]]) -> None:
     """Once others may serve it, this member is healthy again."""
     lost = LeaseLost(LeaseKey(SHARD), SHARD, None, "its shard makes no progress here")
@@ -137,6 +144,12 @@ def test_leases_that_are_not_renewed_in_time_are_told(serving: list[tuple[int, E
     problem = health.report(10_001).problem
     assert problem is not None
     assert "last renewed 10 s ago" in problem
+
+
+def test_taking_the_first_lease_counts_as_a_heartbeat() -> None:
+    """A member that was spare for an hour is not unhealthy in the moment in which it takes a lease."""
+    health = told((0, STARTED), (60 * MINUTE, TAKEN))
+    assert health.report(60 * MINUTE + 9_000).is_healthy
 
 
 def test_a_member_without_leases_is_healthy_while_the_table_answers() -> None:
