@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -69,6 +69,18 @@ TOTALS: Final = {
     "dead_letters": "Records that were put aside.",
     "skipped_records": "Records that were passed over, as the settings say.",
     "steps_failed": "Steps of the member that failed and were tried again.",
+}
+
+_COUNTED: Final[Mapping[type[Event], str]] = {
+    LeaseTaken: "leases_taken",
+    LeaseLost: "leases_lost",
+    LeaseReleased: "leases_released",
+    ShardEnded: "shards_ended",
+    ShardStalled: "shards_stalled",
+    GapFound: "gaps",
+    RecordDeadLettered: "dead_letters",
+    RecordSkipped: "skipped_records",
+    StepFailed: "steps_failed",
 }
 
 # What is counted for each shard, while it is held.
@@ -136,29 +148,20 @@ class PrometheusMetrics(Collector):
                 self._totals["renewals_failed"] += failed
                 if renewed:
                     self._renewed_ms = self._now_ms()
-            case LeaseTaken():
-                self._totals["leases_taken"] += 1
-            case LeaseLost(shard=shard):
-                self._totals["leases_lost"] += 1
-                self._forget(shard)
-            case LeaseReleased(shard=shard):
-                self._totals["leases_released"] += 1
-                self._forget(shard)
-            case ShardEnded(shard=shard):
-                self._totals["shards_ended"] += 1
-                self._forget(shard)
-            case ShardStalled():
-                self._totals["shards_stalled"] += 1
-            case GapFound():
-                self._totals["gaps"] += 1
             case AggregateTrouble(dropped=dropped):
                 self._totals["dropped_records"] += dropped
-            case RecordDeadLettered():
-                self._totals["dead_letters"] += 1
-            case RecordSkipped():
-                self._totals["skipped_records"] += 1
-            case StepFailed():
-                self._totals["steps_failed"] += 1
+            case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
+                self._totals[_COUNTED[type(event)]] += 1
+                self._forget(shard)
+            case (
+                LeaseTaken()
+                | ShardStalled()
+                | GapFound()
+                | RecordDeadLettered()
+                | RecordSkipped()
+                | StepFailed()
+            ):
+                self._totals[_COUNTED[type(event)]] += 1
             case (
                 PageRead()
                 | BatchHandled()
