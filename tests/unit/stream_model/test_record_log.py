@@ -70,6 +70,14 @@ def test_trimming_forgets_what_arrived_before_the_horizon() -> None:
     )
 
 
+def test_pages_keep_their_limits_after_much_was_trimmed() -> None:
+    """Bytes are counted from where the page begins, however many records are gone before it."""
+    log = log_of(5_000)
+    log.trim_before(100 * 4_000)
+    found = log.page(log.first_index_from_number(0), records_max=100, bytes_max=45)
+    assert ([record.number for record in found], found.size) == ([40_000, 40_010, 40_020, 40_030], 40)
+
+
 def test_a_log_that_was_trimmed_to_nothing_goes_on() -> None:
     """Appending after everything was trimmed works as in a new log."""
     log = log_of(3)

@@ -131,6 +131,18 @@ def test_a_shorter_retention_trims_at_once_and_for_good() -> None:
     assert world.read() == []
 
 
+def test_a_longer_retention_leaves_the_trim_horizon_where_it_was() -> None:
+    """The shards open at the horizon are those of the oldest records left, not of what is gone."""
+    world = World()
+    world.now_ms += HOUR_MS
+    world.split()
+    world.now_ms += 24 * HOUR_MS
+    assert world.listed("AT_TRIM_HORIZON") == [1, 2]
+    world.service.increase_retention(world.now_ms, "s", 48)
+    assert world.listed("AT_TRIM_HORIZON") == [1, 2]
+    assert world.listed() == [1, 2]
+
+
 @pytest.mark.parametrize("hours", [0, 23, 8761])
 def test_retention_is_a_day_to_a_year(hours: int) -> None:
     """The message gives the value and the bounds."""
