@@ -1,0 +1,195 @@
+"""The streams that the contract of the `Stream` port runs on: in memory, on our server, on kinesis-local. Each can be
+written to, resharded and, where the clock can be moved, aged.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
+from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.core.iterators import IteratorKind, IteratorStart
+from leasehold.core.model import HASH_KEY_MAX, ShardId
+from leasehold.core.record import Record
+from leasehold.core.stream_model.service import StreamService
+from leasehold.core.stream_model.settings import ServiceSettings
+from leasehold.core.stream_model.writing import Entry
+from leasehold.local import LocalKinesis
+from leasehold.ports import Page, Stream
+from tests.contract.streams import eventually
+from tests.servers import aws_client
+
+T = TypeVar("T")
+MIDDLE = (HASH_KEY_MAX + 1) // 2
+FROM_THE_START = IteratorStart(IteratorKind.TRIM_HORIZON)
+
+
+class StreamCase(ABC):
+    """One stream behind the port, and the hand that changes it."""
+
+    server: str
+    port: Stream
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """The answer of the port; one event loop for the whole test."""
+        return self._runner.run(call)
+
+    def close(self) -> None:
+        self.run(self.port.close())
+        self._runner.close()
+
+    @abstractmethod
+    def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
+        """Put a record; returns its sequence number."""
+
+    @abstractmethod
+    def split(self, shard: ShardId) -> None: ...
+
+    @abstractmethod
+    def merge(self, lower: ShardId, upper: ShardId) -> None: ...
+
+    @abstractmethod
+    def delete(self) -> None: ...
+
+    @abstractmethod
+    def advance(self, by: timedelta) -> None: ...
+
+    @abstractmethod
+    def settings(self, **changes: Any) -> None: ...
+
+    @abstractmethod
+    def now_ms(self) -> int: ...
+
+    def shard_ids(self) -> list[ShardId]:
+        return sorted(shard.id for shard in self.run(self.port.list_shards()))
+
+    def read(self, shard: ShardId, start: IteratorStart = FROM_THE_START) -> tuple[list[Record], Page]:
+        """Everything from a place to the tip or the end, and the last page."""
+        iterator: str | None = self.run(self.port.iterator(shard, start))
+        records: list[Record] = []
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            assert iterator
+            page = self.run(self.port.get_records(iterator, limit=1000))
+            records += page.records
+            iterator = page.next_iterator
+            if iterator is None or not (page.records or page.millis_behind):
+                return records, page
+        raise AssertionError("neither tip nor end within a minute")
+
+    def read_to_end(self, shard: ShardId) -> tuple[list[Record], Page]:
+        """Everything up to the end of a closed shard."""
+        found: tuple[list[Record], Page] = eventually(
+            lambda: (read := self.read(shard))[1].next_iterator is None and read, f"{shard} ends"
+        )
+        return found
+
+
+class MovableSystemClock(SystemClock):
+    """The system's clock, put forward by hand."""
+
+    offset_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.offset_ms
+
+
+class MemoryCase(StreamCase):
+    server = "memory"
+
+    def __init__(self, name: str, shards: int) -> None:
+        super().__init__()
+        self.clock = MovableSystemClock()
+        self.service = StreamService()
+        self.name = name
+        self.service.create_stream(self.now_ms(), name, shard_count=shards)
+        self.port = MemoryStream(self.service, name, self.clock)
+
+    def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
+        return str(self.service.put_record(self.now_ms(), self.name, Entry(key, data, hash_key)).number)
+
+    def split(self, shard: ShardId) -> None:
+        self.service.split_shard(self.now_ms(), self.name, shard, MIDDLE)
+
+    def merge(self, lower: ShardId, upper: ShardId) -> None:
+        self.service.merge_shards(self.now_ms(), self.name, lower, upper)
+
+    def delete(self) -> None:
+        self.service.delete_stream(self.now_ms(), self.name)
+
+    def advance(self, by: timedelta) -> None:
+        self.clock.offset_ms += by // timedelta(milliseconds=1)
+
+    def settings(self, **changes: Any) -> None:
+        self.service.settings = ServiceSettings(**changes)
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+
+class ServerCase(StreamCase):
+    """A stream on a real server, through the AWS adapter."""
+
+    def __init__(
+        self,
+        server: str,
+        url: str,
+        name: str,
+        shards: int,
+        *,
+        local: LocalKinesis | None = None,
+        by_arn: bool = False,
+    ) -> None:
+        super().__init__()
+        self.server = server
+        self.name = name
+        self._local = local
+        self._client = aws_client("kinesis", url)
+        self._client.create_stream(StreamName=name, ShardCount=shards)
+        self._wait_until_active()
+        arn = self._client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+        access = AwsAccess(region="us-east-1", endpoint_url=url)
+        self.port = KinesisStream(kinesis_client(access), arn if by_arn else name)
+
+    def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
+        answer = self._client.put_record(
+            StreamName=self.name, Data=data, PartitionKey=key, ExplicitHashKey=str(hash_key)
+        )
+        return str(answer["SequenceNumber"])
+
+    def split(self, shard: ShardId) -> None:
+        self._client.split_shard(StreamName=self.name, ShardToSplit=shard, NewStartingHashKey=str(MIDDLE))
+        self._wait_until_active()
+
+    def merge(self, lower: ShardId, upper: ShardId) -> None:
+        self._client.merge_shards(StreamName=self.name, ShardToMerge=lower, AdjacentShardToMerge=upper)
+        self._wait_until_active()
+
+    def delete(self) -> None:
+        self._client.delete_stream(StreamName=self.name)
+
+    def advance(self, by: timedelta) -> None:
+        assert self._local
+        self._local.advance(by)
+
+    def settings(self, **changes: Any) -> None:
+        assert self._local
+        self._local.settings(**changes)
+
+    def now_ms(self) -> int:
+        return self._local.now_ms() if self._local else SystemClock().wall_ms()
+
+    def _wait_until_active(self) -> None:
+        def is_active() -> bool:
+            answer = self._client.describe_stream_summary(StreamName=self.name)
+            return bool(answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE")
+
+        eventually(is_active, f"{self.name} becomes ACTIVE")

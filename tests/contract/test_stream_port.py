@@ -1,0 +1,351 @@
+"""The contract of the `Stream` port. One suite for the stream in memory and for the AWS adapter on real servers, so
+that what is proven on the one holds on the others.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+import pytest
+from botocore.exceptions import ClientError
+
+from leasehold.core.iterators import IteratorKind, IteratorStart
+from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
+from leasehold.core.model import HASH_KEY_MAX, WHOLE_HASH_RANGE, ChildShard, HashRange, ShardId
+from leasehold.core.stream_model.refusal import RefusedError
+from leasehold.errors import (
+    IteratorExpiredError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
+from leasehold.local import LocalKinesis
+from tests.contract.stream_ports import FROM_THE_START, MIDDLE, MemoryCase, ServerCase, StreamCase
+from tests.contract.streams import eventually
+
+LATEST = IteratorStart(IteratorKind.LATEST)
+LOWER, UPPER = HashRange(0, MIDDLE - 1), HashRange(MIDDLE, HASH_KEY_MAX)
+
+
+class Make(Protocol):
+    """Makes a stream with so many shards."""
+
+    def __call__(self, shards: int = 1, **options: Any) -> StreamCase: ...
+
+
+@pytest.fixture(params=["memory", "local_kinesis", "kinesis_local"])
+def make(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> Iterator[Make]:
+    """Streams on each server in turn."""
+    made: list[StreamCase] = []
+
+    def make_one(shards: int = 1, **options: Any) -> StreamCase:
+        made.append(_case(request, request.param, unique_name("port"), shards, **options))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        with suppress(ClientError, RefusedError):  # some tests delete their stream
+            each.delete()
+        each.close()
+
+
+def _case(request: pytest.FixtureRequest, server: str, name: str, shards: int, **options: Any) -> StreamCase:
+    if server == "memory":
+        return MemoryCase(name, shards)
+    fixture = request.getfixturevalue(server)
+    url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
+    return ServerCase(server, url, name, shards, **options)
+
+
+@pytest.fixture(params=["memory", "local_kinesis"])
+def aged(request: pytest.FixtureRequest) -> Iterator[StreamCase]:
+    """A stream of one shard whose time and settings can be changed, so it has a server of its own."""
+    if request.param == "memory":
+        with closing(MemoryCase("orders", 1)) as case:
+            yield case
+        return
+    with (
+        LocalKinesis.in_thread() as server,
+        closing(ServerCase("local_kinesis", server.endpoint_url, "orders", 1, local=server)) as case,
+    ):
+        yield case
+
+
+# -- shards --------------------------------------------------------------------------------------------------------
+
+
+def test_shards_are_listed_with_their_hash_keys(make: Make) -> None:
+    """Two new shards share the hash keys, are open, and have no parents."""
+    case = make(shards=2)
+    shards = sorted(case.run(case.port.list_shards()), key=lambda shard: shard.id)
+    assert [shard.id for shard in shards] == ["shardId-000000000000", "shardId-000000000001"]
+    lower, upper = (shard.hash_range for shard in shards)
+    assert (lower.start, lower.end + 1, upper.end) == (0, upper.start, HASH_KEY_MAX)
+    assert all(shard.is_open and shard.parents == () for shard in shards)
+    assert all(shard.starting_sequence_number.isdigit() for shard in shards)
+
+
+def test_families_are_listed(make: Make) -> None:
+    """Children name one parent after a split and two after a merge; parents are closed and stay in the list."""
+    case = make()
+    (root,) = case.shard_ids()
+    case.split(root)
+    _, left, right = case.shard_ids()
+    case.merge(left, right)
+    shards = {shard.id: shard for shard in case.run(case.port.list_shards())}
+    (merged,) = shards.keys() - {root, left, right}
+    assert shards[left].parents == shards[right].parents == (root,)
+    assert set(shards[merged].parents) == {left, right}
+    assert [shards[each].is_open for each in (root, left, right, merged)] == [False, False, False, True]
+    assert shards[merged].hash_range == WHOLE_HASH_RANGE
+
+
+def test_every_page_of_the_list_is_read(make: Make, request: pytest.FixtureRequest) -> None:
+    """More shards than one answer holds: 1,000, or 100 on kinesis-local."""
+    count = 101 if "kinesis_local" in request.node.name.replace("local_kinesis", "") else 1_001
+    case = make(shards=count)
+    assert len(set(case.shard_ids())) == count
+
+
+def test_filters_choose_the_shards_of_a_moment(make: Make) -> None:
+    """Open now, open at the oldest record, open at a time: what a fleet without leases begins with."""
+    case = make()
+    (root,) = case.shard_ids()
+    before_ms = case.now_ms()
+    eventually(lambda: case.now_ms() // 1000 > before_ms // 1000, "the next second begins")
+    case.split(root)
+    _, *children = case.shard_ids()
+
+    def listed(kind: ShardFilterKind, timestamp_ms: int | None = None) -> list[ShardId]:
+        shards = case.run(case.port.list_shards(ShardFilter(kind, timestamp_ms)))
+        return sorted(shard.id for shard in shards)
+
+    assert listed(ShardFilterKind.AT_LATEST) == children
+    assert listed(ShardFilterKind.AT_TIMESTAMP, before_ms) == [root]
+    at_horizon = [root, *children] if case.server == "kinesis_local" else [root]  # it takes AT_ for FROM_
+    assert listed(ShardFilterKind.AT_TRIM_HORIZON) == at_horizon
+
+
+def test_an_unknown_stream_is_not_found(make: Make) -> None:
+    """Every call says so in the same way, also for a stream that is no more."""
+    case = make()
+    (shard,) = case.shard_ids()
+    case.delete()
+
+    def is_gone() -> bool:
+        try:
+            case.run(case.port.list_shards())
+        except NotFoundError:
+            return True
+        except ServiceError:
+            return False  # it is still being deleted
+        return False
+
+    eventually(is_gone, "the stream is deleted")
+    with pytest.raises(NotFoundError):
+        case.run(case.port.iterator(shard, FROM_THE_START))
+
+
+def test_a_stream_can_be_named_by_its_arn(make: Make) -> None:
+    """Listing, iterators and records work the same, as another account's stream needs it."""
+    case = make(by_arn=True)
+    case.put(b"x")
+    (shard,) = case.shard_ids()
+    records, _ = case.read(shard)
+    assert [record.data for record in records] == [b"x"]
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+def test_records_come_as_they_were_put(make: Make) -> None:
+    """Bytes, keys and sequence numbers are the same; the arrival is a time in milliseconds."""
+    case = make()
+    before_ms = case.now_ms()
+    numbers = [
+        case.put(b"", key="k1"),
+        case.put(bytes(range(256)), key="k2"),
+        case.put("ä".encode(), key="schlüssel"),
+    ]
+    (shard,) = case.shard_ids()
+    records, page = case.read(shard)
+    assert [(record.data, record.partition_key) for record in records] == [
+        (b"", "k1"),
+        (bytes(range(256)), "k2"),
+        ("ä".encode(), "schlüssel"),
+    ]
+    assert [record.sequence_number for record in records] == numbers
+    for record in records:
+        assert record.arrival_ms is not None
+        assert before_ms - 5_000 <= record.arrival_ms <= case.now_ms() + 5_000
+    assert (page.millis_behind, page.children) == (0, ())
+
+
+def test_a_page_holds_as_many_records_as_asked_for(make: Make) -> None:
+    """The next iterator goes on after them, and a page that is not at the tip says how far behind it is."""
+    case = make()
+    for number in range(5):
+        case.put(b"%d" % number)
+    (shard,) = case.shard_ids()
+    first = case.run(case.port.get_records(case.run(case.port.iterator(shard, FROM_THE_START)), limit=3))
+    assert [record.data for record in first.records] == [b"0", b"1", b"2"]
+    assert first.next_iterator
+    second = case.run(case.port.get_records(first.next_iterator, limit=3))
+    assert [record.data for record in second.records] == [b"3", b"4"]
+    assert second.millis_behind == 0
+
+
+def test_an_iterator_can_be_used_again(make: Make) -> None:
+    """An answer that was lost is asked for with the same iterator, and is the same."""
+    case = make()
+    case.put(b"x")
+    (shard,) = case.shard_ids()
+    iterator = case.run(case.port.iterator(shard, FROM_THE_START))
+    first, second = (case.run(case.port.get_records(iterator, limit=10)).records for _ in range(2))
+    assert list(first) == list(second)
+
+
+def test_an_empty_page_is_not_the_end(make: Make) -> None:
+    """At the tip there is always a next iterator, and it sees what comes."""
+    case = make()
+    (shard,) = case.shard_ids()
+    empty = case.run(case.port.get_records(case.run(case.port.iterator(shard, LATEST)), limit=10))
+    assert (list(empty.records), empty.millis_behind) == ([], 0)
+    assert empty.next_iterator
+    case.put(b"new")
+    page = case.run(case.port.get_records(empty.next_iterator, limit=10))
+    assert [record.data for record in page.records] == [b"new"]
+
+
+def test_every_kind_of_start(make: Make) -> None:
+    """At the oldest record, at the tip, at a record (which comes again), at a time."""
+    case = make()
+    case.put(b"0")
+    first_ms = case.now_ms()
+    # Servers that count in whole seconds must see the two in different ones.
+    eventually(lambda: case.now_ms() // 1000 > first_ms // 1000 + 1, "another second")
+    later_ms = case.now_ms()
+    number = case.put(b"1")
+    case.put(b"2")
+    (shard,) = case.shard_ids()
+
+    def data_from(kind: IteratorKind, **detail: Any) -> list[bytes]:
+        records, _ = case.read(shard, IteratorStart(kind, **detail))
+        return [record.data for record in records]
+
+    assert data_from(IteratorKind.TRIM_HORIZON) == [b"0", b"1", b"2"]
+    assert data_from(IteratorKind.LATEST) == []
+    assert data_from(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=number) == [b"1", b"2"]
+    assert data_from(IteratorKind.AT_TIMESTAMP, timestamp_ms=later_ms - 1000) == [b"1", b"2"]
+
+
+def test_the_end_of_a_split_shard(make: Make) -> None:
+    """After its last record there is no next iterator, and the two children are named with their hash keys."""
+    case = make()
+    case.put(b"last")
+    (root,) = case.shard_ids()
+    case.split(root)
+    _, left, right = case.shard_ids()
+    records, page = case.read_to_end(root)
+    assert [record.data for record in records] == [b"last"]
+    assert page.next_iterator is None
+    assert sorted(page.children, key=lambda child: child.id) == [
+        ChildShard(left, (root,), LOWER),
+        ChildShard(right, (root,), UPPER),
+    ]
+
+
+def test_the_end_of_a_merged_shard(make: Make) -> None:
+    """Both parents end with the same child, which names both."""
+    case = make(shards=2)
+    left, right = case.shard_ids()
+    case.merge(left, right)
+    (child,) = set(case.shard_ids()) - {left, right}
+    for parent in (left, right):
+        _, page = case.read_to_end(parent)
+        (named,) = page.children
+        assert (named.id, set(named.parents), named.hash_range) == (child, {left, right}, WHOLE_HASH_RANGE)
+
+
+def test_an_unknown_shard_is_not_found(make: Make) -> None:
+    """The reader takes it for a shard that is gone."""
+    case = make()
+    with pytest.raises(NotFoundError):
+        case.run(case.port.iterator(ShardId("shardId-000000000077"), FROM_THE_START))
+
+
+def test_a_bad_iterator_is_a_service_error(make: Make) -> None:
+    """Whatever a server calls it, it is none of boto3's classes, and not an expired iterator."""
+    case = make()
+    with pytest.raises(ServiceError) as caught:
+        case.run(case.port.get_records("this is no iterator", limit=10))
+    assert not isinstance(caught.value, IteratorExpiredError | NotFoundError | ThrottledError)
+
+
+# -- what takes time, or limits ------------------------------------------------------------------------------------
+
+
+def test_iterators_expire_after_five_minutes(aged: StreamCase) -> None:
+    """Both those that were asked for and those that came with a page."""
+    aged.put(b"x")
+    (shard,) = aged.shard_ids()
+    asked = aged.run(aged.port.iterator(shard, FROM_THE_START))
+    came = aged.run(aged.port.get_records(asked, limit=10)).next_iterator
+    assert came
+    aged.advance(timedelta(minutes=4, seconds=50))
+    assert aged.run(aged.port.get_records(asked, limit=10)).records
+    aged.advance(timedelta(seconds=11))
+    for iterator in (asked, came):
+        with pytest.raises(IteratorExpiredError):
+            aged.run(aged.port.get_records(iterator, limit=10))
+
+
+def test_a_trimmed_record_is_passed_over(aged: StreamCase) -> None:
+    """An iterator at a record that is past its retention begins with the oldest that is left."""
+    number = aged.put(b"old")
+    aged.advance(timedelta(hours=23))
+    aged.put(b"young")
+    aged.advance(timedelta(hours=2))
+    (shard,) = aged.shard_ids()
+    records, _ = aged.read(shard, IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=number))
+    assert [record.data for record in records] == [b"young"]
+
+
+def test_a_closed_shard_past_its_retention_is_not_found(aged: StreamCase) -> None:
+    """It is neither listed nor readable any more."""
+    (root,) = aged.shard_ids()
+    iterator = aged.run(aged.port.iterator(root, FROM_THE_START))
+    aged.settings(iterator_lifetime_ms=10**9)
+    aged.split(root)
+    aged.advance(timedelta(hours=25))
+    assert root not in aged.shard_ids()
+    with pytest.raises(NotFoundError):
+        aged.run(aged.port.iterator(root, FROM_THE_START))
+    with pytest.raises(NotFoundError):
+        aged.run(aged.port.get_records(iterator, limit=10))
+
+
+def test_too_many_calls_are_refused(aged: StreamCase) -> None:
+    """With limits on, the sixth read within a second is a ThrottledError, and the iterator stays good."""
+    (shard,) = aged.shard_ids()
+    aged.settings(enforce_limits=True)
+    iterator = aged.run(aged.port.iterator(shard, FROM_THE_START))
+
+    async def hurry() -> None:
+        for _ in range(100):
+            await aged.port.get_records(iterator, limit=10)
+
+    with pytest.raises(ThrottledError):
+        aged.run(hurry())
+    aged.advance(timedelta(seconds=2))
+    assert aged.run(aged.port.get_records(iterator, limit=10)).next_iterator
+
+
+def test_a_stream_that_is_not_active_cannot_be_listed_yet(aged: StreamCase) -> None:
+    """The error says that waiting helps."""
+    aged.settings(status_delay_ms=60_000)
+    aged.delete()
+    with pytest.raises(UnavailableError, match="ACTIVE"):
+        aged.run(aged.port.list_shards())
