@@ -5,9 +5,7 @@ import json
 import math
 from typing import Any
 
-import boto3
 import pytest
-from botocore.awsrequest import AWSResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +14,7 @@ from leasehold.core.model import ChildShard, HashRange, ShardId
 from leasehold.core.record import Record
 from leasehold.errors import UnavailableError
 from leasehold.ports import Page
+from tests.unit.adapters.canned import CannedKinesis
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
 RECORD = {
@@ -204,7 +203,7 @@ def test_no_answer_breaks_the_reader(odd: dict[str, Any], records: Any) -> None:
 def test_records_are_what_botocore_would_have_made_of_them(records: list[dict[str, Any]]) -> None:
     """The fast path agrees with botocore's own parser, field by field."""
     answer = body(Records=records)
-    theirs = parsed_by_botocore(answer)
+    theirs = CannedKinesis((200, answer)).client.get_records(ShardIterator="AAAA")
     ours = page_from_body(answer)
     assert [
         (
@@ -215,22 +214,3 @@ def test_records_are_what_botocore_would_have_made_of_them(records: list[dict[st
         )
         for each in theirs["Records"]
     ] == [tuple(each)[:4] for each in ours.records]
-
-
-class _Canned:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def stream(self, *_: Any, **__: Any) -> Any:
-        yield self._content
-
-
-def parsed_by_botocore(answer: bytes) -> Any:
-    client = boto3.client(
-        "kinesis", region_name="us-east-1", aws_access_key_id="local", aws_secret_access_key="local"
-    )
-    client.meta.events.register(
-        "before-send.kinesis.GetRecords",
-        lambda request, **_: AWSResponse(request.url, 200, {}, _Canned(answer)),
-    )
-    return client.get_records(ShardIterator="AAAA")

@@ -1,0 +1,204 @@
+"""The AWS adapter of a stream: what it sends, and what it makes of answers and errors."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from botocore.exceptions import NoCredentialsError
+
+from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.core.iterators import IteratorKind, IteratorStart
+from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
+from leasehold.core.model import Shard, ShardId
+from leasehold.errors import (
+    ConfigError,
+    IteratorExpiredError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
+from tests.unit.adapters.canned import CannedKinesis
+
+T = TypeVar("T")
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+SHARD = ShardId("shardId-000000000000")
+
+
+def shard(index: int) -> dict[str, Any]:
+    return {
+        "ShardId": f"shardId-{index:012d}",
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "99"},
+        "SequenceNumberRange": {"StartingSequenceNumber": str(index)},
+    }
+
+
+def page(*data: str) -> dict[str, Any]:
+    records = [
+        {"SequenceNumber": str(number), "Data": each, "PartitionKey": "secret-key"}
+        for number, each in enumerate(data)
+    ]
+    return {"Records": records, "NextShardIterator": "next", "MillisBehindLatest": 0}
+
+
+def failure(code: str) -> dict[str, str]:
+    return {"__type": code, "message": "because"}
+
+
+def with_stream(
+    kinesis: CannedKinesis, use: Callable[[KinesisStream], Awaitable[T]], name: str = "orders"
+) -> T:
+    async def main() -> T:
+        stream = KinesisStream(kinesis.client, name)
+        try:
+            return await use(stream)
+        finally:
+            await stream.close()
+
+    return asyncio.run(main())
+
+
+def get(stream: KinesisStream) -> Awaitable[Any]:
+    return stream.get_records("token", limit=7)
+
+
+def test_later_pages_are_asked_for_with_the_token_alone() -> None:
+    """AWS refuses a token beside the stream's name or a filter, which boto3's own paginator sends."""
+    kinesis = CannedKinesis(
+        (200, {"Shards": [shard(0)], "NextToken": "a"}),
+        (200, {"Shards": [shard(1)], "NextToken": "b"}),
+        (200, {"Shards": [shard(2)]}),
+    )
+    only = ShardFilter(ShardFilterKind.AT_TIMESTAMP, 1_700_000_000_123)
+    shards = with_stream(kinesis, lambda stream: stream.list_shards(only))
+    assert [each.id[-1] for each in shards] == ["0", "1", "2"]
+    assert kinesis.requests == [
+        (
+            "ListShards",
+            {
+                "StreamName": "orders",
+                "ShardFilter": {"Type": "AT_TIMESTAMP", "Timestamp": 1_700_000_000.123},
+            },
+        ),
+        ("ListShards", {"NextToken": "a"}),
+        ("ListShards", {"NextToken": "b"}),
+    ]
+
+
+def test_a_stream_is_asked_for_as_it_was_named() -> None:
+    """By ARN everywhere, also where a name would be of no use; by name never together with an iterator."""
+
+    async def use(stream: KinesisStream) -> None:
+        await stream.iterator(SHARD, IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="007"))
+        await stream.get_records("token", limit=7)
+
+    by_arn = CannedKinesis((200, {"ShardIterator": "i"}), (200, page()))
+    with_stream(by_arn, use, ARN)
+    asked = {"ShardId": SHARD, "ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "007"}
+    assert by_arn.requests == [
+        ("GetShardIterator", {"StreamARN": ARN, **asked}),
+        ("GetRecords", {"StreamARN": ARN, "ShardIterator": "token", "Limit": 7}),
+    ]
+    by_name = CannedKinesis((200, {"ShardIterator": "i"}), (200, page()))
+    with_stream(by_name, use)
+    assert by_name.requests == [
+        ("GetShardIterator", {"StreamName": "orders", **asked}),
+        ("GetRecords", {"ShardIterator": "token", "Limit": 7}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (400, "ProvisionedThroughputExceededException", ThrottledError),
+        (400, "LimitExceededException", ThrottledError),
+        (400, "ExpiredIteratorException", IteratorExpiredError),
+        (400, "ResourceNotFoundException", NotFoundError),
+        (400, "ResourceInUseException", UnavailableError),
+        (400, "InvalidArgumentException", ServiceError),
+        (400, "AccessDeniedException", ServiceError),
+        (500, "InternalFailure", UnavailableError),
+        (503, "", UnavailableError),
+    ],
+)
+def test_errors_are_ours(status: int, code: str, expected: type[ServiceError]) -> None:
+    """Exactly the class that the reader decides by, with the stream, the call and the reason in the message."""
+    kinesis = CannedKinesis((status, failure(code)))
+    with pytest.raises(ServiceError, match="stream orders, get_records") as caught:
+        with_stream(kinesis, get)
+    assert type(caught.value) is expected
+
+
+def test_a_broken_answer_is_not_asked_for_again_behind_our_back() -> None:
+    """The reader retries, and tells; the client would do it in silence."""
+    kinesis = CannedKinesis((200, b'{"Records": ['), (200, page()), retries={"total_max_attempts": 5})
+    with pytest.raises(UnavailableError, match="malformed"):
+        with_stream(kinesis, get)
+    assert len(kinesis.requests) == 1
+
+
+def test_an_error_with_a_page_in_it_is_an_error() -> None:
+    """The fast path looks at good answers only."""
+    with pytest.raises(UnavailableError):
+        with_stream(CannedKinesis((500, page("aGVsbG8="))), get)
+
+
+def test_two_streams_share_a_client() -> None:
+    """The client decodes each answer once, however many streams read through it."""
+    kinesis = CannedKinesis((200, page("aGVsbG8=")), (200, page("aGVsbG8=")))
+    for name in ("orders", "returns"):
+        assert with_stream(kinesis, get, name).records[0].data == b"hello"
+
+
+def test_no_payload_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Not even with botocore's debug log switched on, which shows the bodies of all other answers."""
+    with caplog.at_level(logging.DEBUG):
+        with_stream(CannedKinesis((200, page("c2VjcmV0LWRhdGE="))), get)
+    assert "Response body" in caplog.text
+    assert "c2VjcmV0" not in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_malformed_list_is_an_error_of_the_server() -> None:
+    """A shard without hash keys cannot be given a lease, so nothing is made of the list."""
+    for broken in ({"ShardId": "s"}, shard(0) | {"HashKeyRange": {"StartingHashKey": "5"}}):
+        kinesis = CannedKinesis((200, {"Shards": [shard(1), broken]}))
+        with pytest.raises(UnavailableError, match="lacks"):
+            with_stream(kinesis, lambda stream: stream.list_shards())
+
+
+def test_explicit_nulls_in_a_list_are_absent() -> None:
+    """kinesis-local writes null for a parent that is not there."""
+    kinesis = CannedKinesis((200, {"Shards": [shard(3) | {"ParentShardId": None}], "NextToken": None}))
+    (found,) = with_stream(kinesis, lambda stream: stream.list_shards())
+    assert isinstance(found, Shard)
+    assert (found.parents, found.is_open) == ((), True)
+
+
+def test_an_answer_without_an_iterator_is_an_error_of_the_server() -> None:
+    """No KeyError, whatever the endpoint is."""
+    with pytest.raises(UnavailableError, match="no iterator"):
+        with_stream(
+            CannedKinesis((200, {})),
+            lambda stream: stream.iterator(SHARD, IteratorStart(IteratorKind.LATEST)),
+        )
+
+
+def test_missing_credentials_are_a_matter_of_configuration() -> None:
+    """Waiting does not cure them, so the reader passes the error on."""
+    kinesis = CannedKinesis()
+
+    def fail(**_: Any) -> None:
+        raise NoCredentialsError
+
+    kinesis.client.meta.events.register_first("before-call.kinesis.GetRecords", fail)
+    with pytest.raises(ConfigError, match="credentials"):
+        with_stream(kinesis, get)
+
+
+def test_canned_answers_are_what_botocore_expects() -> None:
+    """The double itself: without our hook the same answer is parsed as usual."""
+    answer = CannedKinesis((200, page("aGVsbG8="))).client.get_records(ShardIterator="token")
+    assert [record["Data"] for record in answer["Records"]] == [b"hello"]
