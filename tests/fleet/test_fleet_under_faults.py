@@ -19,7 +19,7 @@ from tests.servers import Server
 
 FAILOVER_S = 4
 REGION = "us-east-1"
-DEADLINE_S = 400.0
+DEADLINE_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,11 @@ def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path
             production.reshard()
             _inject(fleet, portion)
         wait_until(
-            lambda: len({record.number for record in read_logs(folder)}) == production.produced,
+            # Counting lines is cheap; only when there are enough of them is it worth while to read them.
+            lambda: (
+                fleet.handled() >= production.produced
+                and len({record.number for record in read_logs(folder)}) == production.produced
+            ),
             f"all {production.produced} records handled",
             DEADLINE_S,
         )
@@ -130,12 +134,11 @@ def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["dynamodb_local", "sqlite"])
-def test_nothing_is_lost_under_faults(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, local_kinesis: LocalKinesis
-) -> None:
+def test_nothing_is_lost_under_faults(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """200,000 records, half of them in aggregates, through kills, pauses, stops and reshards: every promise is kept."""
     where = place(request, kind, tmp_path)
-    _run(where, local_kinesis.client(), local_kinesis.endpoint_url, f"faults-{kind}", tmp_path, FULL)
+    with LocalKinesis.in_process() as kinesis:
+        _run(where, kinesis.client(), kinesis.endpoint_url, f"faults-{kind}", tmp_path, FULL)
 
 
 @pytest.mark.slow
