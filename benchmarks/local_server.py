@@ -2,7 +2,8 @@
 
 Puts and gets records of 1 KB in one shard that holds 10,000, 100,000 and 1,000,000 of them. The client is raw HTTP
 with bodies made beforehand, so that no SDK is measured. MB/s are 10^6 bytes of payload per second of the *server's*
-CPU: what one core can do. Wall-clock rates stand beside them; client and server share the machine.
+CPU: what one core can do. Wall-clock rates stand beside them; client and server share the machine. Last, the time from
+a put to the event that a subscriber gets, while nothing else happens.
 
     python benchmarks/local_server.py [--json] [--records 10000 100000 1000000]
 """
@@ -17,6 +18,7 @@ import os
 import platform
 import re
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -31,8 +33,10 @@ RECORDS_PER_PUT = 500
 PUTS_MEASURED = 40
 PAGES_MEASURED = 5
 POLLS_MEASURED = 300
+PUSHES_MEASURED = 300
 STREAM = "bench"
 SHARD = "shardId-000000000000"
+HEADERS = {"Content-Type": "application/x-amz-json-1.1"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,23 @@ class Server:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         place = urlsplit(json.loads(self._process.stdout.readline())["endpoint_url"])
-        self._http = http.client.HTTPConnection(str(place.hostname), place.port)
+        self._place = (str(place.hostname), place.port)
+        self._http = http.client.HTTPConnection(*self._place)
+
+    def subscribe(self) -> http.client.HTTPResponse:
+        """A subscription from LATEST on, over a connection of its own."""
+        summary = json.loads(self.call("DescribeStreamSummary", json.dumps({"StreamName": STREAM}).encode()))
+        arn = summary["StreamDescriptionSummary"]["StreamARN"]
+        register = json.dumps({"StreamARN": arn, "ConsumerName": "bench"}).encode()
+        consumer = json.loads(self.call("RegisterStreamConsumer", register))["Consumer"]["ConsumerARN"]
+        ask = {"ConsumerARN": consumer, "ShardId": SHARD, "StartingPosition": {"Type": "LATEST"}}
+        connection = http.client.HTTPConnection(*self._place)
+        headers = {**HEADERS, "X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
+        connection.request("POST", "/", json.dumps(ask), headers)
+        return connection.getresponse()
 
     def call(self, operation: str, body: bytes) -> bytes:
-        headers = {
-            "Content-Type": "application/x-amz-json-1.1",
-            "X-Amz-Target": f"Kinesis_20131202.{operation}",
-        }
+        headers = {**HEADERS, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
         self._http.request("POST", "/", body, headers)
         answer = self._http.getresponse()
         content = answer.read()
@@ -177,6 +191,27 @@ def measure(server: Server, body: bytes, records: int, already: int) -> Measured
     )
 
 
+def push_median_us(server: Server) -> float:
+    """The median time from the begin of a put to the arrival of its event."""
+    body = json.dumps({"StreamName": STREAM, "Data": "", "PartitionKey": "k"}).encode()
+    events = server.subscribe()
+    read_frame(events)
+    delays: list[float] = []
+    for _ in range(PUSHES_MEASURED):
+        began_s = time.perf_counter()
+        server.call("PutRecord", body)
+        while b'"SequenceNumber"' not in read_frame(events):
+            pass
+        delays.append(time.perf_counter() - began_s)
+    events.close()
+    return statistics.median(delays) * 1e6
+
+
+def read_frame(events: http.client.HTTPResponse) -> bytes:
+    prelude = events.read(12)
+    return events.read(struct.unpack("!I", prelude[:4])[0] - len(prelude))
+
+
 def environment() -> dict[str, str]:
     return {
         "python": platform.python_version(),
@@ -212,10 +247,17 @@ def main() -> None:
     with running_server() as server:
         for records in sorted(arguments.records):
             rows.append(measure(server, body, records, rows[-1].records if rows else 0))
+        push_us = push_median_us(server)
     if arguments.json:
-        print(json.dumps({"environment": environment(), "rows": [asdict(row) for row in rows]}))
+        found = {
+            "environment": environment(),
+            "rows": [asdict(row) for row in rows],
+            "push_median_us": push_us,
+        }
+        print(json.dumps(found))
     else:
         print_table(rows)
+        print(f"\nfrom a put to its event: {push_us:.0f}us, median of {PUSHES_MEASURED}")
 
 
 if __name__ == "__main__":

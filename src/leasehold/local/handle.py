@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.error import HTTPError
@@ -34,12 +35,27 @@ class LocalKinesis:
         self._stop = stop
 
     @classmethod
-    def in_thread(cls, **options: Any) -> Self:
-        """Start a server in a thread of this process. The options are those of `ServerOptions`."""
+    def in_thread(
+        cls,
+        *,
+        streams: Mapping[str, int] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        state_file: Path | None = None,
+        port: int = 0,
+    ) -> Self:
+        """Start a server in a thread of this process, with streams (name to number of shards) and settings."""
         # The server's libraries are an extra, and heavy.
+        from leasehold.core.stream_model.settings import ServiceSettings  # noqa: PLC0415
+        from leasehold.local.control import changed_settings  # noqa: PLC0415
         from leasehold.local.serving import LocalServer, ServerOptions  # noqa: PLC0415
 
-        server = LocalServer(ServerOptions(**options))
+        options = ServerOptions(
+            port=port,
+            streams=streams or {},
+            settings=changed_settings(ServiceSettings(), dict(settings or {})),
+            state_file=state_file,
+        )
+        server = LocalServer(options)
         thread = threading.Thread(target=server.run, name="leasehold-local", daemon=True)
         thread.start()
 
