@@ -1,0 +1,151 @@
+"""Dead letters hold what it takes to study and to repeat a record, and are safe before the shard goes on."""
+
+import asyncio
+import base64
+import json
+import multiprocessing
+import os
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leasehold.core.model import ShardId
+from leasehold.core.record import UserRecord
+from leasehold.errors import ConfigError, UnavailableError
+from leasehold.worker.connecting import dead_letters_at
+from leasehold.worker.dead_letters import DeadLetter, FileDeadLetters, dead_letter_to_json, object_name
+from leasehold.worker.settings import ConnectionSettings
+
+LETTER = DeadLetter(
+    application="billing",
+    stream="orders",
+    shard=ShardId("shardId-000000000003"),
+    record=UserRecord(
+        b"\x00\xff not json", "customer-7", "4957", arrival_ms=1_790_000_000_123, sub_sequence_number=2
+    ),
+    error_type="ValueError",
+    error_message="no such customer",
+    attempts=6,
+    put_aside_ms=1_790_000_001_000,
+)
+
+
+def test_a_letter_as_plain_values() -> None:
+    """Place, time, error and data are all there, by name."""
+    assert dead_letter_to_json(LETTER) == {
+        "application": "billing",
+        "stream": "orders",
+        "shard": "shardId-000000000003",
+        "sequence_number": "4957",
+        "sub_sequence_number": 2,
+        "partition_key": "customer-7",
+        "arrival": "2026-09-21T14:13:20.123+00:00",
+        "error_type": "ValueError",
+        "error_message": "no such customer",
+        "attempts": 6,
+        "put_aside": "2026-09-21T14:13:21.000+00:00",
+        "data": base64.b64encode(b"\x00\xff not json").decode(),
+    }
+
+
+def test_a_file_gets_one_line_a_letter_and_is_its_owners_alone(tmp_path: Path) -> None:
+    """Lines are appended to what is there; nobody else may read payloads."""
+    file = tmp_path / "letters.jsonl"
+    letters = FileDeadLetters(file)
+    asyncio.run(letters.put(LETTER))
+    asyncio.run(letters.put(replace(LETTER, attempts=7)))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert lines == [dead_letter_to_json(LETTER), {**dead_letter_to_json(LETTER), "attempts": 7}]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def _put_many(path: str, name: str) -> None:
+    letters = FileDeadLetters(Path(path))
+    large = LETTER.record._replace(data=name.encode() * 200_000)
+    for _ in range(10):
+        asyncio.run(letters.put(replace(LETTER, record=large)))
+
+
+def test_processes_share_a_file_without_mixing_lines(tmp_path: Path) -> None:
+    """Large letters of several writers stay whole."""
+    file = tmp_path / "letters.jsonl"
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_put_many, args=(str(file), name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (
+        sorted(base64.b64decode(line["data"])[:1] for line in lines)
+        == [b"a"] * 10 + [b"b"] * 10 + [b"c"] * 10
+    )
+
+
+def test_a_letter_that_does_not_fit_leaves_the_file_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a line would spoil the next one: on a full disk it is taken back, and the caller hears of it."""
+    file = tmp_path / "letters.jsonl"
+    letters = FileDeadLetters(file)
+    asyncio.run(letters.put(LETTER))
+    before = file.read_bytes()
+    write = os.write
+
+    def write_some(target: int, data: bytes) -> int:
+        if len(data) < 100:
+            raise OSError(28, "No space left on device")
+        return write(target, data[:100])
+
+    monkeypatch.setattr(os, "write", write_some)
+    with pytest.raises(UnavailableError, match="No space left"):
+        asyncio.run(letters.put(LETTER))
+    assert file.read_bytes() == before
+
+
+def test_a_folder_that_does_not_exist_is_found_at_the_start(tmp_path: Path) -> None:
+    """Not when the first letter comes, at three in the morning."""
+    with pytest.raises(ConfigError, match="make it first"):
+        dead_letters_at(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
+
+
+def test_objects_are_named_by_place_and_replace_themselves(tmp_path: Path) -> None:
+    """The same letter twice is one object; names sort in shard order."""
+    letters = dead_letters_at(f"file://{tmp_path}/letters", ConnectionSettings())
+    assert letters is not None
+    for _ in range(2):
+        asyncio.run(letters.put(LETTER))
+    (written,) = [path for path in (tmp_path / "letters").rglob("*") if path.is_file()]
+    assert written.relative_to(tmp_path / "letters") == Path(object_name(LETTER))
+    assert json.loads(written.read_text()) == dead_letter_to_json(LETTER)
+    later = replace(LETTER, record=LETTER.record._replace(sequence_number="10000"))
+    assert object_name(LETTER) < object_name(later)
+
+
+def test_a_store_that_fails_is_worth_another_try(tmp_path: Path) -> None:
+    """Whatever the store says becomes the error that the shard waits out; no payload is in its words."""
+    blocked = tmp_path / "letters"
+    blocked.write_text("a file where a folder should be")
+    letters = dead_letters_at(f"file://{tmp_path}", ConnectionSettings())
+    assert letters is not None
+    letters_below = replace(LETTER, application="letters")
+    with pytest.raises(UnavailableError, match="dead letters to file://") as caught:
+        asyncio.run(letters.put(letters_below))
+    assert "not json" not in str(caught.value)
+
+
+def test_without_obstore_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a traceback of an import."""
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(ConfigError, match=r"leasehold\[objects\]"):
+        dead_letters_at("s3://bucket/letters", ConnectionSettings())
+
+
+def test_a_function_needs_no_place() -> None:
+    """It is called by the worker itself, where user code runs."""
+    assert dead_letters_at(print, ConnectionSettings()) is None
+    assert dead_letters_at(None, ConnectionSettings()) is None

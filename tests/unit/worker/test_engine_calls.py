@@ -1,0 +1,88 @@
+"""User code reaches the engine by one call: a thread waits, async code awaits, and after the end there is an answer."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.errors import LeaseLostError
+from leasehold.worker.engine_calls import EngineCalls
+from leasehold.worker.user_code import HandlerLoop
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def engine() -> Iterator[HandlerLoop]:
+    """A loop on another thread, in the part of the engine."""
+    loop = HandlerLoop()
+    yield loop
+    if not loop.loop.is_closed():
+        loop.close(patience_s=PATIENCE_S)
+
+
+async def thread_of_engine() -> int:
+    await asyncio.sleep(0)
+    return threading.get_ident()
+
+
+async def fail() -> None:
+    raise ValueError("on the engine")
+
+
+def test_plain_code_gets_the_result_when_the_call_returns(engine: HandlerLoop) -> None:
+    """What it returns may still be awaited, and is there already."""
+    ready = EngineCalls(engine.loop).run(thread_of_engine())
+    with pytest.raises(StopIteration) as stopped:
+        next(iter(ready.__await__()))
+    assert stopped.value.value not in {None, threading.get_ident()}
+    with pytest.raises(ValueError, match="on the engine"):
+        EngineCalls(engine.loop).run(fail())
+
+
+def test_async_code_awaits_the_result(engine: HandlerLoop) -> None:
+    """The work runs on the engine's loop, the caller's loop stays free."""
+
+    async def main() -> None:
+        assert await EngineCalls(engine.loop).run(thread_of_engine()) != threading.get_ident()
+        with pytest.raises(ValueError, match="on the engine"):
+            await EngineCalls(engine.loop).run(fail())
+
+    asyncio.run(main())
+
+
+def test_on_the_engine_itself_it_is_a_task() -> None:
+    """As in the simulator, where everything is on one loop."""
+
+    async def main() -> None:
+        calls = EngineCalls(asyncio.get_running_loop())
+        assert await calls.run(thread_of_engine()) == threading.get_ident()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: HandlerLoop) -> None:
+    """A handler that comes back too late gets LeaseLostError, before and while the engine ends."""
+    late: list[BaseException] = []
+    started = threading.Event()
+
+    async def never() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    def handler() -> None:
+        try:
+            EngineCalls(engine.loop).run(never())
+        except LeaseLostError as error:
+            late.append(error)
+
+    thread = threading.Thread(target=handler)
+    thread.start()
+    assert started.wait(PATIENCE_S)
+    engine.close(patience_s=PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert len(late) == 1
+    with pytest.raises(LeaseLostError):
+        EngineCalls(engine.loop).run(never())
+    EngineCalls(engine.loop).tell(lambda: None)

@@ -1,0 +1,235 @@
+"""Settings: one name in three places, a fixed order of precedence, and no unknown name that passes in silence."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from leasehold.core.deaggregation import OutOfRange
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
+from leasehold.errors import ConfigError
+from leasehold.settings import MetricsLevel
+from leasehold.worker.options import (
+    OPTIONS,
+    ConsumerOptions,
+    HandlingOptions,
+    consumer_settings,
+    handling_settings,
+)
+from leasehold.worker.settings import Checkpointing, ConsumerSettings, HandlingSettings, OnPoison
+from leasehold.worker.values import duration, initial_position
+
+NAMED = {"stream": "orders", "application": "billing"}
+ROOT = Path(__file__).parents[3]
+
+
+def settings(environment: dict[str, str] | None = None, **keywords: Any) -> ConsumerSettings:
+    return consumer_settings(NAMED | keywords, environment or {})
+
+
+def test_a_keyword_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    """The same three settings in three places: each place wins where no stronger one speaks."""
+    file = tmp_path / "worker.toml"
+    file.write_text("[consumer]\nmax_records = 1\nretries = 1\nmax_leases = 1\n")
+    found = settings({"LEASEHOLD_MAX_RECORDS": "2", "LEASEHOLD_RETRIES": "2"}, config=file, max_records=3)
+    assert found.handling.batch.max_records == 3
+    assert found.handling.errors.retries == 2
+    assert found.fleet.max_leases == 1
+
+
+def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Path) -> None:
+    """[leasehold] and [consumer] are read alike; tables of other programs are left alone."""
+    file = tmp_path / "app.toml"
+    file.write_text(
+        '[leasehold]\nstream = "orders"\napplication = "billing"\n'
+        '[consumer]\nmax_wait = "250ms"\ninitial_position = 2026-11-15T12:00:00Z\n[tool.other]\nx = 1\n'
+    )
+    found = consumer_settings({}, {"LEASEHOLD_CONFIG": str(file)})
+    assert found.identity.stream == "orders"
+    assert found.handling.batch.max_wait == timedelta(milliseconds=250)
+    assert found.identity.initial_position.timestamp_ms == 1_794_744_000_000
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[consumr]\nstream = 'x'\n", "expected a table \\[leasehold\\] or \\[consumer\\]"),
+        ("[consumer]\nmax_record = 1\n", "max_record is no setting: did you mean max_records"),
+        ("[consumer]\nmax_records = 'many'\n", "max_records='many': expected a whole number"),
+        ("[leasehold]\nstream='a'\n[consumer]\nstream='b'\n", "stream stands in more than one table"),
+        ("[consumer\n", "is not TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_with_the_remedy(tmp_path: Path, content: str, problem: str) -> None:
+    """The message names the file, the key and what was expected."""
+    file = tmp_path / "worker.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        settings(config=file)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_an_error() -> None:
+    """A missing file is never taken for an empty one."""
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
+        settings(config="nowhere.toml")
+
+
+@pytest.mark.parametrize(
+    ("environment", "keywords", "nearest"),
+    [
+        ({"LEASEHOLD_MAX_RECORD": "1"}, {}, "LEASEHOLD_MAX_RECORDS"),
+        ({"LEASEHOLD_STATU_PORT": "80"}, {}, "LEASEHOLD_STATUS_PORT"),
+        ({}, {"initial_positon": "latest"}, "initial_position"),
+        ({}, {"deadletters": "x"}, "dead_letters"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest_known_one(
+    environment: dict[str, str], keywords: dict[str, Any], nearest: str
+) -> None:
+    """A typing error is found at the start and not in production."""
+    with pytest.raises(ConfigError, match=f"did you mean {nearest}\\?"):
+        settings(environment, **keywords)
+
+
+def test_variables_that_kubernetes_sets_for_a_service_named_leasehold_are_left_alone() -> None:
+    """They look like ours and are not; a worker must start all the same."""
+    found = settings(
+        {
+            "LEASEHOLD_SERVICE_HOST": "10.0.0.1",
+            "LEASEHOLD_SERVICE_PORT_HTTP": "80",
+            "LEASEHOLD_PORT": "tcp://10.0.0.1:80",
+            "LEASEHOLD_WORKER_PORT_80_TCP_ADDR": "10.0.0.1",
+            "LEASEHOLD_STATUS_PORT": "8080",
+            "PATH": "/bin",
+        }
+    )
+    assert found.observe.status_port == 8080
+
+
+@pytest.mark.parametrize("missing", ["stream", "application"])
+def test_a_consumer_needs_a_stream_and_an_application(missing: str) -> None:
+    """The message says all three ways to give it."""
+    given = {name: value for name, value in NAMED.items() if name != missing}
+    with pytest.raises(ConfigError, match=rf"Consumer\({missing}=.*LEASEHOLD_{missing.upper()}"):
+        consumer_settings(given, {})
+
+
+def test_every_kind_of_value_is_read_from_text() -> None:
+    """The environment holds texts only; each becomes what the setting is."""
+    found = settings(
+        {
+            "LEASEHOLD_BISECT": "off",
+            "LEASEHOLD_CALLS_PER_SECOND": "2.5",
+            "LEASEHOLD_CHECKPOINT": "Manual",
+            "LEASEHOLD_CHECKPOINT_RECORDS": "none",
+            "LEASEHOLD_CLOUDWATCH_METRICS": "summary",
+            "LEASEHOLD_EXPANDED_BYTES_MAX": "1_000",
+            "LEASEHOLD_GRACE": "1.5m",
+            "LEASEHOLD_INITIAL_POSITION": "latest",
+            "LEASEHOLD_LEASES": "sqlite:///leases.sqlite",
+            "LEASEHOLD_ON_POISON": "stop-worker",
+            "LEASEHOLD_OUT_OF_RANGE": "drop_record",
+        }
+    )
+    assert found.handling.errors.bisect is False
+    assert found.read.calls_per_second == 2.5
+    assert found.handling.checkpoints.checkpoint is Checkpointing.MANUAL
+    assert found.handling.checkpoints.checkpoint_records is None
+    assert found.observe.cloudwatch_metrics is MetricsLevel.SUMMARY
+    assert found.deaggregation.expanded_bytes_max == 1000
+    assert found.process.grace == timedelta(seconds=90)
+    assert found.identity.initial_position.sentinel == LATEST
+    assert found.connection.leases == "sqlite:///leases.sqlite"
+    assert found.handling.errors.poison is OnPoison.STOP_WORKER
+    assert found.deaggregation.out_of_range is OutOfRange.DROP_RECORD
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("1s", 1000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("1d", 86_400_000), ("1.5", 1500)],
+)
+def test_durations_as_people_write_them(text: str, milliseconds: int) -> None:
+    """A number without a unit is seconds, in text as in Python."""
+    assert duration(text) == timedelta(milliseconds=milliseconds)
+    assert duration(milliseconds / 1000) == timedelta(milliseconds=milliseconds)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "1 fortnight", "-1s", "1s2", -1, True, None, float("nan"), float("inf")]
+)
+def test_what_is_no_duration_is_refused(value: object) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ConfigError, match="expected a duration"):
+        duration(value)
+
+
+def test_initial_positions() -> None:
+    """The oldest record is the default: a consumer that must not lose one begins there."""
+    assert settings().identity.initial_position.sentinel == TRIM_HORIZON
+    assert initial_position("TRIM_HORIZON").sentinel == TRIM_HORIZON
+    moment = initial_position(datetime(2026, 1, 1, 0, 0, 0, 5000, tzinfo=UTC))
+    assert (moment.sentinel, moment.timestamp_ms) == (AT_TIMESTAMP, 1_767_225_600_005)
+
+
+@pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1), 7])  # noqa: DTZ001
+def test_a_time_without_its_zone_is_refused(value: object) -> None:
+    """Whose midnight it is must not depend on where a worker runs."""
+    with pytest.raises(ConfigError, match="a time with its zone"):
+        initial_position(value)
+
+
+def test_the_decorator_goes_before_the_consumer() -> None:
+    """Only what it names changes."""
+    base = settings(max_records=7, retries=9).handling
+    found = handling_settings(base, {"max_records": 8})
+    assert found.batch.max_records == 8
+    assert found.errors.retries == 9
+    assert handling_settings(base, {}) == base
+
+
+def test_the_decorator_takes_only_what_concerns_a_handler() -> None:
+    """A setting of the consumer is unknown there, and the nearest of a handler is named."""
+    with pytest.raises(ConfigError, match="max_leases is no setting"):
+        handling_settings(HandlingSettings(), {"max_leases": 1})
+
+
+def test_typed_keywords_are_all_the_settings_and_no_others() -> None:
+    """What editors and type checkers offer is what is understood."""
+    assert get_type_hints(ConsumerOptions).keys() | NAMED.keys() == OPTIONS.keys()
+    handling = {
+        name for name, option in OPTIONS.items() if option.group.__name__ in {
+            "BatchSettings", "ErrorSettings", "CheckpointSettings",
+        }
+    }  # fmt: skip
+    assert get_type_hints(HandlingOptions).keys() == handling
+
+
+def test_every_setting_is_documented() -> None:
+    """docs/worker.md names each of them."""
+    text = (ROOT / "docs" / "worker.md").read_text(encoding="utf-8")
+    assert [name for name in OPTIONS if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"max_records": 0},
+        {"max_bytes": 0},
+        {"retries": -1},
+        {"retry_first": 0},
+        {"retry_first": "2m", "retry_most": "1m"},
+        {"checkpoint_records": 0},
+        {"grace": 0},
+        {"max_handlers": 0},
+        {"leases": "postgres://x"},
+        {"leases": "sqlite://x"},
+    ],
+)
+def test_values_that_cannot_work_are_refused(keywords: dict[str, Any]) -> None:
+    """The message names the setting and its value."""
+    name, value = next(iter(keywords.items()))
+    with pytest.raises(ConfigError, match=f"{name}="):
+        settings(**keywords)
+    assert value is not None
