@@ -179,6 +179,7 @@ def test_the_control_endpoint_refuses_what_it_does_not_know(server: LocalKinesis
     for path, body in (("clock", b"[]"), ("clock", b"{"), ("clock", b'{"advance_ms":"x"}')):
         assert raw_request(server, "POST", f"/_leasehold/{path}", body, {})[0] == 400
     assert raw_request(server, "POST", "/_leasehold/explode", b"", {})[0] == 404
+    assert raw_request(server, "POST", "/_leasehold/reset", b"", {"Origin": "http://evil.example"})[0] == 403
     assert server.settings()["heartbeat_ms"] == 5_000
 
 

@@ -49,7 +49,7 @@ class LocalApp:
             await send_answer(send, 413, [(b"connection", b"close")], b"")
             return
         if scope["path"].startswith(CONTROL_PREFIX):
-            await serve_control(self.state, scope["method"], scope["path"], body, send)
+            await serve_control(self.state, scope, body, send)
         else:
             await self._serve_kinesis(scope, body, receive, send)
 

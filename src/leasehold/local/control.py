@@ -19,15 +19,20 @@ import orjson
 from leasehold.core.stream_model.refusal import RefusedError
 from leasehold.core.stream_model.settings import ServiceSettings
 from leasehold.errors import ConfigError
-from leasehold.local.http import Send, send_answer
+from leasehold.local.http import Scope, Send, send_answer
 from leasehold.local.state import ServerState
 
 CONTROL_PREFIX: Final = "/_leasehold/"
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
 
 
-async def serve_control(state: ServerState, method: str, path: str, body: bytes, send: Send) -> None:
+async def serve_control(state: ServerState, scope: Scope, body: bytes, send: Send) -> None:
     """Do what is asked and answer with the clock and the settings."""
+    method, path = scope["method"], scope["path"]
+    if any(name == b"origin" for name, _ in scope["headers"]):
+        # A page in a browser on this machine can send such a request without asking anybody.
+        await _answer(send, 403, {"error": "not for pages in a browser"})
+        return
     action = _ACTIONS.get((method, path.removeprefix(CONTROL_PREFIX)))
     if action is None:
         await _answer(

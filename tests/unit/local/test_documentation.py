@@ -1,0 +1,28 @@
+"""docs/local-kinesis.md tells everything that can be set, asked for and served."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from leasehold.cli.local import local
+from leasehold.core.stream_model.settings import ServiceSettings
+from leasehold.local.control import _ACTIONS, CONTROL_PREFIX
+
+PAGE = (Path(__file__).parents[3] / "docs" / "local-kinesis.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    """A row of the table for each."""
+    for item in fields(ServiceSettings):
+        assert f"| `{item.name}` | {str(item.default).lower()} |" in PAGE
+
+
+def test_every_option_is_documented() -> None:
+    """Those of `leasehold local`."""
+    for option in local.params:
+        assert f"`{option.opts[0]}" in PAGE
+
+
+def test_every_control_request_is_documented() -> None:
+    """Method and path."""
+    for method, path in _ACTIONS:
+        assert f"`{method} {CONTROL_PREFIX}{path}`" in PAGE
