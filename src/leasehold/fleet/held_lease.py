@@ -57,6 +57,7 @@ class HeldLease:
         self.lost = asyncio.Event()
         self.stalled = asyncio.Event()
         self.ended = False
+        self._given_back = False
 
     @property
     def lease(self) -> Lease:
@@ -80,7 +81,8 @@ class HeldLease:
 
     def is_proven(self) -> bool:
         """Whether the lease is surely ours at this moment, judged by our own clock alone."""
-        return not self.lost.is_set() and self._clock.now_ms() < self._proven_until_ms
+        gone = self._given_back or self.lost.is_set()
+        return not gone and self._clock.now_ms() < self._proven_until_ms
 
     def note_progress(self) -> None:
         """The shard is alive. A lease is renewed only while something says so."""
@@ -94,8 +96,8 @@ class HeldLease:
             await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
 
     async def renew(self) -> None:
-        """The heartbeat. Does nothing while another write is under way: every write is a heartbeat."""
-        if not self._writing.locked():
+        """The heartbeat. Does nothing while another write is under way, since every write is one, or after the last."""
+        if not self._writing.locked() and not self._given_back:
             await self._write(self._table.renew)
 
     async def checkpoint(self, at: Position) -> None:
@@ -119,6 +121,7 @@ class HeldLease:
     async def let_go(self) -> WorkerId | None:
         """Give the lease back in good order; returns the next owner if one waits. A lost lease is nobody's to give."""
         await self._write(self._table.release)
+        self._given_back = True
         return self._lease.owner
 
     def lose(self, holder: WorkerId | None, reason: str) -> None:
@@ -185,6 +188,10 @@ class HeldLease:
 
     def _require_proof(self) -> int:
         now_ms = self._clock.now_ms()
+        if self._given_back:
+            raise LeaseLostError(
+                f"lease {self._lease.key} was given back: nothing more can be written with it"
+            )
         if not self.is_proven():
             self.lose(None, "could not be renewed in time")
             raise LeaseLostError(

@@ -17,7 +17,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.model import ChildShard, HashRange, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.errors import ConfigError
+from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
 from tests.virtual_time import run_virtually
@@ -331,6 +331,29 @@ def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
         world.cut_off.clear()
         await world.until(lambda: len(world.readers()) == 2, within_s=15)
         await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_lease_that_was_given_back_is_not_written_to() -> None:
+    """A late checkpoint or heartbeat after the release does no harm: the one is refused, the other does nothing."""
+    kept: list[HeldLease] = []
+
+    async def keep(world: World, worker: WorkerId, held: HeldLease) -> None:
+        kept.append(held)
+        await held.draining.wait()
+
+    async def scenario() -> None:
+        world = World(even_shards(1), keep)
+        worker = world.start("a")
+        await world.until(lambda: bool(kept), within_s=5)
+        await world.stop(worker)
+        row = await world.table.get(kept[0].lease.key)
+        await kept[0].renew()
+        with pytest.raises(LeaseLostError, match="given back"):
+            await kept[0].checkpoint(Position("100"))
+        assert not kept[0].is_proven()
+        assert await world.table.get(kept[0].lease.key) == row
 
     run_virtually(scenario())
 
