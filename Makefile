@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 UV_PIN := uv==0.13.7
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-servers test check format lock lock-servers clean
+.PHONY: help demo setup setup-servers test check format lock lock-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -17,6 +17,9 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
+
+demo: setup ## a small fleet on embedded servers: records, a reshard, a killed worker
+	$(BIN)/python examples/demo.py
 
 setup: $(READY) ## the virtual environment, with locked versions
 

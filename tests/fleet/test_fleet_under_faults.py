@@ -13,12 +13,11 @@ from leasehold.local import LocalKinesis
 from tests.contract.lease_stores import Place, place
 from tests.fleet.checkpoint_watch import CheckpointWatch
 from tests.fleet.fleet_of_processes import FleetOfProcesses, wait_until
+from tests.fleet.options import FAILOVER_S, consumer_options
 from tests.fleet.production import Production
 from tests.fleet.verdict import Verdict, judge, read_logs
 from tests.servers import Server
 
-FAILOVER_S = 4
-REGION = "us-east-1"
 DEADLINE_S = 300.0
 
 
@@ -36,25 +35,6 @@ class Load:
 FULL = Load(portions=20, plain=5_000, aggregated=5_000)
 # kinesis-local hashes a whole shard for every record put: a few thousand Kinesis records are all it can take.
 SMALL = Load(portions=10, plain=100, aggregated=2_000, per_aggregate=100, put_max=50)
-
-
-def _options(where: Place, kinesis_url: str, stream: str) -> dict[str, Any]:
-    leases: dict[str, Any] = (
-        {"leases": f"sqlite:///{where.table}"}
-        if where.kind == "sqlite"
-        else {"leases": "dynamodb", "lease_table": where.table, "dynamodb_endpoint": where.url}
-    )
-    return leases | {
-        "stream": stream,
-        "application": "under-faults",
-        "region": REGION,
-        "kinesis_endpoint": kinesis_url,
-        "failover_after": f"{FAILOVER_S}s",
-        "look_every": "500ms",
-        "checkpoint_every": "500ms",
-        "clean_up_every": "5s",
-        "idle_poll_every": "250ms",
-    }
 
 
 def _inject(fleet: FleetOfProcesses, portion: int) -> None:
@@ -84,7 +64,7 @@ def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path
     kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
     rng = random.Random(4711)
     production = Production(kinesis, stream, rng, load.per_aggregate, load.put_max)
-    fleet = FleetOfProcesses(folder, _options(where, kinesis_url, stream))
+    fleet = FleetOfProcesses(folder, consumer_options(where, kinesis_url, stream))
     watch = CheckpointWatch(where)
     watching = threading.Thread(target=watch.run, daemon=True)
     try:

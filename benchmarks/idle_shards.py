@@ -1,0 +1,99 @@
+"""What does a worker cost while nothing happens? CPU and memory of one process that serves many idle shards.
+
+    python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--json]
+
+The Kinesis server (ours) runs in a process of its own; leases are in SQLite. Each shard is polled once a second.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from leasehold.local import LocalKinesis
+
+PROGRAM = """
+import sys
+from leasehold import Consumer
+consumer = Consumer(stream="idle", application="idle", region="us-east-1", kinesis_endpoint=sys.argv[1],
+                    leases=f"sqlite:///{sys.argv[2]}")
+
+@consumer.batch()
+def handle(batch):
+    pass
+
+consumer.run()
+"""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+WARM_UP_DEADLINE_S = 120
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def held_leases(file: Path) -> int:
+    """How many leases have an owner."""
+    command = [sys.executable, "-m", "leasehold.cli", "leases", "--sqlite", str(file), "--json"]
+    answer = subprocess.run(command, capture_output=True, check=False, text=True)
+    return answer.stdout.count('"state": "held"') + answer.stdout.count('"state":"held"')
+
+
+def measure(shards: int, seconds: float) -> dict[str, object]:
+    """Run a worker until it holds every shard, then watch it."""
+    with tempfile.TemporaryDirectory() as folder, LocalKinesis.in_process() as kinesis:
+        kinesis.client().create_stream(StreamName="idle", ShardCount=shards)
+        leases = Path(folder) / "leases.sqlite"
+        worker = subprocess.Popen([sys.executable, "-c", PROGRAM, kinesis.endpoint_url, str(leases)])
+        try:
+            deadline = time.monotonic() + WARM_UP_DEADLINE_S
+            while not leases.exists() or held_leases(leases) < shards:
+                if time.monotonic() > deadline:
+                    sys.exit("the worker did not take every shard in time")
+                time.sleep(1)
+            before, began = cpu_s(worker.pid), time.monotonic()
+            time.sleep(seconds)
+            used, took = cpu_s(worker.pid) - before, time.monotonic() - began
+            return {
+                "shards": shards,
+                "seconds": round(took, 1),
+                "cpu_percent_of_a_core": round(100 * used / took, 1),
+                "memory_mb": round(memory_mb(worker.pid), 1),
+                "python": platform.python_version(),
+                "load_average": os.getloadavg()[0],
+            }
+        finally:
+            worker.terminate()
+            worker.wait(60)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--shards", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    result = measure(options.shards, options.seconds)
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:>22}  {value}")
+
+
+if __name__ == "__main__":
+    main()
