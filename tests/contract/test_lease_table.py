@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.model import HoldingId, Lease, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.row_writes import Row
+from leasehold.core.row_writes import PutRow, Row
 from leasehold.errors import ConfigError, NotFoundError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import WRITE_ATTEMPTS_MAX, Contended, LeaseTable
 from tests.contract.cutting_proxy import cutting_proxy
@@ -138,6 +139,35 @@ def test_a_worker_finds_its_own_leases(where: Place) -> None:
                     break
                 await asyncio.sleep(0.05)  # the index may be behind
         await table.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("version", "led"),
+    [("CLIENT_VERSION_3X", True), ("CLIENT_VERSION_3X_WITH_ROLLBACK", True), ("CLIENT_VERSION_2X", False)],
+)
+def test_a_led_fleet_is_recognised(where: Place, version: str, led: bool) -> None:
+    """Whether a KCL 3.x leader assigns the leases is read from the lease table, or from the coordinator's."""
+
+    async def scenario() -> None:
+        store = await filled(where.open, ())
+        assert not await LeaseTable(store).is_led()
+        await store.write(PutRow("Migration3.0", {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": version}}))
+        assert await LeaseTable(store).is_led() == led
+        assert await LeaseTable(MemoryRows(), coordinator=store).is_led() == led
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_missing_coordinator_table_leads_nobody(on_server: Place) -> None:
+    """Fleets that never ran KCL 3.0 to 3.4 have no such table, and that is no error."""
+
+    async def scenario() -> None:
+        coordinator = on_server.open()
+        assert not await LeaseTable(MemoryRows(), coordinator=coordinator).is_led()
+        await coordinator.close()
 
     asyncio.run(scenario())
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from leasehold.core.model import Lease
-from leasehold.fleet.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
-from leasehold.worker.connecting import lease_rows
+from leasehold.worker.connecting import lease_table
 from leasehold.worker.settings import ConnectionSettings
 from tests.integration.cli_process import environment
 from tests.servers import Server
@@ -85,7 +84,7 @@ class Stage:
         """The leases as they are in the table."""
 
         async def look() -> tuple[Lease, ...]:
-            table = LeaseTable(lease_rows(ConnectionSettings(**self.connection), "billing"))
+            table = lease_table(ConnectionSettings(**self.connection), "billing")
             try:
                 return (await table.list()).leases
             finally:

@@ -14,12 +14,13 @@ from decimal import Decimal
 from typing import Final
 
 from leasehold.core import lease_rules
+from leasehold.core.coordinator import MIGRATION_KEY, is_led
 from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.model import HashRange, HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.row_writes import PutRow, Row, RowWrite, has_landed, may_apply
-from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
+from leasehold.errors import MalformedRowError, NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
 # How often an unanswered write is put again before the trouble is the caller's. Each one is conditional, so a late
@@ -37,12 +38,26 @@ class Contended:
 class LeaseTable:
     """The leases of one application."""
 
-    def __init__(self, rows: RowStore) -> None:
+    def __init__(self, rows: RowStore, *, coordinator: RowStore | None = None) -> None:
         self._rows = rows
+        self._coordinator = coordinator  # where KCL 3.0 to 3.4 keep what concerns the whole fleet
 
     async def prepare(self) -> None:
         """Make the table ready for use; safe to call by every member at once."""
         await self._rows.prepare()
+
+    async def is_led(self) -> bool:
+        """Whether a leader (KCL 3.x) shares out the leases of this fleet."""
+        if is_led(await self._rows.get(MIGRATION_KEY)):
+            return True
+        if self._coordinator is None:
+            return False
+        try:
+            return is_led(await self._coordinator.get(MIGRATION_KEY))
+        except (ThrottledError, UnavailableError):
+            raise
+        except ServiceError:
+            return False  # there is no such table, or none of ours: this fleet never was a KCL 3.0 to 3.4 one
 
     async def get(self, key: LeaseKey) -> Lease | None:
         """The lease as it is now."""
@@ -163,8 +178,10 @@ class LeaseTable:
         return isinstance(await self._settle(lease_rules.delete(lease)), Applied)
 
     async def close(self) -> None:
-        """Give back what the store holds open."""
+        """Give back what the stores hold open."""
         await self._rows.close()
+        if self._coordinator is not None:
+            await self._coordinator.close()
 
     async def _apply(self, write: RowWrite) -> Lease | Contended:
         outcome = await self._settle(write)

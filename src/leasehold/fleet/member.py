@@ -121,6 +121,12 @@ class Member:
 
     async def _start(self) -> None:
         await self._table.prepare()
+        if await self._table.is_led():
+            raise ConfigError(
+                f"application {self._application!r} is led by a KCL 3.x worker, which assigns the leases: this member "
+                "takes leases by itself, and the two would fight; use another application name, or run the KCL in its "
+                "2.x-compatible mode"
+            )
         await self._sync.bootstrap()
 
     # -- looking and taking ------------------------------------------------------------------------------------

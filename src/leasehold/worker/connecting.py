@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
-from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.observing import observing
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.core.coordinator import COORDINATOR_KEY_ATTRIBUTE, COORDINATOR_TABLE_SUFFIX
 from leasehold.core.events import Observe
 from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError
 from leasehold.fleet.lease_table import LeaseTable
-from leasehold.ports import RowStore
 from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
 from leasehold.worker.running import Outside
 from leasehold.worker.settings import ConnectionSettings, ConsumerSettings
@@ -49,7 +49,7 @@ async def connect(settings: ConsumerSettings, observe: Observe | None = None) ->
         also=observe,
     )
     async with watching as observe_all:
-        table = LeaseTable(lease_rows(connection, identity.application))
+        table = lease_table(connection, identity.application)
         stream = KinesisStream(
             clients.kinesis_client(_access(connection, connection.kinesis_endpoint)), identity.stream
         )
@@ -62,12 +62,18 @@ async def connect(settings: ConsumerSettings, observe: Observe | None = None) ->
             await table.close()
 
 
-def lease_rows(connection: ConnectionSettings, application: str) -> RowStore:
-    """The table of leases: DynamoDB, or a SQLite file."""
+def lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
+    """The table of leases: in DynamoDB, or in a SQLite file."""
     if connection.leases.startswith(SQLITE):
-        return SqliteRows(Path(connection.leases.removeprefix(SQLITE)))
+        return LeaseTable(SqliteRows(Path(connection.leases.removeprefix(SQLITE))))
     client = clients.dynamodb_client(_access(connection, connection.dynamodb_endpoint))
-    return DynamoDbRows(client, connection.lease_table or application)
+    return LeaseTable(
+        # Peers look at all leases, so they need no index; next to KCL 2.x there should be none.
+        DynamoDbRows(client, connection.lease_table or application, settings=TableSettings(with_index=False)),
+        coordinator=DynamoDbRows(
+            client, f"{application}{COORDINATOR_TABLE_SUFFIX}", key_attribute=COORDINATOR_KEY_ATTRIBUTE
+        ),
+    )
 
 
 def dead_letters_at(place: object, connection: ConnectionSettings) -> DeadLetters | None:

@@ -17,6 +17,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.model import ChildShard, HashRange, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
+from leasehold.core.row_writes import PutRow
 from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
@@ -354,6 +355,20 @@ def test_a_lease_that_was_given_back_is_not_written_to() -> None:
             await kept[0].checkpoint(Position("100"))
         assert not kept[0].is_proven()
         assert await world.table.get(kept[0].lease.key) == row
+
+    run_virtually(scenario())
+
+
+def test_a_fleet_with_a_leader_is_left_alone() -> None:
+    """Where a KCL 3.x leader assigns the leases, a member that would take them refuses to start."""
+
+    async def scenario() -> None:
+        world = World(even_shards(2))
+        migration = {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
+        await world.rows.write(PutRow("Migration3.0", migration))
+        with pytest.raises(ConfigError, match="billing"):
+            await world.stop(world.start("a"), at_once=False)
+        assert (await world.table.list()).leases == ()
 
     run_virtually(scenario())
 

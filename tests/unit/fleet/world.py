@@ -108,9 +108,10 @@ class World:
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))
         return worker
 
-    async def stop(self, worker: WorkerId) -> None:
-        """Stop a member in good order."""
-        self._stops[worker].set()
+    async def stop(self, worker: WorkerId, *, at_once: bool = True) -> None:
+        """Stop a member in good order, or wait until it ends by itself."""
+        if at_once:
+            self._stops[worker].set()
         await self._tasks.pop(worker)
 
     async def kill(self, worker: WorkerId) -> None:
