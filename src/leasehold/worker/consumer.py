@@ -16,6 +16,7 @@ from leasehold.worker.engine import EngineThread, stopped_by_signals
 from leasehold.worker.handlers import BatchHandler
 from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_settings, handling_settings
 from leasehold.worker.processors import MakeProcessor, ProcessorForm
+from leasehold.worker.running import Outside, run_worker
 from leasehold.worker.served_shard import Form
 from leasehold.worker.settings import Checkpointing, CheckpointSettings, ConsumerSettings, HandlingSettings
 from leasehold.worker.shards import ServedBatches, ShardsForm
@@ -153,6 +154,16 @@ class Consumer:
             self._form = None
             await self._ended(engine)
 
+    async def run_in(
+        self, outside: Outside, user_code: UserCode, stop: asyncio.Event
+    ) -> BaseException | None:
+        """Consume through other ports than the settings name: for the test kit and the simulator.
+
+        Returns what made the worker stop before it was told to, if something did.
+        """
+        settings = replace(self.settings, handling=self._handling)
+        return await run_worker(settings, self._required_form(), outside, user_code, stop)
+
     def stop(self) -> None:
         """Ask for a clean end; from any thread."""
         if self._engine is not None:
@@ -195,7 +206,6 @@ async def _run(
 ) -> BaseException | None:
     # boto3 takes its time to import; whoever only declares a consumer does not need it.
     from leasehold.worker.connecting import connect  # noqa: PLC0415
-    from leasehold.worker.running import run_worker  # noqa: PLC0415
 
     async with connect(settings, observe) as outside:
         return await run_worker(settings, form, outside, user_code, stop)

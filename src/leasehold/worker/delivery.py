@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from leasehold.core.events import BatchHandled, HandlerFailed, RecordDeadLettered, RecordSkipped, StepFailed
 from leasehold.core.record import UserRecord
@@ -15,8 +17,10 @@ from leasehold.worker.policy import Piece, Poison, Split, TryAgain, after_failur
 from leasehold.worker.progress import Portion
 from leasehold.worker.served_shard import ServedShard
 from leasehold.worker.settings import OnPoison
-from leasehold.worker.user_code import Outcome, Raised, Returned
+from leasehold.worker.user_code import Outcome, Raised, Returned, frames_of
 from leasehold.worker.waiting import first_of
+
+LOGGER: Final = logging.getLogger("leasehold.worker")
 
 # Takes a batch to user code and says how it ended.
 Attempt = Callable[[Batch], Awaitable[Outcome]]
@@ -82,6 +86,7 @@ class Delivery:
 
     def _failure(self, batch: Batch, outcome: Raised) -> Exception:
         error = self._shard.failure_of(outcome)
+        LOGGER.debug("handler failed shard=%s %s at\n%s", batch.shard, type(error).__name__, frames_of(error))
         self._workplace.observe(
             HandlerFailed(
                 batch.shard, batch.start, batch.end, len(batch), batch.attempt, type(error).__name__

@@ -7,10 +7,11 @@ when the shard has ended, or when the lease is wanted back and what was in hand 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from leasehold.core.deaggregation import DeaggregationSettings
 from leasehold.core.model import InitialPosition
@@ -27,8 +28,10 @@ from leasehold.worker.checkpoints import Checkpoints
 from leasehold.worker.cutting import Cutter
 from leasehold.worker.engine_calls import EngineCalls
 from leasehold.worker.served_shard import Form, ServedShard, Session, Workplace
-from leasehold.worker.user_code import UserCode
+from leasehold.worker.user_code import UserCode, frames_of
 from leasehold.worker.waiting import first_of
+
+LOGGER: Final = logging.getLogger("leasehold.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +56,21 @@ class ShardServer:
             return
         shard = self._served(held)
         session = self.form.session(shard)
+        in_good_order = False
         try:
-            await self._serve(shard, session)
-        except BaseException:
-            session.lost()
+            in_good_order = await self._serve(shard, session)
+        except Exception as error:
+            if not isinstance(error, LeaseholdError):
+                # Not `exception`: what it says may be a payload.
+                LOGGER.error("a bug: shard=%s %s at\n%s", held.shard, type(error).__name__, frames_of(error))  # noqa: TRY400
             raise
         finally:
+            if not in_good_order:
+                session.lost()
             shard.close()
 
-    async def _serve(self, shard: ServedShard, session: Session) -> None:
+    async def _serve(self, shard: ServedShard, session: Session) -> bool:
+        """Serve to the end of the shard or of the holding. False if user code had to be left behind."""
         checkpoints = shard.desk.checkpoints
         tasks: list[Coroutine[Any, Any, object]] = [self._work(shard, session), self.abandon.wait()]
         if checkpoints.is_automatic:
@@ -74,6 +83,7 @@ class ShardServer:
             await self._store_rest(checkpoints)
             raise
         await self._store_rest(checkpoints)
+        return not self.abandon.is_set()
 
     async def _work(self, shard: ServedShard, session: Session) -> None:
         """Begin, read, hand over; then end the shard or give it back."""

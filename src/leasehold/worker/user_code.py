@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ class UserCode(Protocol):
     def lane(self, name: str) -> Lane:
         """A lane for one shard during one holding of its lease."""
         ...
+
+
+def frames_of(error: BaseException) -> str:
+    """Where something was raised, line by line. Not what it said: that may be a payload."""
+    return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def is_async(function: Function) -> bool:

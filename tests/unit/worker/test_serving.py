@@ -789,3 +789,26 @@ def test_the_token_rises_with_every_ownership() -> None:
         assert int(first) < int(second)
 
     run_virtually(scenario())
+
+
+def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator can report it; whatever the error says, which may be a payload, stays out of the log."""
+
+    async def broken(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("leasehold.worker.handlers.Delivery.deliver", broken)
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put("x")
+        worker = world.start(Notebook())
+        await world.until(lambda: bool(worker.told(LeaseReleased)))
+        await worker.stopped()
+
+    run_virtually(scenario())
+    assert "KeyError" in caplog.text
+    assert "handlers.py" in caplog.text
+    assert "secret" not in caplog.text

@@ -151,3 +151,25 @@ def test_an_idle_shard_stores_how_far_it_was_seen_only_in_its_turn() -> None:
         await worker.stopped()
 
     run_virtually(scenario())
+
+
+def test_a_program_that_never_says_done_does_not_keep_the_worker_from_stopping() -> None:
+    """At the end of the grace period the iteration ends, the lease is released, and the batch comes again."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcd")
+        worker, offered = start(world, grace="10s")
+        shard = await offered.get()
+        batch = await anext(shard)
+        waiting = asyncio.ensure_future(anext(shard, None))
+        assert text(await waiting) == "cd"  # type: ignore[arg-type]
+        waiting = asyncio.ensure_future(anext(shard, None))
+        assert await worker.stopped() is None
+        assert await waiting is None
+        assert await world.checkpoint() == "TRIM_HORIZON"
+        assert (await world.lease()).owner is None
+        with pytest.raises(LeaseLostError):
+            await batch.checkpoint()
+
+    run_virtually(scenario())

@@ -1,0 +1,126 @@
+"""The test kit runs real consumers on a stream in memory, and says what became of every record."""
+
+import asyncio
+from typing import Any
+
+from leasehold import Batch, Consumer, HandlerError, ProcessRecordsInput, RecordProcessor, ShardEndedInput
+from leasehold.core.record import PutEntry
+from leasehold.testing import consume
+
+
+def make(**options: Any) -> Consumer:
+    return Consumer(stream="orders", application="billing", **options)
+
+
+def test_every_record_is_given_to_the_handler() -> None:
+    """Plain and async handlers alike, over several shards; the run says how far each shard is stored."""
+    seen: list[bytes] = []
+
+    def save(batch: Batch) -> None:
+        seen.extend(record.data for record in batch)
+
+    async def save_async(batch: Batch) -> None:
+        await asyncio.sleep(0)
+        save(batch)
+
+    records = [b"%d" % number for number in range(100)]
+    for handler in (save, save_async):
+        seen.clear()
+        consumer = make()
+        consumer.batch(handler)
+        run = consume(consumer, records, shards=3)
+        assert run.is_done
+        assert sorted(seen) == sorted(records)
+        assert run.handled == 100
+        assert len(run.checkpoints) == 3
+        assert run.stopped_by is None
+
+
+def test_waits_between_tries_take_no_time() -> None:
+    """A handler that fails for ever is retried for an hour of its clock; the test ends in a moment of ours."""
+    consumer = make()
+    attempts: list[int] = []
+
+    @consumer.batch
+    def fail(batch: Batch) -> None:
+        attempts.append(batch.attempt)
+        raise ValueError
+
+    run = consume(consumer, [b"x"], limit="1h")
+    assert not run.is_done
+    assert run.handled == 0
+    assert len(attempts) > 100
+
+
+def test_dead_letters_are_collected() -> None:
+    """Wherever they would go in production; a function of the program's own is called instead."""
+    consumer = make(dead_letters="s3://bucket/letters", retries=1)
+
+    @consumer.batch
+    def picky(batch: Batch) -> None:
+        for record in batch:
+            record.data.decode("ascii")
+
+    run = consume(consumer, [b"good", b"\xff", b"fine"])
+    assert run.is_done
+    assert [(letter.record.data, letter.error_type) for letter in run.dead_letters] == [
+        (b"\xff", "UnicodeDecodeError")
+    ]
+    assert run.handled == 2
+
+
+def test_a_consumer_that_stops_by_itself_says_why() -> None:
+    """With on_poison="stop_worker" the run ends early, and holds the error."""
+    consumer = make(on_poison="stop_worker", retries=0)
+
+    @consumer.batch
+    def fail(batch: Batch) -> None:
+        raise ValueError
+
+    run = consume(consumer, [b"x"])
+    assert isinstance(run.stopped_by, HandlerError)
+    assert not run.is_done
+
+
+def test_checkpoints_by_hand_work_in_plain_code() -> None:
+    """They return when the position is stored, as in production."""
+    consumer = make(checkpoint="manual")
+
+    @consumer.batch(max_records=2)
+    def save(batch: Batch) -> None:
+        prepared = batch.prepare(b"state")
+        prepared.commit()
+
+    assert consume(consumer, [b"a", b"b", b"c"]).is_done
+
+
+def test_shards_can_end() -> None:
+    """With `end_shards` a life-cycle class sees the end of each shard, and its checkpoint counts."""
+    consumer = make()
+    ends: list[str] = []
+
+    @consumer.processor
+    class Save(RecordProcessor):
+        def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+            self.seen = process_records_input.records
+
+        def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
+            ends.append(self.seen[-1].data.decode())
+            shard_ended_input.checkpointer.checkpoint()
+
+    run = consume(
+        consumer, [PutEntry(b"a", "k", 0), PutEntry(b"b", "k", 2**128 - 1)], shards=2, end_shards=True
+    )
+    assert run.is_done
+    assert sorted(ends) == ["a", "b"]
+
+
+def test_it_can_be_called_from_async_tests() -> None:
+    """A running event loop is no obstacle."""
+    consumer = make()
+    consumer.batch(len)
+
+    async def test() -> None:
+        assert consume(consumer, [b"x"]).is_done
+
+    asyncio.run(test())
