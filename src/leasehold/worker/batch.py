@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,15 @@ class Prepared:
     call returns.
     """
 
-    def __init__(self, desk: Desk, end: Position, written: Awaitable[None]) -> None:
-        self._desk = desk
-        self._end = end
-        self._written = written
+    def __init__(
+        self,
+        engine: EngineCalls,
+        first_half: Coroutine[Any, Any, None],
+        second_half: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._engine = engine
+        self._written = engine.run(first_half)
+        self._second_half = second_half
 
     def __await__(self) -> Generator[Any, None, Prepared]:
         yield from self._written.__await__()
@@ -62,7 +67,7 @@ class Prepared:
 
     def commit(self) -> Awaitable[None]:
         """The effect has happened: store that everything up to the end of the batch is done."""
-        return self._desk.engine.run(self._desk.checkpoints.store(self._end))
+        return self._engine.run(self._second_half())
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -118,8 +123,12 @@ class Batch:
         """The first half of a two-phase checkpoint: whoever serves the shard next is given exactly this batch again,
         with `state` in `pending`, unless `commit()` was called on the result.
         """
-        work = self._desk.checkpoints.prepare(self.start, self.end, state)
-        return Prepared(self._desk, self.end, self._desk.engine.run(work))
+        checkpoints = self._desk.checkpoints
+        return Prepared(
+            self._desk.engine,
+            checkpoints.prepare(self.start, self.end, state),
+            lambda: checkpoints.store(self.end),
+        )
 
     def done(self) -> Awaitable[None]:
         """These records are done; the checkpoint follows once all before them are. Returning from a handler says it."""

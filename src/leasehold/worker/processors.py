@@ -42,10 +42,7 @@ class Checkpointer:
 
         In `shard_ended` it takes no arguments, and stores the end of the shard.
         """
-        at = self._position(sequence_number, sub_sequence_number)
-        if self._children is not None and at >= self._permitted():
-            return self._desk.engine.run(self._desk.checkpoints.end_shard(self._children))
-        return self._desk.engine.run(self._desk.checkpoints.store(at))
+        return self._desk.engine.run(self._store(self._position(sequence_number, sub_sequence_number)))
 
     def prepare_checkpoint(
         self,
@@ -59,8 +56,11 @@ class Checkpointer:
         """
         at = self._position(sequence_number, sub_sequence_number)
         checkpoints = self._desk.checkpoints
-        work = checkpoints.prepare(checkpoints.progress.stored, at, state)
-        return Prepared(self._desk, at, self._desk.engine.run(work))
+        return Prepared(
+            self._desk.engine,
+            checkpoints.prepare(checkpoints.progress.stored, at, state),
+            lambda: self._store(at),
+        )
 
     def deliver_up_to(self, end: Position | None) -> None:
         """These records are in hand; None: they came back."""
@@ -69,6 +69,13 @@ class Checkpointer:
     def deliver_end(self, children: Sequence[ChildShard] | None) -> None:
         """The shard's end is in hand; None: it came back."""
         self._children = children
+
+    async def _store(self, at: Position) -> None:
+        """At the end of a shard, everything delivered means the end itself."""
+        if self._children is not None and at >= self._permitted():
+            await self._desk.checkpoints.end_shard(self._children)
+        else:
+            await self._desk.checkpoints.store(at)
 
     def _permitted(self) -> Position:
         return self._in_hand or self._desk.checkpoints.progress.done

@@ -340,6 +340,27 @@ def test_a_prepared_checkpoint_can_be_committed() -> None:
     with_checkpointer(use)
 
 
+def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
+    """The first half names the last record, the second stores SHARD_END."""
+
+    class Preparing(Diary):
+        async def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
+            prepared = await shard_ended_input.checkpointer.prepare_checkpoint(state=b"the end")
+            await prepared.commit()
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put("a")
+        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        form, _ = diary(Preparing)
+        worker = start(world, form)
+        await world.until(lambda: bool(worker.told(ShardEnded)))
+        assert (await world.lease()).checkpoint == SHARD_END
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
 def test_the_base_class_checkpoints_at_the_end_of_a_shard() -> None:
     """A class that only processes records works as it is, async or plain."""
 

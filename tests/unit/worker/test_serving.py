@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from leasehold.core.aggregation import aggregate
 from leasehold.core.events import (
+    AggregateTrouble,
     BatchHandled,
     Checkpointed,
     HandlerFailed,
@@ -19,7 +21,9 @@ from leasehold.core.events import (
     StepFailed,
 )
 from leasehold.core.model import ShardId
-from leasehold.core.position import SHARD_END
+from leasehold.core.position import SHARD_END, Position
+from leasehold.core.record import PutEntry
+from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError
 from leasehold.worker.batch import Batch
 from tests.unit.worker.world import SHARD, WorkerWorld
@@ -753,6 +757,46 @@ def test_a_prepared_checkpoint_is_completed_by_its_commit() -> None:
         assert [pin.state if pin else None for pin in pins] == [b"note", None, b"note", None]
         assert await world.checkpoint() == "3"
         await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_a_shard_moves_past_aggregates_that_were_dropped() -> None:
+    """User records of another shard are not delivered, but the checkpoint passes them: nobody reads them again."""
+
+    async def scenario() -> None:
+        world, notes = WorkerWorld(shards=2), Notebook()
+        stray = aggregate([PutEntry(b"stray", "key", 2**127)])
+        world.put("first")
+        stored = world.service.put_record(
+            world.clock.wall_ms(), "orders", Entry(stray.partition_key, stray.data, 0)
+        )
+        worker = world.start(notes)
+        await world.until(lambda: bool(worker.told(AggregateTrouble)))
+        await world.clock.sleep_ms(10_000)
+        assert notes.handled == ["first"]
+        assert (await world.lease()).checkpoint == Position(str(stored.number))
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_an_aggregate_may_be_handled_in_several_batches() -> None:
+    """Cut anywhere, stored at a position inside of it, and continued there by the next owner without a repeat."""
+
+    async def scenario() -> None:
+        world, notes = WorkerWorld(), Notebook("5")
+        whole = aggregate([PutEntry(b"%d" % number, "key") for number in range(9)])
+        world.service.put_record(world.clock.wall_ms(), "orders", Entry(whole.partition_key, whole.data, 0))
+        first = world.start(notes, max_records=2, retries=0)
+        await world.until(lambda: ["5"] in notes.calls)
+        await first.stopped()
+        assert (await world.lease()).checkpoint.sub_sequence_number == 4
+        notes.poison.clear()
+        second = world.start(notes, max_records=3)
+        await world.until(lambda: len(notes.handled) == 9)
+        assert notes.handled == [str(number) for number in range(9)]
+        await second.stopped()
 
     run_virtually(scenario())
 
