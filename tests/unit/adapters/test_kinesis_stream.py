@@ -51,7 +51,7 @@ def with_stream(
     kinesis: CannedKinesis, use: Callable[[KinesisStream], Awaitable[T]], name: str = "orders"
 ) -> T:
     async def main() -> T:
-        stream = KinesisStream(kinesis.client, name)
+        stream = KinesisStream(kinesis.client, name, lean=False)
         try:
             return await use(stream)
         finally:

@@ -13,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
 from leasehold.adapters.aws.failures import error_code, translated
 from leasehold.adapters.aws.kinesis_decoding import page_from_body
+from leasehold.adapters.aws.lean_calls import Send, lean_get_records
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HashRange, Shard, ShardId
@@ -27,10 +28,13 @@ class KinesisStream(Stream):
     """One stream, by name or ARN, through a boto3 client that the caller made.
 
     From then on `get_records` of that client answers with pages of ours and not with `Records`, so give it a client
-    of its own (`clients.kinesis_client`). Several streams may share one.
+    of its own (`clients.kinesis_client`). Several streams may share one. With `lean`, GetRecords does not pass through
+    boto3 where nothing speaks for it (see `lean_calls`); handlers that are registered on the client then do not see it.
     """
 
-    def __init__(self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT) -> None:
+    def __init__(
+        self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT, lean: bool = True
+    ) -> None:
         self._client = client
         self._name = stream
         self._naming = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
@@ -38,6 +42,8 @@ class KinesisStream(Stream):
         client.meta.events.register(
             "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
         )
+        # A stream that is named by its ARN may have another endpoint, which boto3 works out for each call.
+        self._lean = lean_get_records(client) if lean and "StreamName" in self._naming else None
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every page of the list.
@@ -66,20 +72,23 @@ class KinesisStream(Stream):
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         """The next records."""
-        # Only the ARN may go with an iterator; another account's stream cannot be read without it.
-        arn = {name: value for name, value in self._naming.items() if name == "StreamARN"}
-        answer = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=limit, **arn)
-        page: Page = answer[_PAGE]
+        if self._lean is not None:
+            page: Page = await self._ask(_get_page, send=self._lean, iterator=iterator, limit=limit)
+        else:
+            # Only the ARN may go with an iterator; another account's stream cannot be read without it.
+            arn = {name: value for name, value in self._naming.items() if name == "StreamARN"}
+            answer = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=limit, **arn)
+            page = answer[_PAGE]
         return page
 
     async def close(self) -> None:
         """End the threads; the client belongs to the caller."""
         self._calls.close()
 
-    async def _ask(self, call: Callable[..., Any], **request: Any) -> Mapping[str, Any]:
-        doing = f"stream {self._name}, {call.__name__}"
+    async def _ask(self, call: Callable[..., Any], **request: Any) -> Any:
+        doing = f"stream {self._name}, {call.__name__.removeprefix('_')}"
         try:
-            answer: Mapping[str, Any] = await self._calls.run(call, **request)
+            return await self._calls.run(call, **request)
         except ClientError as error:
             if error_code(error) == "ResourceInUseException":
                 raise UnavailableError(
@@ -88,7 +97,6 @@ class KinesisStream(Stream):
             raise translated(error, doing) from error
         except BotoCoreError as error:
             raise translated(error, doing) from error
-        return answer
 
     def _shards(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Shard]:
         try:
@@ -97,6 +105,10 @@ class KinesisStream(Stream):
             raise UnavailableError(
                 f"stream {self._name}, list_shards: a shard lacks an id, a hash key range or a sequence number"
             ) from error
+
+
+def _get_page(send: Send, iterator: str, limit: int) -> Page:
+    return page_from_body(send(ShardIterator=iterator, Limit=limit))
 
 
 def _decode_page(
