@@ -1,6 +1,7 @@
 """Reading one shard: every user record once and in order, whatever happens to iterators, calls and consumers."""
 
 import asyncio
+import random
 from datetime import timedelta
 from itertools import pairwise
 
@@ -206,6 +207,19 @@ def test_a_checkpoint_stands_when_its_aggregate_is_now_delivered_raw() -> None:
             raw = await world.next_slice(slices)
         assert [record.position for record in raw.records] == [Position(number, 4)]
         async with world.read(Position(number, 4), deaggregation=limits) as slices:
+            done = await world.next_slice(slices)
+        assert (done.records, done.through) == ((), Position(number, 4))
+
+    run_virtually(main())
+
+
+def test_a_checkpoint_beyond_the_parts_that_we_see_stands() -> None:
+    """Where another member counted more parts in a record than we do, it is done, and `through` stays where it was."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        (number,) = world.put()
+        async with world.read(Position(number, 4)) as slices:
             done = await world.next_slice(slices)
         assert (done.records, done.through) == ((), Position(number, 4))
 
@@ -488,6 +502,13 @@ def test_an_iterator_that_the_server_does_not_like_is_replaced() -> None:
     run_virtually(main())
 
 
+class Unlucky(random.Random):
+    """Always draws the longest wait."""
+
+    def random(self) -> float:
+        return 1.0
+
+
 def test_a_good_answer_ends_the_back_off() -> None:
     """After a success the next failure is the first again."""
 
@@ -495,10 +516,11 @@ def test_a_good_answer_ends_the_back_off() -> None:
         world = ReadWorld()
         failing = [ThrottledError("too fast")] * 12
         world.stream.trouble_for = in_turn(*failing, None, ThrottledError("too fast"))
-        async with world.read() as slices:
+        async with world.read(rng=Unlucky()) as slices:
             await world.next_slice(slices)
             await world.next_slice(slices)
-        assert world.told(ReadThrottled)[-1].wait_ms <= 700
+        waits = [event.wait_ms for event in world.told(ReadThrottled)]
+        assert waits == [700, 1_200, 2_200, 4_200, 8_200, *[10_200] * 7, 700]
 
     run_virtually(main())
 
