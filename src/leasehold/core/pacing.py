@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from leasehold.core.backoff import backoff_ms
 from leasehold.settings import ReadSettings, milliseconds
 
 # Until the size of a record is known: few enough that records of 200 kB do not take more than a second's worth.
@@ -63,15 +64,15 @@ def next_call_ms(
     return asked_ms + math.ceil(wait_ms)
 
 
-def backoff_ms(failures: int, jitter: float, settings: ReadSettings) -> int:
-    """How long to wait after so many failures in a row, the first being 1.
+def retry_wait_ms(failures: int, jitter: float, settings: ReadSettings) -> int:
+    """How long to leave a shard alone after so many failures in a row, the first being 1.
 
-    Anywhere between nothing and a bound that doubles with every failure, so that those who were refused together do
-    not come back together; on top of the pause that any two calls need.
+    On top of the pause that any two calls need comes a back-off with full jitter: other readers of the shard were
+    probably refused at the same moment.
 
-    >>> [backoff_ms(failures, 1.0, ReadSettings()) for failures in (1, 2, 3, 100)]
+    >>> [retry_wait_ms(failures, 1.0, ReadSettings()) for failures in (1, 2, 3, 100)]
     [700, 1200, 2200, 10200]
     """
     assert failures >= 1
-    bound_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 16))
-    return math.ceil(1000 / settings.calls_per_second + jitter * bound_ms)
+    wait_ms = backoff_ms(failures - 1, jitter, first_ms=BACKOFF_FIRST_MS, most_ms=BACKOFF_MAX_MS)
+    return math.ceil(1000 / settings.calls_per_second) + wait_ms

@@ -51,13 +51,13 @@ class Cursor:
         self._clock = clock
         self._observe = observe
         self._position = start
-        self._has_read = False  # whether `_position` is a record that was read here, and not the start
+        # Whether `_position` is a record that was read here, and not the start, of which a part may be left to read.
+        self._has_read = False
         self._iterator: str | None = None
         self._entered_first_wall_ms: int | None = None
         self._last_look: _Look | None = None
-        self._awaited: Position | None = (
-            None  # the record that the next page must begin with, or there is a gap
-        )
+        # The record that the next page must begin with, or there is a gap.
+        self._awaited: Position | None = None
 
     async def read(self, limit: int) -> tuple[Page, Sequence[Record]]:
         """The next page as it came, and what in it is new."""

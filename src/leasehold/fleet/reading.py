@@ -25,7 +25,7 @@ from leasehold.core.events import (
     ReadThrottled,
 )
 from leasehold.core.model import HashRange, InitialPosition, ShardId
-from leasehold.core.pacing import backoff_ms, call_size, next_call_ms
+from leasehold.core.pacing import call_size, next_call_ms, retry_wait_ms
 from leasehold.core.position import Position
 from leasehold.core.record import Record
 from leasehold.errors import (
@@ -189,15 +189,15 @@ class _Reader:
             asked_ms, payload_bytes(page.records), self.rng.random(), self.settings, is_at_tip=is_at_tip
         )
 
-    async def _hand_over(self, page: Page, portions: Sequence[Sequence[Record]], took_ms: int) -> None:
+    async def _hand_over(self, page: Page, pieces: Sequence[Sequence[Record]], took_ms: int) -> None:
         count = size_bytes = 0
-        for number, portion in enumerate(portions, start=1):
-            batch = self.slicer.user_records(portion)
+        for number, piece in enumerate(pieces, start=1):
+            batch = self.slicer.user_records(piece)
             self._tell_of(batch.incidents)
             users, weight = batch.records, weight_of(batch.records)
             count, size_bytes = count + len(users), size_bytes + payload_bytes(users)
-            self.share.resize(weight_of(portion), weight)
-            is_end = page.next_iterator is None and number == len(portions)
+            self.share.resize(weight_of(piece), weight)
+            is_end = page.next_iterator is None and number == len(pieces)
             children = page.children if is_end else None
             await self.slices.put(Slice(users, weight, page.millis_behind, self.slicer.through, children))
         self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms))
@@ -215,7 +215,7 @@ class _Reader:
             await self.slices.put(Slice((), 0, None, self.slicer.through, ()))
             return False
         self.failures += 1
-        wait_ms = backoff_ms(self.failures, self.rng.random(), self.settings)
+        wait_ms = retry_wait_ms(self.failures, self.rng.random(), self.settings)
         self.due_ms = self.clock.now_ms() + wait_ms
         if isinstance(error, ThrottledError):
             self.observe(ReadThrottled(self.shard, wait_ms))

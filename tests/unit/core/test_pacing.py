@@ -10,9 +10,9 @@ from leasehold.core.pacing import (
     CALL_BYTES_MIN,
     FIRST_CALL_RECORDS,
     CallSize,
-    backoff_ms,
     call_size,
     next_call_ms,
+    retry_wait_ms,
 )
 from leasehold.settings import ReadSettings
 
@@ -106,12 +106,12 @@ def test_limits_are_kept_over_any_run_of_answers(sizes: list[int], at_tip: bool,
 
 
 @given(failures=st.integers(1, 10**6), jitter=chance)
-def test_back_off_is_bounded_and_never_below_the_pause_between_calls(failures: int, jitter: float) -> None:
+def test_retries_are_bounded_and_never_faster_than_calls(failures: int, jitter: float) -> None:
     """However many failures there were, the next try is at most some ten seconds away, and at least 200 ms."""
-    assert 200 <= backoff_ms(failures, jitter, SETTINGS) <= 200 + BACKOFF_MAX_MS
+    assert 200 < retry_wait_ms(failures, jitter, SETTINGS) <= 200 + BACKOFF_MAX_MS
 
 
-def test_back_off_doubles_and_spreads_over_the_whole_time() -> None:
-    """Full jitter: anything from the pause between calls to a bound that doubles with each failure."""
-    assert [backoff_ms(failures, 0.0, SETTINGS) for failures in (1, 2, 9)] == [200, 200, 200]
-    assert [backoff_ms(failures, 0.5, SETTINGS) for failures in (1, 2, 3, 4)] == [450, 700, 1_200, 2_200]
+def test_retries_spread_over_a_time_that_doubles() -> None:
+    """Full jitter: nearly anything from the pause between calls to a bound that doubles with each failure."""
+    assert [retry_wait_ms(failures, 0.0, SETTINGS) for failures in (1, 2, 9)] == [325, 325, 325]
+    assert [retry_wait_ms(failures, 0.5, SETTINGS) for failures in (1, 2, 3, 4)] == [450, 700, 1_200, 2_200]
