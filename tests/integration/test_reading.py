@@ -162,21 +162,20 @@ def test_trimmed_records_are_reported(server: LocalKinesis) -> None:
     assert (found.gap.after, found.gap.resumes_at) == (Position(numbers[2]), kept)
 
 
-def test_two_readers_of_one_shard_are_throttled_and_lose_nothing(server: LocalKinesis) -> None:
-    """With limits on, two applications get in each other's way: both are refused at times, and both get everything."""
+def test_a_refused_reader_waits_and_loses_nothing(server: LocalKinesis) -> None:
+    """With limits on, a reader that believes to be allowed ten times as much is refused for seconds, and goes on."""
     shore = Shore(server.endpoint_url)
-    shore.put(150, size=20_000)
+    shore.put(95, size=100_000)
     server.settings(enforce_limits=True)
+    hasty = ReadSettings(idle_poll_every=timedelta(milliseconds=200), bytes_per_second=20_000_000)
 
-    async def main() -> tuple[list[int], list[int]]:
-        async with (
-            shore.stream() as stream,
-            shore.read(stream) as one,
-            shore.read(stream, rng=random.Random(8)) as other,
-        ):
-            return await asyncio.gather(shore.take(one, 150), shore.take(other, 150))
+    async def main() -> list[int]:
+        async with shore.stream() as stream, shore.read(stream, settings=hasty) as slices:
+            names = await shore.take(slices, 95)
+            shore.put(5)
+            return names + await shore.take(slices, 5)
 
-    assert asyncio.run(main()) == (list(range(150)), list(range(150)))
+    assert asyncio.run(main()) == list(range(100))
     assert shore.told(ReadThrottled)
 
 
