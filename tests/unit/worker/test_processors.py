@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.events import HandlerFailed, LeaseLost, LeaseReleased, RecordDeadLettered, ShardEnded
+from leasehold.core.events import (
+    HandlerFailed,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    RecordDeadLettered,
+    ShardEnded,
+)
 from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError, LeaseLostError
+from leasehold.fleet.held_lease import HeldLease
 from leasehold.worker.processors import (
     Checkpointer,
     InitializeInput,
@@ -338,6 +346,28 @@ def test_a_prepared_checkpoint_can_be_committed() -> None:
         assert await world.checkpoint() == "a"
 
     with_checkpointer(use)
+
+
+def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped before its parents have ended, the object of a child is never made, and nobody waits for them."""
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(HeldLease, "parents_ended", never)
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put("a")
+        form, lines = diary()
+        worker = start(world, form)
+        await world.until(lambda: bool(worker.told(LeaseTaken)))
+        await worker.stopped()
+        assert world.clock.now_ms() < 5_000
+        assert lines == []
+        assert worker.told(LeaseReleased)
+
+    run_virtually(scenario())
 
 
 def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:

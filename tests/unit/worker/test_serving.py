@@ -25,9 +25,10 @@ from leasehold.core.position import SHARD_END, Position
 from leasehold.core.record import PutEntry
 from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError
+from leasehold.fleet.held_lease import HeldLease
 from leasehold.worker.batch import Batch
 from tests.unit.worker.world import SHARD, WorkerWorld
-from tests.virtual_time import run_virtually
+from tests.virtual_time import VirtualLoop, run_virtually
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 
@@ -316,9 +317,11 @@ def test_stopping_the_shard_releases_it_at_the_poison_and_serves_the_others() ->
 
     async def scenario() -> None:
         world, notes = WorkerWorld(shards=2), Notebook("bad")
-        world.put("good", "bad", "never", shard=0)
+        world.put("old", "good", "bad", "never", shard=0)
         world.put("other", shard=1)
-        worker = world.start(notes, retries=1, on_poison="stop_shard", rest_after_failure="30s")
+        worker = world.start(
+            notes, retries=1, on_poison="stop_shard", rest_after_failure="30s", checkpoint_every="1h"
+        )
         await world.until(lambda: "other" in notes.handled and bool(worker.told(LeaseReleased)))
         assert await world.checkpoint() == "good"
         assert (await world.lease()).owner is None
@@ -468,7 +471,8 @@ def test_a_lost_lease_discards_what_the_handler_does_and_stores_nothing() -> Non
         assert await world.checkpoint() == "before"
         with pytest.raises(LeaseLostError):
             await given[1].checkpoint()
-        await worker.stopped()
+        assert not worker.told(HandlerFailed)
+        assert await worker.stopped() is None
         assert (await world.lease()).owner == "thief"
 
     run_virtually(scenario())
@@ -502,6 +506,33 @@ def test_nothing_is_given_to_a_handler_once_the_lease_is_not_proven() -> None:
     run_virtually(scenario())
 
 
+def test_after_a_pause_of_the_process_nothing_more_is_given_to_the_handler() -> None:
+    """Whoever wakes up after its lease ran out must not deliver one more batch before it notices."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(), []
+        world.put(*range(10))
+
+        async def sleep_like_the_dead(batch: Batch) -> None:
+            calls.append(texts(batch))
+            if len(calls) == 2:
+                pause_process(60)
+
+        worker = world.start(sleep_like_the_dead, max_records=1, rest_after_failure="1h", max_leases=1)
+        await world.until(lambda: bool(worker.told(LeaseLost)))
+        assert calls == [["0"], ["1"]]
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def pause_process(seconds: float) -> None:
+    """Time passes, and nothing on the loop gets a turn."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop._jumping.passed_s += seconds
+
+
 def test_a_stop_waits_for_the_handler_and_stores_what_it_did() -> None:
     """Stopping finishes the batch in hand, stores it, releases the lease, and begins no other batch."""
 
@@ -513,7 +544,7 @@ def test_a_stop_waits_for_the_handler_and_stores_what_it_did() -> None:
             calls.append(texts(batch))
             await asyncio.sleep(5)
 
-        worker = world.start(slow, max_records=2)
+        worker = world.start(slow, max_records=2, checkpoint_every="1h")
         await world.until(lambda: len(calls) == 2)
         began_ms = world.clock.now_ms()
         assert await worker.stopped() is None
@@ -599,6 +630,67 @@ def test_a_failing_record_keeps_a_shard_from_ending() -> None:
         assert "child" not in notes.handled
         notes.poison.clear()
         await world.until(lambda: notes.handled == ["first", "last", "child"])
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_a_stop_does_not_end_a_shard_whose_last_record_failed() -> None:
+    """All of it was read, not all of it is done: SHARD_END would lose the rest. The next owner finishes it."""
+
+    async def scenario() -> None:
+        world, notes = WorkerWorld(), Notebook("last")
+        world.put("first", "last")
+        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        worker = world.start(notes, retries=0)
+        await world.until(lambda: notes.calls.count(["last"]) > 3)
+        await worker.stopped()
+        assert await world.checkpoint() == "first"
+        notes.poison.clear()
+        second = world.start(notes)
+        await world.until(lambda: bool(second.told(ShardEnded)))
+        assert notes.handled == ["first", "last"]
+        await second.stopped()
+
+    run_virtually(scenario())
+
+
+def test_what_is_done_is_stored_while_the_end_of_the_shard_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end may have to wait for the other parent of a merge; a crash meanwhile repeats nothing."""
+
+    async def wait_for_other_parent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(HeldLease, "finish", wait_for_other_parent)
+
+    async def scenario() -> None:
+        world, notes = WorkerWorld(), Notebook()
+        world.put("first", "last")
+        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        worker = world.start(notes, max_records=1, checkpoint_every="1h")
+        await world.until(lambda: len(notes.handled) == 2)
+        await world.clock.sleep_ms(1_000)
+        assert await world.checkpoint() == "last"
+        worker.task.cancel()
+
+    run_virtually(scenario())
+
+
+def test_a_shard_that_waits_for_its_turn_is_not_stalled() -> None:
+    """With one handler at a time, waiting for the other shard's does not count against this one's."""
+
+    async def scenario() -> None:
+        world, handled = WorkerWorld(shards=2), []
+        world.put("a", shard=0)
+        world.put("b", shard=1)
+
+        async def slow(batch: Batch) -> None:
+            await asyncio.sleep(100)
+            handled.extend(texts(batch))
+
+        worker = world.start(slow, max_handlers=1, stalled_after="2m")
+        await world.until(lambda: sorted(handled) == ["a", "b"], within_s=250)
+        assert not worker.told(ShardStalled)
         await worker.stopped()
 
     run_virtually(scenario())
@@ -707,21 +799,21 @@ def test_a_prepared_batch_comes_again_exactly_as_it_was() -> None:
         world.put(*range(20))
 
         async def die_half_way(batch: Batch) -> None:
-            if texts(batch)[0] == "5":
+            if texts(batch)[0] == "10":
                 await batch.prepare(b"object-17")
                 prepared.append(batch)
                 await asyncio.Event().wait()
 
         first = world.start(die_half_way, max_records=5, checkpoint_every="1h")
         await world.until(lambda: bool(prepared))
-        assert await world.checkpoint() == "4"  # what lies before the range is stored with it
+        assert await world.checkpoint() == "9"  # what lies before the range is stored with it
         first.task.cancel()
 
         async def look(batch: Batch) -> None:
             redone.append(batch)
 
         second = world.start(look, max_records=3)
-        await world.until(lambda: sum(map(len, redone)) == 15)
+        await world.until(lambda: sum(map(len, redone)) == 10)
         again, following = redone[0], redone[1]
         assert (again.start, again.end, texts(again)) == (
             prepared[0].start,
@@ -734,6 +826,37 @@ def test_a_prepared_batch_comes_again_exactly_as_it_was() -> None:
         assert len(following) == 3
         await second.stopped()
         assert (await world.lease()).pin is None
+
+    run_virtually(scenario())
+
+
+def test_a_prepared_range_larger_than_the_buffer_counts_does_not_block_reading() -> None:
+    """Small records weigh more in the budget than their data; the range is collected all the same."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        prepared: list[Batch] = []
+        redone: list[Batch] = []
+        world.put(*(str(number).zfill(50) for number in range(6_000)))
+
+        async def die_half_way(batch: Batch) -> None:
+            if not prepared:
+                await batch.prepare()
+                prepared.append(batch)
+                await asyncio.Event().wait()
+
+        first = world.start(die_half_way, max_records=5_000, max_wait="1m")
+        await world.until(lambda: bool(prepared), within_s=120)
+        first.task.cancel()
+
+        async def look(batch: Batch) -> None:
+            redone.append(batch)
+
+        second = world.start(look, buffer_bytes=1024 * 1024)
+        await world.until(lambda: bool(redone), within_s=120)
+        assert redone[0].records == prepared[0].records
+        assert len(redone[0]) == 5_000
+        await second.stopped()
 
     run_virtually(scenario())
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.events import Checkpointed, LeaseLost, ShardEnded
+from leasehold.core.events import Checkpointed, LeaseLost, ShardEnded, ShardStalled
 from leasehold.core.model import ShardId
 from leasehold.core.position import SHARD_END
 from leasehold.errors import LeaseLostError
@@ -149,6 +149,43 @@ def test_an_idle_shard_stores_how_far_it_was_seen_only_in_its_turn() -> None:
         await batch.done()
         assert await world.checkpoint() == "a"
         await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_a_stop_does_not_end_a_shard_with_a_batch_that_is_not_done() -> None:
+    """All of it was taken, not all of it is done: SHARD_END must not be written."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcd")
+        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        worker, offered = start(world, grace="10s")
+        shard = await offered.get()
+        batches = [batch async for batch in shard]
+        await batches[0].done()
+        await worker.stopped()
+        assert await world.checkpoint() == "b"
+
+    run_virtually(scenario())
+
+
+def test_taking_and_finishing_batches_are_signs_of_life() -> None:
+    """Neither a batch that waits to be asked for nor one that is worked on for long stalls the shard by itself."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcd")
+        worker, offered = start(world, stalled_after="2m")
+        shard = await offered.get()
+        for _ in range(2):
+            await world.clock.sleep_ms(100_000)
+            batch = await anext(shard)
+            await world.clock.sleep_ms(100_000)
+            await batch.done()
+        assert not worker.told(ShardStalled)
+        await worker.stopped()
+        assert await world.checkpoint() == "d"
 
     run_virtually(scenario())
 
