@@ -17,7 +17,6 @@ from leasehold.settings import FleetSettings, ReadSettings
         ({"calls_per_second": 0}, "5 a shard"),
         ({"calls_per_second": 6}, "5 a shard"),
         ({"bytes_per_second": 0}, "2,000,000"),
-        ({"bytes_per_second": 2_000_001}, "2,000,000"),
         ({"buffer_bytes": 1000}, "1 MiB"),
         ({"idle_poll_every": timedelta(milliseconds=100)}, "5 calls a second"),
     ],
