@@ -83,7 +83,9 @@ class ReadSettings:
         if not 0 < self.calls_per_second <= 5:
             raise ConfigError(f"calls_per_second={self.calls_per_second}: Kinesis allows 5 a shard")
         if self.bytes_per_second < 1:
-            raise ConfigError(f"bytes_per_second={self.bytes_per_second}: Kinesis allows up to 2,000,000 a shard")
+            raise ConfigError(
+                f"bytes_per_second={self.bytes_per_second}: Kinesis allows up to 2,000,000 a shard"
+            )
         if self.buffer_bytes < 1024 * 1024:
             raise ConfigError(f"buffer_bytes={self.buffer_bytes}: less than one record of 1 MiB")
         if self.idle_poll_every < timedelta(milliseconds=200):
