@@ -1,6 +1,7 @@
 """One of several processes that race for a lease. Run as a module: place, operation, worker, steps.
 
-Prints, as JSON, the steps that this process won. What makes a step is the lease's counter (for `take`) or the start of
+Says "ready" and waits for a line, so that all begin together. Prints, as JSON, the steps that this process won and
+lost. What makes a step is the lease's counter (for `take`) or the start of
 the batch (for `pin`): whoever wins step n makes step n+1 possible, so the racers keep meeting at the same step.
 """
 
@@ -21,6 +22,9 @@ KEY = LeaseKey("shardId-000000000001")
 async def race(place: Place, operation: str, worker: str, steps: int) -> dict[str, list[object]]:
     """Try every step until the last is won by someone."""
     table = LeaseTable(place.open())
+    await table.get(KEY)  # connected, with everything imported
+    print("ready", flush=True)
+    sys.stdin.readline()
     won: list[object] = []
     lost: list[object] = []
     while True:

@@ -59,6 +59,16 @@ def test_parents_in_a_circle_are_rejected_and_the_rest_is_read() -> None:
     assert {error.key for error in listing.rejected} == {"a", "b", "c"}
 
 
+def test_many_circles_cost_little() -> None:
+    """Thousands of rows that are each other's parents are rejected in one pass, with messages that can be read."""
+    pairs = [lease_to_row(_lease(f"s-{n}", f"s-{n ^ 1}")) for n in range(4000)]
+    ring = [lease_to_row(_lease(f"r-{n}", f"r-{(n + 1) % 2000}")) for n in range(2000)]
+    listing = leases_from_rows([*pairs, *ring, lease_to_row(_lease("good"))])
+    assert [lease.key for lease in listing.leases] == ["good"]
+    assert len(listing.rejected) == 6000
+    assert max(len(str(error)) for error in listing.rejected) < 500
+
+
 def test_one_bad_row_does_not_hide_the_others() -> None:
     """A listing reports what it could not read, and reads everything else."""
     bad: Row = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "no"}}

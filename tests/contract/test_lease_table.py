@@ -12,12 +12,15 @@ from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.core import lease_rules
 from leasehold.core.lease_creation import CreateChildren
-from leasehold.core.model import HoldingId, Lease, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.lease_row import lease_to_row
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.row_writes import PutRow, Row
-from leasehold.errors import ConfigError, NotFoundError, ThrottledError, UnavailableError
+from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import WRITE_ATTEMPTS_MAX, Contended, LeaseTable
+from leasehold.ports import Refused
 from tests.contract.cutting_proxy import cutting_proxy
 from tests.contract.lease_stores import ALL, SERVERS, Place, filled, place
 from tests.servers import Server
@@ -482,9 +485,19 @@ def test_sqlite_refuses_what_is_not_its_file(tmp_path: Path) -> None:
         SqliteRows(":memory:")
 
 
-@pytest.mark.parametrize(
-    "damage", ["[]", "{", '{"leaseCounter": 7}', '{"checkpoint": {"B": "?"}}', '{"x": {"N": 1}}']
+DAMAGED = (
+    "[]",
+    "{",
+    '{"leaseCounter": 7}',
+    '{"leaseKey": {"S": "shardId-bad"}, "checkpoint": {"B": "?"}}',
+    '{"leaseKey": {"S": "shardId-bad"}, "x": {"N": 1}}',
+    '{"leaseKey": {"S": "shardId-bad"}, "x": ' + '{"L":[' * 3000 + "]}" * 3000 + "}",
+    "[" * 100_000,
+    '{"leaseKey": {"S": "shardId-000000000001"}, "checkpoint": {"S": "SHARD_END"}}',  # another row's name
 )
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
 def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
     """A row that is not in DynamoDB's JSON form is rejected by name; the others are read."""
 
@@ -494,8 +507,24 @@ def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
         await table.create(new_lease(1))
         store._open().execute("INSERT INTO rows VALUES ('shardId-bad', NULL, ?)", (damage,))
         listing = await table.list()
-        assert [lease.key for lease in listing.leases] == [new_lease(1).key]
+        assert listing.leases == (new_lease(1),)
         assert [error.key for error in listing.rejected] == ["shardId-bad"]
+        with pytest.raises(MalformedRowError, match="shardId-bad"):
+            await table.get(LeaseKey("shardId-bad"))
         await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_numbers_that_are_none_are_equal_to_nothing(tmp_path: Path) -> None:
+    """A hostile file may hold what DynamoDB would not: no condition on it holds, and nothing crashes."""
+
+    async def scenario() -> None:
+        for counter in ("sNaN", "Infinity", "one"):
+            row: Row = {**lease_to_row(new_lease(1)), "leaseCounter": {"N": counter}}
+            store = await filled(lambda: SqliteRows(tmp_path / f"{counter}.sqlite"), [row])  # noqa: B023 - used at once
+            assert isinstance(await store.write(lease_rules.take(new_lease(1), A, H1)), Refused)
+            assert (await LeaseTable(store).list()).rejected
+            await store.close()
 
     asyncio.run(scenario())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final, TypeVar
 
 from leasehold.core.row_writes import Row, RowWrite, may_apply, next_row
@@ -89,10 +90,11 @@ class SqliteRows(RowStore):
         if self._connection is None:
             # Autocommit: transactions are opened explicitly where they begin.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            connection.execute("PRAGMA journal_mode = WAL")
-            # A pin that vanishes in a power cut would let a batch be cut anew: sync every commit.
-            connection.execute("PRAGMA synchronous = FULL")
+            try:
+                _set_up(connection)
+            except BaseException:
+                connection.close()
+                raise
             self._connection = connection
         return self._connection
 
@@ -126,6 +128,21 @@ class SqliteRows(RowStore):
             "SELECT row_key FROM rows WHERE row_owner = ? ORDER BY row_key", (owner,)
         )
         return [key for (key,) in found]
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    # The switch to WAL does not wait for other processes, busy timeout or not; one of them makes it for all.
+    deadline_s = monotonic() + BUSY_TIMEOUT_MS / 1000
+    while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if monotonic() > deadline_s:
+                raise
+            sleep(0.01)
+    # A pin that vanishes in a power cut would let a batch be cut anew: sync every commit.
+    connection.execute("PRAGMA synchronous = FULL")
 
 
 @contextmanager
@@ -168,10 +185,12 @@ def _bytes_to_text(value: Any) -> str:
 def _row_from_json(key: str, text: str) -> Row:
     """The inverse; whatever else stands in the file is an error that names the row."""
     try:
-        row = json.loads(text)
-        return {name: _attribute(value) for name, value in row.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        row = {name: _attribute(value) for name, value in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
+    if row.get("leaseKey") != {"S": key}:
+        raise MalformedRowError(key, "leaseKey: names another row")
+    return row
 
 
 def _row_or_stub(key: str, text: str) -> Row:

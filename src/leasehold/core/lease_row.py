@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from graphlib import CycleError, TopologicalSorter
 from typing import Final, NoReturn
 
 from leasehold.core.model import (
@@ -27,6 +26,7 @@ from leasehold.core.model import (
 )
 from leasehold.core.position import SUB_SEQUENCE_MAX, Position
 from leasehold.core.row_writes import Attribute, Row, number, text, text_set
+from leasehold.core.shard_graph import names
 from leasehold.errors import ConfigError, InvalidPositionError, MalformedRowError
 
 KEY: Final = "leaseKey"
@@ -142,28 +142,36 @@ def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
 
 def _take_out_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
     """Remove leases that are their own ancestors: each would wait for the other for ever."""
-    rejected: list[MalformedRowError] = []
-    while cycle := _find_cycle(leases):
-        names = " -> ".join(cycle)
-        for key in cycle:
-            del leases[key]
-            rejected.append(
-                MalformedRowError(key, f"its parents lead back to itself ({names}); repair {PARENTS}")
-            )
-    return rejected
+    circle = _in_circles(leases)
+    if not circle:
+        return []
+    shards = names(sorted(leases[key].shard_id for key in circle))
+    problem = f"{PARENTS}: among {shards} parents lead back to their own children"
+    for key in circle:
+        del leases[key]
+    return [MalformedRowError(key, f"{problem}; repair or delete the row") for key in sorted(circle)]
 
 
-def _find_cycle(leases: dict[LeaseKey, Lease]) -> list[LeaseKey]:
-    graph = {
-        key: [parent for shard in lease.parents if (parent := lease_key(shard, lease.stream)) in leases]
+def _in_circles(leases: dict[LeaseKey, Lease]) -> set[LeaseKey]:
+    """What is left when everything with a beginning, and then everything with an end, has been peeled off."""
+    parents = {
+        key: {parent for shard in lease.parents if (parent := lease_key(shard, lease.stream)) in leases}
         for key, lease in leases.items()
     }
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        cycle: list[LeaseKey] = error.args[1]
-        return cycle[1:]  # the first and the last are the same
-    return []
+    children: dict[LeaseKey, set[LeaseKey]] = {key: set() for key in leases}
+    for key, above in parents.items():
+        for parent in above:
+            children[parent].add(key)
+    for up, down in ((parents, children), (children, parents)):
+        loose = [key for key in up if not up[key]]
+        while loose:
+            key = loose.pop()
+            for other in down.pop(key):
+                up[other].discard(key)
+                if not up[other]:
+                    loose.append(other)
+            del up[key]
+    return set(parents)
 
 
 def _place(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:

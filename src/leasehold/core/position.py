@@ -89,16 +89,16 @@ def sequence_value(text: str) -> int:
     >>> sequence_value("49590338271490256608559692538361571095921575989136588898") % 100
     98
     """
-    if len(text) > SEQUENCE_DIGITS_MAX:
-        raise InvalidPositionError(
-            f"a sequence number of {len(text)} digits ({text[:12]}...): Kinesis issues 56, and more than "
-            f"{SEQUENCE_DIGITS_MAX} are not accepted; repair or delete the row or option it came from"
-        )
     # str.isdigit also accepts superscripts and other scripts' digits, which Java and Kinesis refuse.
     if not _DIGITS.fullmatch(text):
         raise InvalidPositionError(
-            f"{text!r} is not a position: expected decimal digits or one of "
+            f"{text[:48]!r} is not a position: expected decimal digits or one of "
             "AT_TIMESTAMP, TRIM_HORIZON, LATEST, SHARD_END"
+        )
+    if len(text) > SEQUENCE_DIGITS_MAX:
+        raise InvalidPositionError(
+            f"a sequence number of {len(text)} digits ({text[:12]}...) is none of Kinesis, which issues 56: "
+            f"more than {SEQUENCE_DIGITS_MAX} are not accepted; use a number that a record carries"
         )
     return int(text)
 

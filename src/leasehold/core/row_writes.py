@@ -165,8 +165,9 @@ def _added(current: Attribute | None, amount: int) -> int | Decimal:
 
 
 def _decimal(digits: str) -> Decimal:
+    """A number as DynamoDB holds it. Only a hostile local file can hold others; like NaN, they equal nothing."""
     try:
-        return Decimal(digits)
+        value = Decimal(digits)
     except InvalidOperation:
-        # Only a hostile local file can hold such a number. NaN equals nothing, so every condition on it fails.
         return Decimal("NaN")
+    return value if value.is_finite() else Decimal("NaN")

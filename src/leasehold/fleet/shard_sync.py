@@ -1,5 +1,8 @@
 """Leases for shards: makes those that are missing and removes those that are done with. The plans are `core`'s; any
 member may carry them out at any time, because every creation and deletion is conditional.
+
+While a row cannot be read, nothing is created or deleted: it might be a parent, a child, or the lease that seems to be
+missing, and to act as if it were not there would be a guess. `RowRejected` tells the operator which row to repair.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ class ShardSync:
 
     async def bootstrap(self) -> None:
         """Create the first leases if there are none. Members that start together may all do so."""
-        if (await self._listing()).leases:
+        listing = await self._listing()
+        if listing.leases or listing.rejected:
             return
         for attempt in range(1, LIST_ATTEMPTS_MAX + 1):
             listed = await self.stream.list_shards(first_shard_filter(self.initial))
@@ -67,7 +71,10 @@ class ShardSync:
         """
         if workers > 2 and self.rng.random() > 2 / workers:
             return before
-        leases = (await self._listing()).leases
+        listing = await self._listing()
+        if listing.rejected:
+            return before
+        leases = listing.leases
         known = {}
         if shards_without_range(leases):
             known = {shard.id: shard.hash_range for shard in await self.stream.list_shards()}
@@ -83,7 +90,10 @@ class ShardSync:
 
     async def sync(self) -> None:
         """Compare leases and shards, and create what is missing."""
-        leases = (await self._listing()).leases
+        listing = await self._listing()
+        if listing.rejected:
+            return
+        leases = listing.leases
         shards = shard_graph(await self.stream.list_shards())
         new = plan_missing_leases(
             shards,
@@ -99,7 +109,7 @@ class ShardSync:
             return
         listing = await self._listing()
         if listing.rejected or not any(lease.checkpoint.is_shard_end for lease in listing.leases):
-            return  # a row that cannot be read might be a child or a parent: better an extra row than a lost one
+            return
         shards = shard_graph(await self.stream.list_shards())
         plan = plan_cleanup(listing.leases, shards)
         leases = {lease.key: lease for lease in listing.leases}

@@ -11,13 +11,14 @@ from leasehold.core.events import (
     LeaseLost,
     LeaseReleased,
     LeaseTaken,
+    RowRejected,
     ShardEnded,
     ShardStalled,
     StepFailed,
 )
 from leasehold.core.model import ChildShard, HashRange, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.core.row_writes import PutRow
+from leasehold.core.row_writes import DeleteRow, PutRow, Row
 from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
@@ -293,6 +294,26 @@ def test_a_lost_lease_row_is_found_by_the_audit() -> None:
         assert await world.table.delete(lease)
         await world.until(lambda: len(world.readers()) == 2, within_s=10)
         await world.until(lambda: len(world.readers()) == 3, within_s=400)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
+    """An unreadable lease of one child must not bring back its parent: to act as if it were absent is a guess."""
+    child = replace(even_shards(1)[0], id=ShardId("shardId-000000000001"), parents=(even_shards(1)[0].id,))
+    parent = replace(even_shards(1)[0], ending_sequence_number="900")
+    bad: Row = {"leaseKey": {"S": child.id}, "leaseCounter": {"S": "seven"}}
+
+    async def scenario() -> None:
+        world = World([parent, child])
+        await world.rows.write(PutRow(child.id, bad))
+        world.start("a")
+        await world.clock.sleep_ms(900_000)  # many audits
+        assert (await world.table.list()).leases == ()
+        assert world.told(RowRejected)
+        await world.rows.write(DeleteRow(key=child.id, when=()))
+        await world.until(lambda: len(world.readers()) == 1, within_s=200)
         await world.stop_all()
 
     run_virtually(scenario())

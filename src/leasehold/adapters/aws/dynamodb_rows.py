@@ -41,7 +41,7 @@ _CANCELLED: Final = "TransactionCanceledException"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """How a table is created. An existing table is used as it is, except that the index is added."""
+    """How a table is created. An existing table is used as it is, but for the index and the recovery."""
 
     with_index: bool = True  # False next to KCL 2.x members, who did not ask for one
     read_capacity: int | None = None  # both None: on demand
@@ -85,6 +85,10 @@ class DynamoDbRows(RowStore):
         description = await self._wait_until_usable()
         if self._settings.with_index and _index_status(description) is None:
             await self._create_index(description)
+        if self._settings.point_in_time_recovery:
+            # At every start, as the KCL does: the table may be older than the wish.
+            recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
+            await self._ask(self._client.update_continuous_backups, recovery)
 
     async def _describe(self) -> Mapping[str, Any] | None:
         try:
@@ -102,11 +106,6 @@ class DynamoDbRows(RowStore):
             # Another member may have been faster; each server words that differently, so look instead.
             if await self._describe() is None:
                 raise
-            return
-        if self._settings.point_in_time_recovery:
-            await self._wait_until_usable()
-            recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
-            await self._ask(self._client.update_continuous_backups, recovery)
 
     async def _create_index(self, description: Mapping[str, Any]) -> None:
         """Add the index to a table that was made without it."""
@@ -123,12 +122,17 @@ class DynamoDbRows(RowStore):
                 raise
 
     async def _wait_until_usable(self) -> Mapping[str, Any]:
-        async with asyncio.timeout(TABLE_WAIT_S):
-            while True:
-                description = await self._describe()
-                if description is not None and description["TableStatus"] in {"ACTIVE", "UPDATING"}:
-                    return description
-                await asyncio.sleep(POLL_INTERVAL_S)
+        try:
+            async with asyncio.timeout(TABLE_WAIT_S):
+                while True:
+                    description = await self._describe()
+                    if description is not None and description["TableStatus"] in {"ACTIVE", "UPDATING"}:
+                        return description
+                    await asyncio.sleep(POLL_INTERVAL_S)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"table {self._table} was not usable within {TABLE_WAIT_S} s; look at its status in DynamoDB"
+            ) from error
 
     # -- rows --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""What local servers do not show of DynamoDB: the requests themselves, pages of the index, cancelled transactions."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.core.row_writes import PutRow
+from leasehold.errors import ThrottledError, UnavailableError
+
+ACTIVE = {
+    "Table": {
+        "TableStatus": "ACTIVE",
+        "GlobalSecondaryIndexes": [{"IndexName": "LeaseOwnerToLeaseKeyIndex", "IndexStatus": "ACTIVE"}],
+    }
+}
+
+
+class StubClient:
+    """Answers each operation from a list, and keeps the requests."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self._answers = {name: iter(given) for name, given in answers.items()}
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(**request: Any) -> Any:
+            self.requests.append((name, dict(request)))
+            answer = next(self._answers[name])
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def refused(code: str, **more: Any) -> ClientError:
+    """An error as boto3 raises it."""
+    return ClientError({"Error": {"Code": code, "Message": "no"}, **more}, "Operation")
+
+
+def test_a_single_row_is_read_consistently() -> None:
+    """What decides about ownership is read as it is now, not as it was a moment ago."""
+    client = StubClient(get_item=[{}])
+    assert asyncio.run(DynamoDbRows(client, "leases").get("a")) is None
+    assert client.requests == [
+        ("get_item", {"TableName": "leases", "Key": {"leaseKey": {"S": "a"}}, "ConsistentRead": True})
+    ]
+
+
+def test_every_page_of_the_index_is_read() -> None:
+    """A worker with more leases than one page holds finds all of them."""
+    pages = [
+        {"Items": [{"leaseKey": {"S": "a"}}], "LastEvaluatedKey": {"leaseKey": {"S": "a"}}},
+        {"Items": [{"leaseKey": {"S": "b"}}]},
+    ]
+    client = StubClient(describe_table=[ACTIVE], query=pages)
+    assert asyncio.run(DynamoDbRows(client, "leases").keys_owned_by("me")) == ["a", "b"]
+    assert client.requests[-1][1]["ExclusiveStartKey"] == {"leaseKey": {"S": "a"}}
+
+
+def test_an_index_that_was_deleted_is_no_longer_asked() -> None:
+    """A rollback to KCL 2.x deletes the index; from then on a scan has to answer."""
+    gone = {"Table": {"TableStatus": "ACTIVE"}}
+    client = StubClient(describe_table=[ACTIVE, gone], query=[refused("ValidationException")])
+
+    async def ask_twice() -> list[Any]:
+        rows = DynamoDbRows(client, "leases")
+        return [await rows.keys_owned_by("me"), await rows.keys_owned_by("me")]
+
+    assert asyncio.run(ask_twice()) == [None, None]
+
+
+@pytest.mark.parametrize("code", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
+def test_a_transaction_that_was_in_the_way_is_not_a_lost_race(code: str) -> None:
+    """Only a failed condition is an answer; everything else that cancels a transaction is to be tried again."""
+    reasons = [{"Code": "None"}, {"Code": code}]
+    cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
+    rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
+    with pytest.raises(ThrottledError, match=code):
+        asyncio.run(rows.write_together([PutRow("a", {}), PutRow("b", {})]))
+
+
+def test_a_failed_condition_in_a_transaction_is_a_lost_race() -> None:
+    """It is an answer, and nothing was written."""
+    reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
+    cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
+    rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
+    assert asyncio.run(rows.write_together([PutRow("a", {}), PutRow("b", {})])) is False
+
+
+def test_recovery_is_switched_on_for_a_table_that_exists() -> None:
+    """The wish may be newer than the table."""
+    client = StubClient(describe_table=[ACTIVE, ACTIVE], update_continuous_backups=[{}])
+    asyncio.run(DynamoDbRows(client, "leases", settings=TableSettings(point_in_time_recovery=True)).prepare())
+    assert client.requests[-1][0] == "update_continuous_backups"
+
+
+def test_a_table_that_never_becomes_usable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting has an end, and the error says for what."""
+    monkeypatch.setattr("leasehold.adapters.aws.dynamodb_rows.TABLE_WAIT_S", 0)
+    creating = {"Table": {"TableStatus": "CREATING"}}
+    rows = DynamoDbRows(StubClient(describe_table=[creating] * 1000), "leases")
+    with pytest.raises(UnavailableError, match="leases"):
+        asyncio.run(rows.prepare())
