@@ -10,10 +10,12 @@ from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.events import Event
 from leasehold.core.model import HASH_KEY_MAX, HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.row_writes import RowWrite
 from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
+from leasehold.ports import Applied, Refused
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
 from leasehold.worker.handlers import BatchHandler
 from leasehold.worker.options import consumer_settings
@@ -115,6 +117,16 @@ class WorkerWorld:
         position = (await self.lease(shard)).checkpoint
         names = {number: data.decode() for data, number in self.sequence_numbers.items()}
         return names.get(position.sequence_number, position.sequence_number)
+
+    def delay_writes(self, delay_ms: int) -> None:
+        """From now on the lease table takes its time, as all tables do."""
+        write_at_once = self.rows.write
+
+        async def write_slowly(write: RowWrite) -> Applied | Refused:
+            await self.clock.sleep_ms(delay_ms)
+            return await write_at_once(write)
+
+        self.rows.write = write_slowly  # type: ignore[method-assign]
 
     async def take_away(self, shard: ShardId = SHARD) -> None:
         """Someone else takes the lease by force, and from now on keeps it alive."""
