@@ -18,7 +18,7 @@ LeaseholdError
   + IteratorExpiredError    a shard iterator lives five minutes; ask for a new one
   + RefusedError            the modelled Kinesis says no, in the service's words (core.stream_model.refusal)
 
-Losing a race is not an error: the lease table returns it as a value (see `ports.Contended`). A bug of ours
+Losing a race is not an error: the lease table returns it as a value (see `fleet.lease_table.Contended`). A bug of ours
 is an assertion.
 """
 

@@ -9,8 +9,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -216,3 +218,31 @@ def test_the_fixture_serves_the_tests_of_a_program(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert "4 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("evil.example", 403), ("127.0.0.1:1", 404), ("localhost", 404)]
+)
+def test_a_name_that_only_points_here_is_not_answered(host: str, status: int) -> None:
+    """A web page that makes its own name resolve to this machine can neither read nor change anything."""
+    with LocalKinesis.in_thread() as server:
+        address = urlsplit(server.endpoint_url)
+        connection = HTTPConnection(str(address.hostname), address.port)
+        connection.request("POST", "/_leasehold/nothing", body=b"{}", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(("--account", "abc"), "abc"), (("--stream", "a b/..:1"), "a b"), (("--region", "US EAST"), "US EAST")],
+)
+def test_names_that_aws_would_refuse_are_refused(
+    process: Callable[..., subprocess.Popen[str]], arguments: tuple[str, ...], named: str
+) -> None:
+    """The command checks what its own server would not accept, and says what it expected."""
+    started = process(*arguments)
+    _, message = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode != 0
+    assert named in message
+    assert "Traceback" not in message

@@ -1,8 +1,8 @@
 """SDKs of other languages use `leasehold local` as they would use AWS, and find what boto3 finds.
 
 The JavaScript SDK speaks JSON; the Java SDK speaks CBOR, which no Python client does, so only it can tell whether
-our CBOR is what AWS's own readers expect. Both use HTTP/1.1, although HTTP/2 is the default of the JavaScript SDK
-and of Java's asynchronous client: the server speaks HTTP/1.1 only.
+our CBOR is what AWS's own readers expect. Both are told to use HTTP/1.1 here; test_local_server_http2.py covers HTTP/2,
+the default of the JavaScript SDK and of Java's asynchronous client.
 """
 
 import base64

@@ -68,9 +68,13 @@ def _options(given: dict[str, Any]) -> ServerOptions:
 
 
 def _stream(text: str) -> tuple[str, int]:
+    from leasehold.core.stream_model.names import STREAM_NAME  # noqa: PLC0415 - as in _options
+
     name, _, shards = text.partition(":")
-    if not name or not shards.isdecimal() or int(shards) < 1:
-        raise ConfigError(f"--stream {text!r}: expected NAME:SHARDS, for example orders:4")
+    if not STREAM_NAME.fullmatch(name) or not shards.isdecimal() or int(shards) < 1:
+        raise ConfigError(
+            f"--stream {text!r}: expected NAME:SHARDS, for example orders:4; a name has letters, digits, _ . and -"
+        )
     return name, int(shards)
 
 

@@ -9,6 +9,7 @@ import logging
 from typing import Any, Final
 from uuid import uuid4
 
+from leasehold.adapters.status_server import may_be_called
 from leasehold.core.stream_model.refusal import RefusedError
 from leasehold.local.control import CONTROL_PREFIX, serve_control
 from leasehold.local.fan_out import subscribe_to_shard
@@ -28,6 +29,7 @@ from leasehold.local.state import ServerState
 from leasehold.local.wire import JSON, MalformedBodyError, Wire, wire_for
 
 _TARGET_PREFIX: Final = "Kinesis_20131202."
+_LOOPBACK: Final = "127.0.0.1"
 
 log = logging.getLogger("leasehold.local")
 
@@ -48,7 +50,9 @@ class LocalApp:
         except BodyTooLargeError:
             await send_answer(send, 413, [(b"connection", b"close")], b"")
             return
-        if scope["path"].startswith(CONTROL_PREFIX):
+        if not _is_for_this_machine(scope):
+            await send_answer(send, 403, [], b"this server answers to localhost and loopback addresses only")
+        elif scope["path"].startswith(CONTROL_PREFIX):
             await serve_control(self.state, scope, body, send)
         else:
             await self._serve_kinesis(scope, body, receive, send)
@@ -124,3 +128,9 @@ async def _send_error(send: Send, wire: Wire, error_type: str, message: str, sta
     ]
     body = wire.encode({"__type": str(error_type), "message": message})
     await send_answer(send, status, headers, body)
+
+
+def _is_for_this_machine(scope: Scope) -> bool:
+    """Whether the request names this machine. A page that makes its own name point here must not read what is here."""
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    return all(may_be_called(host, _LOOPBACK) for host in hosts)

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.core.model import HASH_KEY_MAX
+from leasehold.core.record import hash_key_of
 from leasehold.core.stream_model.refusal import ErrorType, RefusedError
-from leasehold.core.stream_model.writing import Entry, NotStored, Stored, hash_key_of
+from leasehold.core.stream_model.writing import Entry, NotStored, Stored
 from tests.unit.stream_model.world import MIDDLE, World, shard_name
 
 MIB = 1024 * 1024

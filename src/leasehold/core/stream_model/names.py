@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leasehold.core.stream_model.refusal import invalid_argument, not_found
+from leasehold.errors import ConfigError
 
 _STREAM_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/([a-zA-Z0-9_.-]{1,128})")
 _CONSUMER_ARN: Final = re.compile(
@@ -15,12 +16,21 @@ _CONSUMER_ARN: Final = re.compile(
 )
 
 
+STREAM_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """Whose streams these are, and where."""
 
     id: str = "000000000000"
     region: str = "us-east-1"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9]{12}", self.id) or not re.fullmatch(r"[a-z0-9-]{1,32}", self.region):
+            raise ConfigError(
+                f"account {self.id!r} in region {self.region!r}: expected 12 digits, and a name like us-east-1"
+            )
 
     def stream_arn(self, name: str) -> str:
         return f"arn:aws:kinesis:{self.region}:{self.id}:stream/{name}"

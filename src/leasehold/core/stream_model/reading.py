@@ -175,8 +175,8 @@ def _number_in(stream: Stream, shard: ShardState, start: Start) -> int:
         )
     try:
         number = sequence_value(text)
-    except InvalidPositionError:
-        number = -1
+    except InvalidPositionError as error:
+        raise invalid_argument(f"StartingSequenceNumber for shard {shard.id}: {error}.") from error
     if number not in shard.numbers:
         raise invalid_argument(
             f"StartingSequenceNumber {text[:128]} used in GetShardIterator on shard {shard.id} in stream "

@@ -119,7 +119,8 @@ class StreamService:
         stream = self._find(now_ms, name)
         if stream is None:
             raise not_found(
-                f"Stream {name} under account {self.account.id} not found (region {self.account.region})."
+                f"Stream {name} under account {self.account.id} not found (region {self.account.region}). Create it, "
+                "or check its name, the region and the endpoint."
             )
         return stream
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Final, NamedTuple
 
 from leasehold.core.model import HASH_KEY_MAX, ShardId
+from leasehold.core.record import hash_key_of
 from leasehold.core.stream_model.refusal import ErrorType, invalid_argument, throttled, validation
 from leasehold.core.stream_model.stream import RECORD_KIB_DEFAULT, Stream
 
@@ -38,15 +38,6 @@ class NotStored:
 
     error_type: ErrorType
     message: str
-
-
-def hash_key_of(partition_key: str) -> int:
-    """Where on the hash range a partition key lies: its MD5, as an integer.
-
-    >>> hash_key_of("pk1")
-    329398341438914906102347661116985167824
-    """
-    return int.from_bytes(md5(partition_key.encode()).digest())
 
 
 def record_size(partition_key: str, data: bytes) -> int:
