@@ -37,10 +37,6 @@ class EngineThread:
         if (stop := self._stop) is not None:
             stop()
 
-    def join(self) -> None:
-        """Wait until the thread is gone, after `ended`."""
-        self._thread.join()
-
     def _run(self) -> None:
         try:
             outcome = asyncio.run(self._run_main())

@@ -90,7 +90,7 @@ def test_an_engine_stops_whenever_it_is_told() -> None:
     engine.stop()
     engine.stop()
     assert engine.ended.result(PATIENCE_S) is None
-    engine.join()
+    engine._thread.join(PATIENCE_S)
     engine.stop()
 
 
