@@ -64,6 +64,7 @@ class FleetOfProcesses:
 
     def stop(self, worker: str) -> None:
         """SIGTERM: it drains, checkpoints, releases and exits with 0."""
+        wait_until((self.folder / f"{worker}.handled").exists, f"{worker} has begun", EXIT_DEADLINE_S)
         process = self._running.pop(worker)
         process.send_signal(signal.SIGTERM)
         try:
@@ -93,6 +94,12 @@ class FleetOfProcesses:
     def output_of(self, worker: str) -> str:
         """The end of what a worker printed."""
         return (self.folder / f"{worker}.log").read_text(errors="replace")[-3000:]
+
+    def note_lost_leases(self) -> None:
+        """On a busy machine a worker may be kept from its heartbeat; it then says so, and that explains repetitions."""
+        for path in self.folder.glob("*.log"):
+            if "lease lost" in path.read_text(errors="replace"):
+                self.fates[path.stem].add("lost a lease")
 
     def handled(self) -> int:
         """How many lines the workers have written so far; repeated records count each time."""

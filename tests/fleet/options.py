@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.contract.lease_stores import Place
 
-FAILOVER_S = 4
+FAILOVER_S = 5
 REGION = "us-east-1"
 
 

@@ -90,6 +90,7 @@ def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path
         fleet.kill_all()
         watch.stop()
         watching.join()
+    fleet.note_lost_leases()
     verdict = judge(
         read_logs(folder),
         produced=production.produced,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+EXCUSES = frozenset({"killed", "paused", "lost a lease"})
+
 
 class Handled(NamedTuple):
     """One record in one call of a handler. Times are of the system's monotonic clock, the same for all processes."""
@@ -98,14 +100,14 @@ def _check_parents_first(
 
 
 def _check_repetitions(records: list[Handled], fates: Mapping[str, set[str]], verdict: Verdict) -> None:
-    """A record is handled again only where an owner was killed or paused: at most one handling is by anyone else."""
+    """A record is handled again only where an owner was killed, paused or starved; one handling may be by others."""
     seen: defaultdict[int, list[str]] = defaultdict(list)
     for record in records:
         seen[record.number].append(record.worker)
     unexplained: Counter[str] = Counter()
     for workers in seen.values():
         verdict.repeated += len(workers) - 1
-        harmed = [fates.get(worker, set()) & {"killed", "paused"} for worker in workers]
+        harmed = [fates.get(worker, set()) & EXCUSES for worker in workers]
         for fate in harmed:
             verdict.repeated_because_of.update(fate if len(workers) > 1 else ())
         unharmed = [worker for worker, fate in zip(workers, harmed, strict=True) if not fate]

@@ -5,6 +5,7 @@ Run as a module with one argument: the consumer's settings as JSON, and the fold
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from leasehold import Batch, Consumer
 
 def main(options: dict[str, Any], folder: Path) -> None:
     """Consume until told to stop."""
+    # Until the consumer listens for it: nothing was begun, so nothing has to be ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     worker = options["worker_id"]
     log = os.open(folder / f"{worker}.handled", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     consumer = Consumer(**options)
