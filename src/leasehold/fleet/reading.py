@@ -191,16 +191,19 @@ class _Reader:
 
     async def _hand_over(self, page: Page, pieces: Sequence[Sequence[Record]], took_ms: int) -> None:
         count = size_bytes = 0
+        last: Position | None = None
         for number, piece in enumerate(pieces, start=1):
             batch = self.slicer.user_records(piece)
             self._tell_of(batch.incidents)
             users, weight = batch.records, weight_of(batch.records)
             count, size_bytes = count + len(users), size_bytes + payload_bytes(users)
+            if users:
+                last = users[-1].position
             self.share.resize(weight_of(piece), weight)
             is_end = page.next_iterator is None and number == len(pieces)
             children = page.children if is_end else None
             await self.slices.put(Slice(users, weight, page.millis_behind, self.slicer.through, children))
-        self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms))
+        self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms, last))
 
     def _tell_of(self, incidents: Sequence[Incident]) -> None:
         for incident in incidents:

@@ -10,15 +10,20 @@ import pytest
 from leasehold.core.deaggregation import DeaggregationSettings, OutOfRange, Unreadable
 from leasehold.core.events import (
     AggregateTrouble,
+    BatchHandled,
+    Event,
     GapFound,
     IteratorExpired,
+    LeaseTaken,
     PageRead,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
 )
+from leasehold.core.health import Health, HealthLimits
 from leasehold.core.iterators import Gap, IteratorKind
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard
+from leasehold.core.lag import Lags
+from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, LeaseKey, Shard
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.core.stream_model.settings import ServiceSettings
 from leasehold.errors import (
@@ -778,12 +783,12 @@ def test_an_expanding_aggregate_counts_for_what_it_became() -> None:
 
 
 def test_each_page_is_told() -> None:
-    """The start, and for each answer its user records, their bytes, and how far behind it was."""
+    """The start, and for each answer its user records, their bytes, how far behind it was, and where it ends."""
 
     async def main() -> None:
         world = ReadWorld(settings=ReadSettings(records_per_call=2))
         world.put_aggregate(3)
-        world.put(2, size=9)
+        numbers = world.put(2, size=9)
         await world.clock.sleep_ms(5_000)
         async with world.read() as slices:
             records = await world.take(slices, 5)
@@ -791,10 +796,51 @@ def test_each_page_is_told() -> None:
         assert data_of(records)[:3] == [b"0", b"1", b"2"]
         assert world.events == [
             ReadingStarted(SHARD, TRIM_HORIZON),
-            PageRead(SHARD, 4, 3 * 2 + 11, 5_000, 0),
-            PageRead(SHARD, 1, 11, 0, 0),
-            PageRead(SHARD, 0, 0, 0, 0),
+            PageRead(SHARD, 4, 3 * 2 + 11, 5_000, 0, Position(numbers[0])),
+            PageRead(SHARD, 1, 11, 0, 0, Position(numbers[1])),
+            PageRead(SHARD, 0, 0, 0, 0, None),
         ]
+
+    run_virtually(main())
+
+
+def test_a_page_tells_the_last_part_of_its_last_aggregate() -> None:
+    """A page that ends within an aggregate is done only when the last part of it is."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        number = world.put_aggregate(3)
+        async with world.read() as slices:
+            await world.next_slice(slices)
+            await world.next_slice(slices)
+        assert [page.last for page in world.told(PageRead)][:2] == [Position(number, 2), None]
+
+    run_virtually(main())
+
+
+def test_a_page_stays_in_hand_until_all_its_batches_are_done() -> None:
+    """After the first of several batches of a page, lag and health still count its records as in hand."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(10)
+        lags, health = Lags(), Health(HealthLimits(failover_ms=10_000, stuck_after_ms=60_000), now_ms=0)
+
+        def observe(event: Event) -> None:
+            lags.note(event, 0)
+            health.note(event, 0)
+
+        def in_hand() -> tuple[int, int]:
+            ((_, progress),), (shard,) = list(lags), health.report(0).shards
+            return progress.records_in_hand, shard.records_in_hand
+
+        observe(LeaseTaken(LeaseKey(SHARD), SHARD, None, None, 1, TRIM_HORIZON))
+        async with world.read(observe=observe) as slices:
+            records = await world.take(slices, 10)
+            await world.next_slice(slices)
+        for done, expected in ((records[3], 10), (records[8], 10), (records[9], 0)):
+            observe(BatchHandled(SHARD, 1, 1, done.position, 1, 0))
+            assert in_hand() == (expected, expected)
 
     run_virtually(main())
 
