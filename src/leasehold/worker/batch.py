@@ -30,18 +30,16 @@ class Desk:
     def give(self, cut: Cut) -> Portion:
         """A batch goes out to user code."""
         self.held.note_progress()
-        return self.checkpoints.give(cut.end, len(cut.records))
+        return self.checkpoints.give(cut.end, len(cut.records), cut.buffered_bytes)
 
-    async def finish(self, cut: Cut, portion: Portion) -> None:
+    async def finish(self, portion: Portion) -> None:
         """A batch is done."""
         self.held.note_progress()
-        if not portion.is_finished:
-            self.allowance.give_back(cut.buffered_bytes)
         await self.checkpoints.finish(portion)
 
     async def pass_over(self, cut: Cut) -> None:
         """Nothing in this cut is for user code; only the position moves."""
-        await self.finish(cut, self.give(cut))
+        await self.finish(self.give(cut))
 
 
 class Prepared:
@@ -94,7 +92,6 @@ class Batch:
     # What an earlier owner prepared for exactly these records and did not commit.
     pending: Pin | None = None
     _desk: Desk = field(kw_only=True)
-    _cut: Cut = field(kw_only=True)
     _portion: Portion = field(kw_only=True)
 
     def __iter__(self) -> Iterator[UserRecord]:
@@ -132,7 +129,7 @@ class Batch:
 
     def done(self) -> Awaitable[None]:
         """These records are done; the checkpoint follows once all before them are. Returning from a handler says it."""
-        return self._desk.engine.run(self._desk.finish(self._cut, self._portion))
+        return self._desk.engine.run(self._desk.finish(self._portion))
 
     def still_working(self) -> None:
         """Say that a long effect makes progress: a shard that is silent for `stalled_after` is given up."""

@@ -15,6 +15,7 @@ from leasehold.errors import CheckpointRejectedError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.ports import Clock
 from leasehold.settings import milliseconds
+from leasehold.worker.batching import Allowance
 from leasehold.worker.progress import Portion, Progress
 from leasehold.worker.settings import Checkpointing, CheckpointSettings
 from leasehold.worker.waiting import first_of
@@ -24,13 +25,20 @@ class Checkpoints:
     """The checkpoints of one shard during one holding of its lease."""
 
     def __init__(
-        self, held: HeldLease, *, settings: CheckpointSettings, clock: Clock, observe: Observe
+        self,
+        held: HeldLease,
+        *,
+        allowance: Allowance,
+        settings: CheckpointSettings,
+        clock: Clock,
+        observe: Observe,
     ) -> None:
         pin = held.lease.pin
         self.progress = Progress(held.lease.checkpoint, pin.end if pin else None)
         self.all_done = asyncio.Event()
         self.all_done.set()
         self._held = held
+        self._allowance = allowance
         self._settings = settings
         self._clock = clock
         self._observe = observe
@@ -44,10 +52,10 @@ class Checkpoints:
         """Whether handlers that return move the checkpoint."""
         return self._settings.checkpoint is Checkpointing.AUTOMATIC
 
-    def give(self, end: Position, records: int) -> Portion:
+    def give(self, end: Position, records: int, buffered_bytes: int) -> Portion:
         """Records up to `end` go out to user code."""
         self.all_done.clear()
-        return self.progress.give(end, records)
+        return self.progress.give(end, records, buffered_bytes)
 
     def advance(self, portion: Portion, to: Position) -> None:
         """A part of a portion is done."""
@@ -120,6 +128,8 @@ class Checkpoints:
         self._is_closed = True
 
     def _note_moved(self) -> None:
+        # Here and nowhere else: a batch may be done by its handler's return, by `done`, or by a checkpoint by hand.
+        self._allowance.give_back(self.progress.take_freed_bytes())
         if self.progress.is_all_done:
             self.all_done.set()
         if self.progress.worth_storing() is not None:

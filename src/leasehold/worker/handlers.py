@@ -41,7 +41,7 @@ class _HandlerSession(Session):
             return
         portion = desk.give(cut)
         if await self._delivery.deliver(cut, portion):
-            await desk.finish(cut, portion)
+            await desk.finish(portion)
 
     async def end(self, children: Sequence[ChildShard]) -> None:
         checkpoints = self._shard.desk.checkpoints

@@ -188,7 +188,7 @@ class _ProcessorSession(Session):
             return
         portion = desk.give(cut)
         if await self._delivery.deliver(cut, portion):
-            await desk.finish(cut, portion)
+            await desk.finish(portion)
 
     async def end(self, children: Sequence[ChildShard]) -> None:
         if not self._shard.desk.checkpoints.progress.is_all_done:

@@ -18,6 +18,7 @@ class Portion:
 
     end: Position
     records: int
+    buffered_bytes: int = 0  # of read-ahead that nobody needs once it is finished
     reached: Position | None = None
     is_finished: bool = False
 
@@ -41,6 +42,7 @@ class Progress:
         self.done = stored
         self.given = stored
         self.records_since_stored = 0
+        self._freed_bytes = 0
         self._open: deque[Portion] = deque()
 
     @property
@@ -48,10 +50,10 @@ class Progress:
         """Nothing that was given out is unfinished."""
         return not self._open
 
-    def give(self, end: Position, records: int) -> Portion:
+    def give(self, end: Position, records: int, buffered_bytes: int = 0) -> Portion:
         """A new portion goes out, after all the others; it ends at `end`."""
         assert end >= self.given, f"{end} goes out after {self.given}"
-        portion = Portion(end, records)
+        portion = Portion(end, records, buffered_bytes)
         self._open.append(portion)
         self.given = end
         return portion
@@ -63,16 +65,21 @@ class Progress:
 
     def finish(self, portion: Portion) -> None:
         """A portion is done. Finishing it twice is as good."""
-        portion.is_finished = True
+        self._mark_finished(portion)
         self._settle()
 
     def declare(self, at: Position) -> None:
         """Someone who must know says that everything up to `at` is done."""
         for portion in self._open:
             if portion.end <= at:
-                portion.is_finished = True
+                self._mark_finished(portion)
         self.done = max(self.done, at)
         self._settle()
+
+    def take_freed_bytes(self) -> int:
+        """What the portions finished since the last call had buffered; each is counted once, whoever finished it."""
+        freed_bytes, self._freed_bytes = self._freed_bytes, 0
+        return freed_bytes
 
     def worth_storing(self) -> Position | None:
         """What should be stored now, if anything. Storing clears a prepared checkpoint, so that is passed first."""
@@ -86,6 +93,11 @@ class Progress:
         self.prepared = None
         if at >= self.done:
             self.records_since_stored = 0
+
+    def _mark_finished(self, portion: Portion) -> None:
+        if not portion.is_finished:
+            portion.is_finished = True
+            self._freed_bytes += portion.buffered_bytes
 
     def _settle(self) -> None:
         while self._open and self._open[0].is_finished:

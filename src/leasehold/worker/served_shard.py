@@ -82,7 +82,6 @@ class ServedShard:
             cut.ends_shard and is_end,
             self.pin if cut.is_pinned and is_start and is_end else None,
             _desk=self.desk,
-            _cut=cut,
             _portion=portion,
         )
 

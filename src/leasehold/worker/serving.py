@@ -127,14 +127,16 @@ class ShardServer:
 
     def _served(self, held: HeldLease) -> ServedShard:
         workplace = self.workplace
+        allowance = Allowance(self.budget)
         checkpoints = Checkpoints(
             held,
+            allowance=allowance,
             settings=workplace.settings.checkpoints,
             clock=workplace.clock,
             observe=workplace.observe,
         )
         engine = EngineCalls(asyncio.get_running_loop())
-        desk = Desk(held, checkpoints, Allowance(self.budget), engine)
+        desk = Desk(held, checkpoints, allowance, engine)
         pin = held.lease.pin
         if pin is not None and not (pin.end.is_record and pin.end > held.lease.checkpoint):
             pin = None  # nothing lies before it
