@@ -69,6 +69,14 @@ def dead_letter_to_json(letter: DeadLetter) -> Mapping[str, Any]:
     }
 
 
+def text_of(error: Exception) -> str:
+    """What an error says; its type's name if it cannot even say that."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - user code: whatever it raises must not keep the record from being put aside
+        return type(error).__name__
+
+
 class FileDeadLetters(DeadLetters):
     """A file with one line of JSON a letter, shared by any number of processes on this machine."""
 
@@ -81,7 +89,7 @@ class FileDeadLetters(DeadLetters):
 
     async def put(self, letter: DeadLetter) -> None:
         """Append one line and wait until it is on disk."""
-        line = json.dumps(dead_letter_to_json(letter), ensure_ascii=False).encode() + b"\n"
+        line = _encoded(letter) + b"\n"
         try:
             await asyncio.to_thread(_append, self._path, line)
         except OSError as error:
@@ -97,7 +105,7 @@ class ObjectDeadLetters(DeadLetters):
 
     async def put(self, letter: DeadLetter) -> None:
         """Write one object."""
-        body = json.dumps(dead_letter_to_json(letter), ensure_ascii=False).encode()
+        body = _encoded(letter)
         try:
             await self._store.put_async(object_name(letter), body)
         except Exception as error:  # the store's own errors share no base class that is ours to name
@@ -109,6 +117,11 @@ def object_name(letter: DeadLetter) -> str:
     record = letter.record
     number = f"{record.sequence_number:0>56}-{record.sub_sequence_number:06}"
     return f"{letter.application}/{letter.stream}/{letter.shard}/{number}.json"
+
+
+def _encoded(letter: DeadLetter) -> bytes:
+    # ASCII, since an error may quote undecodable bytes as lone surrogates, which UTF-8 cannot hold.
+    return json.dumps(dead_letter_to_json(letter), ensure_ascii=True).encode("ascii")
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -12,7 +12,7 @@ from leasehold.errors import HandlerError, LeaseholdError, LeaseLostError
 from leasehold.fleet.slicing import payload_bytes
 from leasehold.worker.batch import Batch
 from leasehold.worker.cutting import Cut
-from leasehold.worker.dead_letters import DeadLetter
+from leasehold.worker.dead_letters import DeadLetter, text_of
 from leasehold.worker.policy import Piece, Poison, Split, TryAgain, after_failure, retry_wait_ms
 from leasehold.worker.progress import Portion
 from leasehold.worker.served_shard import ServedShard
@@ -149,7 +149,7 @@ class Delivery:
             self._held.shard,
             record,
             type(error).__name__,
-            str(error),
+            text_of(error),
             attempts,
             workplace.clock.wall_ms(),
         )

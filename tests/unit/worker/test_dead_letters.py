@@ -113,6 +113,18 @@ def test_a_folder_that_does_not_exist_is_found_at_the_start(tmp_path: Path) -> N
         dead_letters_at(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
 
 
+def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store(tmp_path: Path) -> None:
+    """Lone surrogates, which UTF-8 cannot hold, come back as they were."""
+    quoting = replace(LETTER, error_message="cannot read " + b"\xff".decode("utf-8", "surrogateescape"))
+    file = tmp_path / "letters.jsonl"
+    asyncio.run(FileDeadLetters(file).put(quoting))
+    store = dead_letters_at(f"file://{tmp_path}/letters", ConnectionSettings())
+    assert store is not None
+    asyncio.run(store.put(quoting))
+    for written in (file, tmp_path / "letters" / object_name(quoting)):
+        assert json.loads(written.read_bytes()) == dead_letter_to_json(quoting)
+
+
 def test_objects_are_named_by_place_and_replace_themselves(tmp_path: Path) -> None:
     """The same letter twice is one object; names sort in shard order."""
     letters = dead_letters_at(f"file://{tmp_path}/letters", ConnectionSettings())

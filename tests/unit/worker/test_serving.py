@@ -256,6 +256,32 @@ def test_one_poison_record_is_put_aside_and_all_others_are_handled_once() -> Non
     run_virtually(scenario())
 
 
+def test_an_error_that_cannot_be_put_into_words_keeps_no_record_from_being_put_aside() -> None:
+    """Where `str` of the error raises, the letter holds the name of its type, and the shard goes on."""
+
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def scenario() -> None:
+        world, handled = WorkerWorld(), list[str]()
+        world.put("a", "bad", "b")
+
+        async def handle(batch: Batch) -> None:
+            if "bad" in texts(batch):
+                raise SpeechlessError
+            handled.extend(texts(batch))
+
+        worker = world.start(handle, retries=0, dead_letters="kept")
+        await world.until(lambda: handled == ["a", "b"])
+        (letter,) = world.letters.letters
+        assert (letter.error_type, letter.error_message) == ("SpeechlessError", "SpeechlessError")
+        await worker.stopped()
+        assert await world.checkpoint() == "b"
+
+    run_virtually(scenario())
+
+
 def test_the_search_for_poison_calls_the_handler_no_more_than_needed() -> None:
     """Eight records, the sixth is poison, one retry: whole twice, then halves; what succeeded is not given again."""
 
