@@ -119,7 +119,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     GapFound: Line(
         WORKER,
         WARNING,
-        "gap found, records are lost shard={shard} after={gap.after} resumes_at={gap.resumes_at}",
+        "gap found, records may be missing shard={shard} after={gap.after} resumes_at={gap.resumes_at}",
     ),
     AggregateTrouble: Line(
         WORKER,

@@ -64,7 +64,7 @@ TOTALS: Final = {
     "renewals_failed": "Heartbeats that did not succeed.",
     "shards_ended": "Shards that were done to their end.",
     "shards_stalled": "Shards that were given up because they made no progress.",
-    "gaps": "Places where records were trimmed before they were read: records are lost.",
+    "gaps": "Places where records may have been trimmed before they were read, and be lost.",
     "dropped_records": "User records of aggregates that could not be delivered.",
     "dead_letters": "Records that were put aside.",
     "skipped_records": "Records that were passed over, as the settings say.",

@@ -172,7 +172,9 @@ class IteratorExpired:
 
 @dataclass(frozen=True, slots=True)
 class GapFound:
-    """Records were trimmed before they were read. They are lost to this application."""
+    """Records may have been trimmed before they were read, and be lost to this application; `Gap` says how sure
+    that is.
+    """
 
     shard: ShardId
     gap: Gap

@@ -68,10 +68,16 @@ def renewed_start(position: Position, initial: InitialPosition, asked_first_wall
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records after `after` were trimmed before they were read; reading goes on at `resumes_at`."""
+    """Records after `after` may be missing: they were trimmed before they were read. Reading goes on at `resumes_at`,
+    or is over if that is None: nothing of the shard was left.
+
+    What is known is that the record at `after`, which should have come back, did not. So it is gone, and nobody can
+    tell whether there were others behind it. A shard that was idle for longer than the retention, and whose reading
+    began anew after that, is reported too, though nothing was lost: rather a false alarm than a silent loss.
+    """
 
     after: Position
-    resumes_at: str
+    resumes_at: str | None
     resumes_at_arrival_ms: int | None
 
 

@@ -2,7 +2,8 @@
 renewed. Asks once and passes every error on; when to ask, and when to ask again, is the reader's business.
 
 The rules of `core.iterators` in use: a shard is entered *at* the last record that was read. That record then comes
-back and is dropped here. If it does not come back it was trimmed, and perhaps others after it: a gap.
+back and is dropped here. If it does not come back it was trimmed, and perhaps others after it: a gap. It is told with
+the first record that comes instead or, if none does, at the end of the shard.
 
 A continued iterator would pass over trimmed records in silence. So, once reading is so far behind that trimming is
 near, the shard is entered anew after every page that brought something.
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leasehold.core.events import GapFound, Observe
-from leasehold.core.iterators import gap_before, iterator_start, renewed_start
+from leasehold.core.iterators import Gap, gap_before, iterator_start, renewed_start
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import Record
@@ -67,6 +68,8 @@ class Cursor:
         self._iterator = page.next_iterator
         self._last_look = _Look(self._clock.now_ms(), self._clock.wall_ms(), page.millis_behind or 0)
         if not page.records:
+            if page.next_iterator is None and self._awaited:
+                self._tell(Gap(self._awaited, resumes_at=None, resumes_at_arrival_ms=None))
             return page, ()
         self._report_gap(page.records[0])
         new = self._without_repeats(page.records)
@@ -80,6 +83,11 @@ class Cursor:
     def renew(self) -> None:
         """The iterator is of no more use: take another before the next page."""
         self._iterator = None
+
+    def tell_of_lost_rest(self) -> None:
+        """The shard is gone before its end was read: a gap, unless all there was had just been read."""
+        if self._position.is_record and (self._awaited or not self._is_near_tip()):
+            self._tell(Gap(self._position, resumes_at=None, resumes_at_arrival_ms=None))
 
     async def _enter(self) -> str:
         asked_wall_ms = self._clock.wall_ms()
@@ -104,11 +112,19 @@ class Cursor:
         since_ms = max(self._clock.now_ms() - look.now_ms, self._clock.wall_ms() - look.wall_ms)
         return look.millis_behind + since_ms > self._verify_when_behind_ms
 
+    def _is_near_tip(self) -> bool:
+        """Whether, at a last look that is not long ago, there was nothing more to read."""
+        look = self._last_look
+        return look is not None and look.millis_behind == 0 and not self._is_trimming_near()
+
     def _report_gap(self, first: Record) -> None:
         awaited, self._awaited = self._awaited, None
         gap = awaited and gap_before(awaited, first.sequence_number, first.arrival_ms)
         if gap:
-            self._observe(GapFound(self._shard, gap))
+            self._tell(gap)
+
+    def _tell(self, gap: Gap) -> None:
+        self._observe(GapFound(self._shard, gap))
 
     def _without_repeats(self, records: Sequence[Record]) -> Sequence[Record]:
         """Only a shard that was entered anew repeats records; one look at the first tells."""

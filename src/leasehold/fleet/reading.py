@@ -215,6 +215,7 @@ class _Reader:
     async def _after_failure(self, error: ServiceError) -> bool:
         """Plans another try. False if there is nothing left to try, because the shard is gone."""
         if isinstance(error, NotFoundError) and await self._has_vanished():
+            self.cursor.tell_of_lost_rest()
             await self.slices.put(Slice((), 0, None, self.slicer.through, ()))
             return False
         self.failures += 1

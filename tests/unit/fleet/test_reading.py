@@ -335,6 +335,138 @@ def test_records_trimmed_before_a_restart_are_a_gap_with_its_extent() -> None:
     run_virtually(main())
 
 
+def test_trimmed_records_of_an_ended_shard_are_a_gap_with_an_open_end() -> None:
+    """Where the rest of a shard was trimmed before it was read, its end is not passed over in silence."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        numbers = world.put(10)
+        await world.clock.sleep_ms(23 * HOUR_MS)
+        world.split()
+        await world.clock.sleep_ms(2 * HOUR_MS)
+        async with world.read(Position(numbers[2])) as slices:
+            records, last = await world.to_end(slices)
+        assert (records, len(last.children or ())) == ([], 2)
+        assert world.told(GapFound) == [GapFound(SHARD, Gap(Position(numbers[2]), None, None))]
+
+    run_virtually(main())
+
+
+def test_a_shard_that_vanished_after_a_checkpoint_is_a_gap_with_an_open_end() -> None:
+    """Where the whole shard is gone before its rest was read, that is told."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        numbers = world.put(10)
+        world.split()
+        await world.clock.sleep_ms(30 * HOUR_MS)
+        async with world.read(Position(numbers[2])) as slices:
+            records, last = await world.to_end(slices)
+        assert (records, last.children) == ([], ())
+        assert world.told(GapFound) == [GapFound(SHARD, Gap(Position(numbers[2]), None, None))]
+
+    run_virtually(main())
+
+
+def test_a_shard_that_vanishes_while_it_is_far_behind_is_a_gap() -> None:
+    """A stream that is deleted before everything was read leaves records unread, and that is told."""
+
+    async def main() -> None:
+        world = ReadWorld(settings=ReadSettings(records_per_call=1))
+        numbers = world.put(10)
+        await world.clock.sleep_ms(HOUR_MS)
+        async with world.read() as slices:
+            await world.take(slices, 1)
+            world.service.delete_stream(world.clock.wall_ms(), "orders")
+            rest, _ = await world.to_end(slices)
+        (found,) = world.told(GapFound)
+        assert found.gap == Gap(Position(numbers[len(rest)]), None, None)
+
+    run_virtually(main())
+
+
+def test_a_shard_that_vanishes_while_it_is_read_to_its_tip_has_no_gap() -> None:
+    """Who had just read everything is not alarmed when the stream is deleted."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(3)
+        async with world.read() as slices:
+            await world.take(slices, 3)
+            await world.next_slice(slices)
+            world.service.delete_stream(world.clock.wall_ms(), "orders")
+            await world.to_end(slices)
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_vanished_shard_of_which_nothing_was_read_has_no_gap() -> None:
+    """Who asked for what is there gets what is there, be it nothing."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(3)
+        world.split()
+        await world.clock.sleep_ms(30 * HOUR_MS)
+        async with world.read() as slices:
+            await world.to_end(slices)
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_shard_that_ends_with_its_checkpoint_has_no_gap() -> None:
+    """The last record of an ended shard comes back to whoever begins there: nothing is missing."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        numbers = world.put(10)
+        await world.clock.sleep_ms(HOUR_MS)
+        world.split()
+        world.stream.empty_pages_first = 2
+        async with world.read(Position(numbers[9])) as slices:
+            records, last = await world.to_end(slices)
+        assert (records, len(last.children or ())) == ([], 2)
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_shard_that_ends_after_long_idleness_has_no_gap_for_its_reader() -> None:
+    """Who has been at the tip all the time knows that the trimmed last record was the last."""
+
+    async def main() -> None:
+        world = ReadWorld(settings=ReadSettings(idle_poll_every=seconds(60)))
+        world.put()
+        async with world.read() as slices:
+            await world.take(slices, 1)
+            while world.clock.now_ms() < 30 * HOUR_MS:
+                await world.next_slice(slices)
+            world.stream.trouble_for = in_turn(IteratorExpiredError("too old"))
+            world.split()
+            await world.to_end(slices)
+        assert world.told(IteratorExpired)
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_trimmed_checkpoint_at_the_end_of_a_shard_may_be_a_gap() -> None:
+    """Nobody can tell whether a trimmed record was the last, so whoever begins there hears that some may be missing."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        (number,) = world.put()
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        world.split()
+        async with world.read(Position(number)) as slices:
+            await world.to_end(slices)
+        assert world.told(GapFound) == [GapFound(SHARD, Gap(Position(number), None, None))]
+
+    run_virtually(main())
+
+
 def test_no_gap_is_reported_where_nothing_is_missing() -> None:
     """A start whose record is still there proves that nothing after it was trimmed."""
 
@@ -374,7 +506,7 @@ def test_a_reader_that_falls_behind_the_retention_reports_the_gap() -> None:
             index
             for gap in gaps
             for index, number in enumerate(numbers)
-            if gap.after.number < int(number) < int(gap.resumes_at) and index < seen[-1]
+            if gap.resumes_at and gap.after.number < int(number) < int(gap.resumes_at) and index < seen[-1]
         ]
         assert lost
         assert reported == lost

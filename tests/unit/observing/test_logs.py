@@ -12,6 +12,7 @@ from leasehold.core.events import (
     Checkpointed,
     Event,
     FleetSeen,
+    GapFound,
     HandlerFailed,
     LeasesRenewed,
     LeaseTaken,
@@ -23,6 +24,7 @@ from leasehold.core.events import (
     RowRejected,
     ShardsSynced,
 )
+from leasehold.core.iterators import Gap
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
 from tests.unit.observing.samples import EVENT_TYPES, sample
@@ -64,6 +66,16 @@ def test_every_line_can_be_told(told: Told, kind: type[Event]) -> None:
     (line,) = told.lines()
     assert "{" not in line
     assert re.search(r"\w=\S", line)
+
+
+def test_a_gap_says_how_sure_it_is(told: Told) -> None:
+    """What was trimmed cannot be seen, and where nothing is left there is nowhere to go on."""
+    told.tell(GapFound(SHARD, Gap(Position("100"), None, None)))
+    told.tell(GapFound(SHARD, Gap(Position("100"), "117", 5)))
+    assert told.lines(logging.WARNING) == [
+        "gap found, records may be missing shard=shard-0 after=100 resumes_at=-",
+        "gap found, records may be missing shard=shard-0 after=100 resumes_at=117",
+    ]
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
