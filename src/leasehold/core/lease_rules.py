@@ -185,6 +185,20 @@ def hand_over(lease: Lease) -> UpdateRow:
     )
 
 
+def decline_handoff(lease: Lease) -> UpdateRow:
+    """The old owner is not ready to let go: it keeps the lease. Whoever asked may ask again."""
+    assert lease.checkpoint_owner is not None
+    keeper = text(lease.checkpoint_owner)
+    return UpdateRow(
+        key=lease.key,
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        set={OWNER: keeper},
+        remove=(CHECKPOINT_OWNER,),
+        add={COUNTER: 1},
+        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER), *_holding(lease)),
+    )
+
+
 def release(lease: Lease) -> UpdateRow:
     """A clean stop: free the lease at once instead of letting it expire. A waiting next owner keeps its claim."""
     if lease.is_in_handoff:

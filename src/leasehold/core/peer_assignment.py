@@ -51,8 +51,8 @@ class PeerView:
 
     `held` are the leases that it serves now, `resting` those that it has just given up and leaves to others for a
     while, `asked` those that it has asked for, `ended` the shards that it has just finished, `unreadable` the keys of
-    rows that cannot be understood. `salt` differs from member to member and look to look: equals are chosen by it,
-    so that members do not all go for the same lease.
+    rows that cannot be understood. A member that may not take (`may_take`) only keeps what it has. `salt` differs from
+    member to member and look to look: equals are chosen by it, so that members do not all go for the same lease.
     """
 
     me: WorkerId
@@ -64,6 +64,7 @@ class PeerView:
     asked: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     ended: AbstractSet[ShardId] = field(default_factory=frozenset)
     unreadable: AbstractSet[LeaseKey] = field(default_factory=frozenset)
+    may_take: bool = True
     salt: int = 0
 
 
@@ -90,11 +91,13 @@ def plan_peer(view: PeerView, limits: PeerLimits) -> PeerPlan:
     free = [lease for lease in active if _is_free(lease, view, limits)]
     shares = _shares(active, free, view)
     hold = [lease for lease in active if _is_given_to_us(lease, view)]
-    reachable = [lease for lease in free if lease.key not in view.resting and lease not in hold]
+    reachable = [
+        lease for lease in free if view.may_take and lease.key not in view.resting and lease not in hold
+    ]
     take = _takes(reachable, len(active), shares, view, limits)
     overruled = [lease for lease in active if _is_overdue_handoff(lease, view, limits)]
     room = _room(shares[view.me], limits)
-    ask = [] if free or hold else _asks(active, shares, room, view)
+    ask = [] if free or hold or not view.may_take else _asks(active, shares, room, view)
     return PeerPlan(
         hold=tuple(hold),
         take=(*take, *overruled),

@@ -57,6 +57,7 @@ class HeldLease:
         self.lost = asyncio.Event()
         self.stalled = asyncio.Event()
         self.ended = False
+        self.has_progressed = False
         self._given_back = False
 
     @property
@@ -87,6 +88,7 @@ class HeldLease:
     def note_progress(self) -> None:
         """The shard is alive. A lease is renewed only while something says so."""
         self._progress_ms = self._clock.now_ms()
+        self.has_progressed = True
 
     async def parents_ended(self) -> None:
         """Return once every parent has ended. A parent without a lease was trimmed, or finished and cleaned away."""
@@ -117,6 +119,10 @@ class HeldLease:
         await self._write(lambda lease: self._table.finish(lease, plan))
         self.ended = True
         self._observe(ShardEnded(self.shard, tuple(child.id for child in children)))
+
+    async def decline_handoff(self) -> None:
+        """Keep the lease for now, although another member has asked for it: what is in hand takes longer."""
+        await self._write(self._table.decline_handoff)
 
     async def let_go(self) -> WorkerId | None:
         """Give the lease back in good order; returns the next owner if one waits. A lost lease is nobody's to give."""

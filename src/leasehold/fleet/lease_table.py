@@ -161,6 +161,10 @@ class LeaseTable:
         """Let go of a lease that a leader asked for."""
         return await self._apply(lease_rules.hand_over(lease))
 
+    async def decline_handoff(self, lease: Lease) -> Lease | Contended:
+        """Keep a lease that was asked for, because what is in hand takes too long."""
+        return await self._apply(lease_rules.decline_handoff(lease))
+
     async def release(self, lease: Lease) -> Lease | Contended:
         """Let go of a lease on a clean stop."""
         return await self._apply(lease_rules.release(lease))

@@ -46,6 +46,10 @@ Serve = Callable[[HeldLease], Awaitable[None]]
 
 # After a look that could not take all it wanted, and after the end of a shard, the next look is this far away.
 LOOK_AGAIN_AFTER_MS: Final = 300
+# A shard from which nothing was read at all for so long is given up, however patient the settings are with a handler.
+FIRST_PROGRESS_MS: Final = 60_000
+# A member that cannot read is no help: it leaves the leases to others, each time longer, up to this.
+AILING_MAX_MS: Final = 120_000
 
 
 @dataclass(slots=True)
@@ -67,6 +71,8 @@ class _Memory:
     ended: set[ShardId] = field(default_factory=set)
     workers: int = 1
     released: int = 0
+    ailments: int = 0
+    ailing_until_ms: int = 0
 
 
 class Member:
@@ -100,6 +106,7 @@ class Member:
         self._serving: dict[LeaseKey, _Serving] = {}
         self._memory = _Memory()
         self._look_soon = asyncio.Event()
+        self._is_stopping = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Live until `stop` is set; then let every shard finish what it has in hand, and give everything back."""
@@ -108,11 +115,12 @@ class Member:
             await self._until_it_works("start", self._start, stop)
             async with asyncio.TaskGroup() as group:
                 keeping = [
-                    group.create_task(self._renew_loop()),
+                    group.create_task(self._renew_loop(group)),
                     group.create_task(self._audit_loop()),
                     group.create_task(self._clean_up_loop()),
                 ]
                 await self._look_loop(group, stop)
+                self._is_stopping = True
                 await self._drain()
                 for loop in keeping:
                     loop.cancel()
@@ -148,6 +156,8 @@ class Member:
             self._observe(RowRejected(error.key, error.problem))
         memory, now_ms = self._memory, self._clock.now_ms()
         memory.observations = next_observations(memory.observations, listing.leases, now_ms)
+        if any(each.held.has_progressed for each in self._serving.values()):
+            memory.ailments = 0
         memory.ended &= {parent for lease in listing.leases for parent in lease.parents}
         memory.resting_until_ms = {
             key: until_ms for key, until_ms in memory.resting_until_ms.items() if until_ms > now_ms
@@ -163,13 +173,14 @@ class Member:
                 asked=memory.asked,
                 ended=memory.ended,
                 unreadable={LeaseKey(error.key) for error in listing.rejected},
+                may_take=now_ms >= memory.ailing_until_ms,
                 salt=self._rng.getrandbits(32),
             ),
             self._limits(),
         )
         memory.workers = plan.workers
         self._observe(FleetSeen(len(listing.leases), plan.unclaimed, len(self._serving), plan.workers))
-        await self._notice_handoffs(listing.leases)
+        self._notice_handoffs(listing.leases, group)
         await self._carry_out(plan, group)
 
     async def _carry_out(self, plan: PeerPlan, group: asyncio.TaskGroup) -> None:
@@ -228,16 +239,12 @@ class Member:
             self._memory.asked.add(lease.key)
             self._observe(HandoffAsked(lease.key, answer.checkpoint_owner, self._worker))
 
-    async def _notice_handoffs(self, leases: tuple[Lease, ...]) -> None:
+    def _notice_handoffs(self, leases: tuple[Lease, ...], group: asyncio.TaskGroup) -> None:
         """A look may show that one of our leases is wanted; its heartbeat, put now, finds out for certain."""
-        wanted = [
-            self._serving[lease.key].held
-            for lease in leases
-            if lease.checkpoint_owner == self._worker
-            and lease.key in self._serving
-            and not self._serving[lease.key].held.draining.is_set()
-        ]
-        await asyncio.gather(*(self._renew_one(held) for held in wanted))
+        for lease in leases:
+            serving = self._serving.get(lease.key)
+            if serving and lease.checkpoint_owner == self._worker and not serving.held.draining.is_set():
+                group.create_task(self._renew_one(serving.held))
 
     # -- serving -----------------------------------------------------------------------------------------------
 
@@ -260,9 +267,18 @@ class Member:
             del self._serving[held.lease.key]
 
     async def _overdue_drain(self, held: HeldLease) -> None:
-        """Ends when a lease that was wanted back has not been given back in time."""
+        """Ends when we are stopping and a shard has not finished in time.
+
+        A lease that another member asked for is not torn from a shard that is alive: its records would be handled
+        twice. The handoff is declined, so that the asker does not lose patience, and the shard lets go when it can.
+        """
         await held.draining.wait()
-        await self._clock.sleep_ms(milliseconds(self._settings.handoff_timeout))
+        while True:
+            await self._clock.sleep_ms(milliseconds(self._settings.handoff_timeout))
+            if self._is_stopping:
+                return
+            if held.lease.is_in_handoff:
+                await self._step(f"decline handoff of {held.lease.key}", held.decline_handoff)
 
     def _judge(self, held: HeldLease, serving: asyncio.Future[None]) -> None:
         """Remember what the end of serving a lease means for the next looks."""
@@ -276,6 +292,14 @@ class Member:
         if not held.draining.is_set():
             rest_ms = milliseconds(self._settings.rest_after_failure)
             self._memory.resting_until_ms[held.lease.key] = self._clock.now_ms() + rest_ms
+            self._note_ailment(held, rest_ms)
+
+    def _note_ailment(self, held: HeldLease, rest_ms: int) -> None:
+        """A shard that was given up without a single page says more about this member than about the shard."""
+        memory = self._memory
+        memory.ailments = 0 if held.has_progressed else memory.ailments + 1
+        pause_ms = min(AILING_MAX_MS, rest_ms << min(memory.ailments, 10)) if memory.ailments else 0
+        memory.ailing_until_ms = self._clock.now_ms() + pause_ms
 
     async def _give_back(self, held: HeldLease) -> None:
         if held.lost.is_set():
@@ -298,21 +322,25 @@ class Member:
 
     # -- keeping -----------------------------------------------------------------------------------------------
 
-    async def _renew_loop(self) -> None:
+    async def _renew_loop(self, group: asyncio.TaskGroup) -> None:
         while True:
             await self._clock.sleep_ms(milliseconds(self._settings.renew_every))
-            await self._renew_all()
+            await self._renew_all(group)
 
-    async def _renew_all(self) -> None:
+    async def _renew_all(self, group: asyncio.TaskGroup) -> None:
+        """Put every heartbeat. One that does not get through is not waited for: it must not cost the others theirs."""
         began_ms = self._clock.now_ms()
-        held = [each.held for each in self._serving.values()]
-        results = await asyncio.gather(*(self._renew_one(each) for each in held))
-        time_ms = self._clock.now_ms() - began_ms
-        self._observe(LeasesRenewed(sum(results), len(results) - sum(results), time_ms))
+        beats = [group.create_task(self._renew_one(each.held)) for each in self._serving.values()]
+        if beats:
+            most_ms = milliseconds(self._settings.renew_every) // 2
+            await self._first_of(_all_ended(beats), self._clock.sleep_ms(most_ms))
+        renewed = sum(beat.done() and beat.result() for beat in beats)
+        self._observe(LeasesRenewed(renewed, len(beats) - renewed, self._clock.now_ms() - began_ms))
 
     async def _renew_one(self, held: HeldLease) -> bool:
         """Put one heartbeat, unless nothing shows that the shard is alive."""
-        if held.idle_ms > milliseconds(self._settings.stalled_after):
+        patience_ms = milliseconds(self._settings.stalled_after)
+        if held.idle_ms > (patience_ms if held.has_progressed else min(patience_ms, FIRST_PROGRESS_MS)):
             self._observe(ShardStalled(held.lease.key, held.shard, held.idle_ms))
             held.stalled.set()
             return False
@@ -385,7 +413,8 @@ class Member:
         return PeerLimits(
             failover_ms=milliseconds(self._settings.failover_after),
             handoff_timeout_ms=milliseconds(self._settings.handoff_timeout),
-            leases_max=self._settings.max_leases,
+            # One shard is enough to find out whether reading works again.
+            leases_max=1 if self._memory.ailments else self._settings.max_leases,
             takes_per_look_max=self._settings.leases_to_acquire,
         )
 
@@ -393,6 +422,11 @@ class Member:
 async def _ended(task: asyncio.Future[None]) -> None:
     """Wait for the end of a task without taking part in it: neither its error nor our cancellation passes."""
     await asyncio.wait({task})
+
+
+async def _all_ended(tasks: list[asyncio.Task[bool]]) -> None:
+    """Wait for the end of tasks without taking part in them."""
+    await asyncio.wait(tasks)
 
 
 async def _cancelled(*tasks: asyncio.Future[Any]) -> None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
+from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import LeaseDeleted, Observe, RowRejected, ShardsSynced
-from leasehold.core.lease_audit import Sightings, audit_leases, shards_without_range
+from leasehold.core.lease_audit import Sightings, audit_leases
 from leasehold.core.lease_cleanup import plan_cleanup
 from leasehold.core.lease_creation import first_shard_filter, plan_first_leases, plan_missing_leases
 from leasehold.core.lease_row import LeaseListing
 from leasehold.core.model import InitialPosition, Lease
 from leasehold.core.shard_graph import shard_graph
-from leasehold.errors import NotFoundError, ShardListError
+from leasehold.errors import NotFoundError, ShardListError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.ports import Clock, Stream
 from leasehold.settings import FleetSettings
@@ -26,6 +28,7 @@ from leasehold.settings import FleetSettings
 # A list that was read while the stream was resharded contradicts itself for a moment.
 LIST_ATTEMPTS_MAX: Final = 3
 LIST_AGAIN_AFTER_MS: Final = 1_000
+CREATE_ATTEMPTS_MAX: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,13 @@ class ShardSync:
         listing = await self._listing()
         if listing.rejected:
             return before
-        leases = listing.leases
-        known = {}
-        if shards_without_range(leases):
-            known = {shard.id: shard.hash_range for shard in await self.stream.list_shards()}
+        shards = await self.stream.list_shards()
+        self.observe(ShardsSynced(len(shards), 0))
         audit = audit_leases(
-            leases, before, known_ranges=known, sightings_needed=self.settings.audit_sightings
+            listing.leases,
+            before,
+            known_ranges={shard.id: shard.hash_range for shard in shards},
+            sightings_needed=self.settings.audit_sightings,
         )
         for lease in audit.filled:
             assert lease.hash_range is not None
@@ -122,8 +126,19 @@ class ShardSync:
     async def _create(self, new: tuple[Lease, ...], shards: int) -> None:
         created = 0
         for lease in new:  # one after the other: the order makes a crash half-way harmless
-            created += await self.table.create(lease)
+            created += await self._create_one(lease)
         self.observe(ShardsSynced(shards, created))
+
+    async def _create_one(self, lease: Lease) -> bool:
+        """Until it is answered: half of the first leases would pass for all of them, and the rest go unread."""
+        for attempt in count():
+            try:
+                return await self.table.create(lease)
+            except (ThrottledError, UnavailableError):
+                if attempt == CREATE_ATTEMPTS_MAX:
+                    raise
+                await self.clock.sleep_ms(backoff_ms(attempt, self.rng.random()))
+        raise AssertionError("unreachable: counting does not end")
 
     async def _listing(self) -> LeaseListing:
         listing = await self.table.list()

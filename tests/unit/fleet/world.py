@@ -79,6 +79,7 @@ class World:
     events: dict[WorkerId, list[tuple[int, Event]]] = field(default_factory=lambda: defaultdict(list))
     deliveries: dict[ShardId, list[tuple[int, WorkerId]]] = field(default_factory=lambda: defaultdict(list))
     cut_off: set[WorkerId] = field(default_factory=set)
+    unwritable: set[ShardId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.rows = MemoryRows()
@@ -90,7 +91,7 @@ class World:
     def start(self, name: str) -> WorkerId:
         """Start a member."""
         worker = WorkerId(name)
-        rows = TroubledRows(self.rows, lambda *_: Trouble.REQUEST_LOST if worker in self.cut_off else None)
+        rows = TroubledRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
         member = Member(
             table=LeaseTable(rows),
             stream=self.stream,
@@ -107,6 +108,11 @@ class World:
         self._stops[worker] = asyncio.Event()
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))
         return worker
+
+    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> Trouble | None:
+        if worker in self.cut_off:
+            return Trouble.REQUEST_LOST
+        return Trouble.THROTTLED if call == "write" and key in self.unwritable else None
 
     async def stop(self, worker: WorkerId, *, at_once: bool = True) -> None:
         """Stop a member in good order, or wait until it ends by itself."""
