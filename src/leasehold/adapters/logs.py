@@ -50,6 +50,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StepFailed,
+    WorkerFailed,
 )
 
 FLEET: Final = logging.getLogger("leasehold.fleet")
@@ -77,7 +78,7 @@ class Line:
         self.values: Callable[[Event], list[Any]] = lambda event: [get(event) for get in getters]
 
 
-DEBUG, INFO, WARNING = logging.DEBUG, logging.INFO, logging.WARNING
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 LINES: Final[Mapping[type[Event], Line]] = {
     # The fleet.
@@ -143,10 +144,11 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ),
     RecordSkipped: Line(WORKER, WARNING, "record skipped shard={shard} position={position} error={error}"),
     Checkpointed: Line(WORKER, DEBUG, "checkpointed shard={shard} position={position}"),
+    WorkerFailed: Line(WORKER, ERROR, "worker failed, it stops error={error}"),
 }
 
 # Whose text comes from user code: only its type is told.
-_STRANGERS_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped)
+_STRANGERS_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped, WorkerFailed)
 
 
 def _level(event: Event, line: Line) -> int:

@@ -52,6 +52,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StepFailed,
+    WorkerFailed,
 )
 from leasehold.core.lag import Lags
 from leasehold.core.model import ShardId
@@ -177,7 +178,14 @@ class PrometheusMetrics(Collector):
             case MemberStopped():
                 self._of_shard.clear()
                 self._handler_times.clear()
-            case RowRejected() | HandoffAsked() | ParentsAwaited() | ReadingStarted() | LeaseDeleted():
+            case (
+                RowRejected()
+                | HandoffAsked()
+                | ParentsAwaited()
+                | ReadingStarted()
+                | LeaseDeleted()
+                | WorkerFailed()
+            ):
                 pass  # news, not numbers
             case _:
                 assert_never(event)

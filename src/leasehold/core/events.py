@@ -263,6 +263,13 @@ class StepFailed:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """The worker stops: it met something that trying again does not cure. `error` is the exception's type only."""
+
+    error: str
+
+
 Event = (
     MemberStarted
     | MemberStopped
@@ -291,6 +298,7 @@ Event = (
     | ShardEnded
     | LeaseDeleted
     | StepFailed
+    | WorkerFailed
 )
 
 Observe = Callable[[Event], None]

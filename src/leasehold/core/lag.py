@@ -41,6 +41,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StepFailed,
+    WorkerFailed,
 )
 from leasehold.core.model import ShardId
 from leasehold.core.position import Position
@@ -167,6 +168,7 @@ class Lags:
                 | AggregateTrouble()
                 | LeaseDeleted()
                 | StepFailed()
+                | WorkerFailed()
             ):
                 pass  # says nothing about how far a shard got
             case _:

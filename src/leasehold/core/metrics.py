@@ -46,6 +46,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StepFailed,
+    WorkerFailed,
 )
 from leasehold.core.lag import Lags
 from leasehold.core.model import ShardId, WorkerId
@@ -237,6 +238,7 @@ def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
             | ReadingStarted()
             | ShardEnded()
             | LeaseDeleted()
+            | WorkerFailed()
         ):
             pass  # news, not numbers
         case _:

@@ -23,6 +23,7 @@ from leasehold.core.events import (
     RecordSkipped,
     RowRejected,
     ShardsSynced,
+    WorkerFailed,
 )
 from leasehold.core.iterators import Gap
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
@@ -68,6 +69,13 @@ def test_every_line_can_be_told(told: Told, kind: type[Event]) -> None:
     assert re.search(r"\w=\S", line)
 
 
+def test_only_a_worker_that_stops_is_an_error(told: Told) -> None:
+    """ERROR is kept for what must wake somebody up, and its line says that the worker stops."""
+    for kind in EVENT_TYPES:
+        told.tell(sample(kind, error="ConfigError"))
+    assert told.lines(logging.ERROR) == ["worker failed, it stops error=ConfigError"]
+
+
 def test_a_gap_says_how_sure_it_is(told: Told) -> None:
     """What was trimmed cannot be seen, and where nothing is left there is nowhere to go on."""
     told.tell(GapFound(SHARD, Gap(Position("100"), None, None)))
@@ -106,6 +114,7 @@ def test_no_value_can_forge_a_line_or_move_a_cursor(told: Told, kind: type[Event
         HandlerFailed(SHARD, Position("1"), Position("2"), 2, 1, "ValueError: secret"),
         RecordDeadLettered(SHARD, Position("1"), "pkg.BadOrder('secret')"),
         RecordSkipped(SHARD, Position("1"), "'secret'"),
+        WorkerFailed("ValueError: secret"),
     ],
     ids=lambda event: type(event).__name__,
 )
