@@ -27,7 +27,7 @@ from leasehold.worker.processors import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from tests.unit.worker.world import SHARD, Running, WorkerWorld
+from tests.unit.worker.world import SHARD, Running, WorkerWorld, pause_process
 from tests.virtual_time import run_virtually
 
 
@@ -66,6 +66,27 @@ def diary(kind: type[Diary] = Diary) -> tuple[ProcessorForm, list[str]]:
 
 def start(world: WorkerWorld, form: ProcessorForm, **options: Any) -> Running:
     return world.start(form, **{"checkpoint": "manual", "max_records": 2, **options})
+
+
+def test_after_a_pause_of_the_process_no_more_records_come() -> None:
+    """Whoever wakes up after its lease ran out is told that it is lost, and is given nothing before that."""
+
+    class Sleeper(Diary):
+        async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+            await super().process_records(process_records_input)
+            if self.lines[-1] == "records cd":
+                pause_process(60)
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcdef")
+        form, lines = diary(Sleeper)
+        worker = start(world, form, rest_after_failure="1h")
+        await world.until(lambda: lines[-1:] == ["lease lost"], within_s=120)
+        assert lines == ["initialize TRIM_HORIZON", "records ab", "records cd", "lease lost"]
+        await worker.stopped()
+
+    run_virtually(scenario())
 
 
 def test_a_graceful_stop() -> None:

@@ -27,8 +27,8 @@ from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.worker.batch import Batch
-from tests.unit.worker.world import SHARD, WorkerWorld
-from tests.virtual_time import VirtualLoop, run_virtually
+from tests.unit.worker.world import SHARD, WorkerWorld, pause_process
+from tests.virtual_time import run_virtually
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 
@@ -560,11 +560,25 @@ def test_after_a_pause_of_the_process_nothing_more_is_given_to_the_handler() -> 
     run_virtually(scenario())
 
 
-def pause_process(seconds: float) -> None:
-    """Time passes, and nothing on the loop gets a turn."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    loop._jumping.passed_s += seconds
+def test_a_batch_that_waited_for_its_turn_is_given_only_if_the_lease_is_still_proven() -> None:
+    """The question is asked when the handler is about to be called, not when the batch began to wait."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(shards=2), []
+        for shard in range(2):
+            world.put(*range(10), shard=shard)
+
+        async def sleep_like_the_dead(batch: Batch) -> None:
+            calls.append(batch.shard)
+            await asyncio.sleep(5)  # both shards have a batch by now, and one of them waits
+            pause_process(60)
+
+        worker = world.start(sleep_like_the_dead, max_records=10, max_handlers=1, rest_after_failure="1h")
+        await world.until(lambda: len(worker.told(LeaseLost)) == 2, within_s=120)
+        assert len(calls) == 1
+        await worker.stopped()
+
+    run_virtually(scenario())
 
 
 def test_a_stop_waits_for_the_handler_and_stores_what_it_did() -> None:

@@ -11,7 +11,7 @@ from leasehold.core.position import SHARD_END
 from leasehold.errors import LeaseLostError
 from leasehold.worker.batch import Batch
 from leasehold.worker.shards import ServedBatches, ShardsForm
-from tests.unit.worker.world import SHARD, Running, WorkerWorld
+from tests.unit.worker.world import SHARD, Running, WorkerWorld, pause_process
 from tests.virtual_time import run_virtually
 
 
@@ -112,6 +112,24 @@ def test_a_lost_lease_ends_the_iteration_and_refuses_checkpoints() -> None:
             await batch.checkpoint()
         await batch.done()
         assert not worker.told(Checkpointed)
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_after_a_pause_of_the_process_the_iteration_ends() -> None:
+    """A batch that waits here may be another member's by now: whoever asks for it then is not given it."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcd")
+        worker, offered = start(world, rest_after_failure="1h")
+        shard = await offered.get()
+        assert text(await anext(shard)) == "ab"
+        await world.clock.sleep_ms(3_000)  # the next batch waits to be asked for
+        pause_process(60)
+        assert [text(more) async for more in shard] == []
+        await world.until(lambda: bool(worker.told(LeaseLost)))
         await worker.stopped()
 
     run_virtually(scenario())

@@ -22,12 +22,19 @@ from leasehold.worker.options import consumer_settings
 from leasehold.worker.running import Outside, run_worker
 from leasehold.worker.served_shard import Form
 from leasehold.worker.user_code import Function, InlineUserCode
-from tests.virtual_time import VirtualClock
+from tests.virtual_time import VirtualClock, VirtualLoop
 
 E = TypeVar("E")
 
 SHARD = ShardId("shardId-000000000000")
 ORDERS = "orders"
+
+
+def pause_process(seconds: float) -> None:
+    """Time passes, and nothing on the loop gets a turn."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop._jumping.passed_s += seconds
 
 
 class KeptLetters(DeadLetters):
