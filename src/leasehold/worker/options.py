@@ -39,6 +39,8 @@ T = TypeVar("T")
 PREFIX: Final = "LEASEHOLD_"
 CONFIG: Final = "config"
 TABLES: Final = ("leasehold", "consumer")
+# Read by `leasehold run`; it may stand in the same file.
+OTHER_TABLES: Final = ("run",)
 
 # Kubernetes sets such variables for every service; one named leasehold must not keep workers from starting.
 _OF_A_SERVICE: Final = re.compile(
@@ -233,7 +235,10 @@ def _from_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"configuration file {path}: {error.strerror}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
-    tables = {name: table for name, table in content.items() if name in TABLES and isinstance(table, dict)}
+    for name, value in content.items():
+        if name not in TABLES + OTHER_TABLES or not isinstance(value, dict):
+            raise ConfigError(f"configuration file {path}: {_misplaced(name, value)}")
+    tables = {name: table for name, table in content.items() if name in TABLES}
     if not tables:
         raise ConfigError(f"configuration file {path}: expected a table [{TABLES[0]}] or [{TABLES[1]}]")
     given: dict[str, object] = {}
@@ -243,6 +248,20 @@ def _from_file(path: Path) -> dict[str, object]:
                 raise ConfigError(f"configuration file {path}: {name} stands in more than one table")
             given[name] = _parsed(name, value, f"{path} [{table}] {name}")
     return given
+
+
+def _misplaced(name: str, value: object) -> str:
+    """What is wrong with something at the top of a file that is none of the tables known there."""
+    tables = TABLES + OTHER_TABLES
+    if name in tables:
+        return f"{name} must be a table, [{name}]"
+    if isinstance(value, dict):
+        near = get_close_matches(name, tables, n=1)
+        hint = f"did you mean [{near[0]}]?" if near else f"expected [{TABLES[0]}] or [{TABLES[1]}]"
+        return f"[{name}] is no table of settings: {hint}"
+    if name in OPTIONS:
+        return f"{name} stands outside of a table: put it below [{TABLES[0]}]"
+    return str(_unknown(name, OPTIONS, name))
 
 
 def _parsed(name: str, value: object, source: str) -> object:

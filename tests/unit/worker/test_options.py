@@ -39,11 +39,11 @@ def test_a_keyword_goes_before_the_environment_and_that_before_the_file(tmp_path
 
 
 def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Path) -> None:
-    """[leasehold] and [consumer] are read alike; tables of other programs are left alone."""
+    """[leasehold] and [consumer] are read alike; [run] is left to `leasehold run`."""
     file = tmp_path / "app.toml"
     file.write_text(
         '[leasehold]\nstream = "orders"\napplication = "billing"\n'
-        '[consumer]\nmax_wait = "250ms"\ninitial_position = 2026-11-15T12:00:00Z\n[tool.other]\nx = 1\n'
+        '[consumer]\nmax_wait = "250ms"\ninitial_position = 2026-11-15T12:00:00Z\n[run]\nhandler = "a:b"\n'
     )
     found = consumer_settings({}, {"LEASEHOLD_CONFIG": str(file)})
     assert found.identity.stream == "orders"
@@ -54,7 +54,13 @@ def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("[consumr]\nstream = 'x'\n", "expected a table \\[leasehold\\] or \\[consumer\\]"),
+        ("[run]\nhandler = 'a:b'\n", "expected a table \\[leasehold\\] or \\[consumer\\]"),
+        ("[leasehold]\n[consumr]\nretries = 1\n", r"\[consumr\] is no table .* did you mean \[consumer\]\?"),
+        ("[consumer]\n[rum]\nhandler = 'a:b'\n", r"\[rum\] is no table .* did you mean \[run\]\?"),
+        ("[consumer]\n[other]\nx = 1\n", r"\[other\] is no table .* expected \[leasehold\] or \[consumer\]"),
+        ("retrys = 1\n[consumer]\n", r"retrys is no setting: did you mean retries\?"),
+        ("retries = 1\n[consumer]\n", r"retries stands outside of a table: put it below \[leasehold\]"),
+        ("[leasehold]\n[[consumer]]\nretries = 1\n", r"consumer must be a table, \[consumer\]"),
         ("[consumer]\nmax_record = 1\n", "max_record is no setting: did you mean max_records"),
         ("[consumer]\nmax_records = 'many'\n", "max_records='many': expected a whole number"),
         ("[leasehold]\nstream='a'\n[consumer]\nstream='b'\n", "stream stands in more than one table"),
