@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack, overload
 
@@ -88,6 +88,7 @@ class Consumer:
 
         def decorate(factory: Processor) -> Processor:
             handling = handling_settings(self.settings.handling, options)
+            _refuse_automatic_checkpoints(options, handling.checkpoints.checkpoint)
             # Only the class knows what it has done.
             by_hand = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
             self._give(ProcessorForm(factory), replace(handling, checkpoints=by_hand))
@@ -195,6 +196,17 @@ class Consumer:
             raise
         if reason is not None:
             raise reason
+
+
+def _refuse_automatic_checkpoints(options: Mapping[str, object], asked_for: Checkpointing) -> None:
+    refused = {each.name for each in fields(CheckpointSettings)} & options.keys()
+    if asked_for is Checkpointing.MANUAL:
+        refused.discard("checkpoint")
+    for name in sorted(refused):
+        raise ConfigError(
+            f"@consumer.processor({name}={options[name]!r}): a processor checkpoints by hand, since only the class "
+            f"knows what it has done; leave {name} out, and call checkpointer.checkpoint()"
+        )
 
 
 async def _run(

@@ -9,6 +9,7 @@ import pytest
 from leasehold import Batch, ConfigError, Consumer, RecordProcessor
 from leasehold.worker.engine import EngineThread, stopped_by_signals
 from leasehold.worker.handlers import BatchHandler
+from leasehold.worker.options import HandlingOptions
 from leasehold.worker.processors import ProcessorForm
 from leasehold.worker.settings import Checkpointing
 
@@ -45,6 +46,29 @@ def test_a_processor_checkpoints_by_itself_alone() -> None:
 
     assert consumer._form == ProcessorForm(Processor)
     assert consumer._handling.checkpoints.checkpoint is Checkpointing.MANUAL
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"checkpoint": "automatic"}, "checkpoint='automatic'"),
+        ({"checkpoint_every": "1s"}, "checkpoint_every='1s'"),
+        ({"checkpoint_records": 5}, "checkpoint_records=5"),
+        ({"checkpoint": "manual", "checkpoint_records": 5}, "checkpoint_records=5"),
+    ],
+)
+def test_a_processor_cannot_be_told_when_to_checkpoint(options: HandlingOptions, named: str) -> None:
+    """What would have no effect is refused, with the reason."""
+    with pytest.raises(ConfigError, match=f"{named}.*a processor checkpoints by hand"):
+        make().processor(**options)(RecordProcessor)
+
+
+def test_a_processor_may_be_told_what_it_is_anyway() -> None:
+    """Manual checkpoints are what a processor has; saying so is no mistake."""
+    consumer = make()
+    consumer.processor(checkpoint="manual", max_records=3)(RecordProcessor)
+    assert consumer._handling.checkpoints.checkpoint is Checkpointing.MANUAL
+    assert consumer._handling.batch.max_records == 3
 
 
 def test_one_consumer_has_one_handler() -> None:
