@@ -8,16 +8,17 @@ exactly one of several racing processes finds its condition true.
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
+import orjson
+
+from leasehold.adapters.row_json import row_from_members, row_to_json
 from leasehold.core.row_writes import Row, RowWrite, may_apply, next_row
 from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
@@ -167,26 +168,17 @@ def _put(connection: sqlite3.Connection, write: RowWrite, before: Row | None) ->
         connection.execute("DELETE FROM rows WHERE row_key = ?", (write.key,))
     else:
         owner = after.get("leaseOwner", {}).get("S")
-        connection.execute("REPLACE INTO rows VALUES (?, ?, ?)", (write.key, owner, _row_to_json(after)))
+        connection.execute(
+            "REPLACE INTO rows VALUES (?, ?, ?)", (write.key, owner, row_to_json(after).decode())
+        )
     return after
-
-
-def _row_to_json(row: Row) -> str:
-    """DynamoDB's own JSON form, in which bytes are base64."""
-    return json.dumps(row, default=_bytes_to_text, ensure_ascii=False, sort_keys=True)
-
-
-def _bytes_to_text(value: Any) -> str:
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode("ascii")
-    raise TypeError(f"{type(value).__name__} is not an attribute value")
 
 
 def _row_from_json(key: str, text: str) -> Row:
     """The inverse; whatever else stands in the file is an error that names the row."""
     try:
-        row = {name: _attribute(value) for name, value in json.loads(text).items()}
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        row = row_from_members(orjson.loads(text))
+    except ValueError as error:
         raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
     if row.get("leaseKey") != {"S": key}:
         raise MalformedRowError(key, "leaseKey: names another row")
@@ -199,24 +191,3 @@ def _row_or_stub(key: str, text: str) -> Row:
         return _row_from_json(key, text)
     except MalformedRowError:
         return {"leaseKey": {"S": key}}
-
-
-def _attribute(value: dict[str, Any]) -> dict[str, Any]:
-    ((kind, content),) = value.items()
-    match kind:
-        case "S" | "N" if not isinstance(content, str):
-            raise TypeError(f"{kind} holds {type(content).__name__}")
-        case "SS" | "NS" if not isinstance(content, list) or not all(
-            isinstance(item, str) for item in content
-        ):
-            raise TypeError(f"{kind} holds something other than texts")
-        case "B":
-            return {"B": base64.b64decode(content, validate=True)}
-        case "BS":
-            return {"BS": [base64.b64decode(item, validate=True) for item in content]}
-        case "M":
-            return {"M": {name: _attribute(item) for name, item in content.items()}}
-        case "L":
-            return {"L": [_attribute(item) for item in content]}
-        case _:
-            return {kind: content}

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
+import orjson
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
 from leasehold.adapters.aws.failures import error_code, translated
+from leasehold.adapters.aws.lean_calls import UPDATE_ITEM, Send, lean_call
+from leasehold.adapters.row_json import row_from_members, row_to_json
 from leasehold.core.row_writes import (
     Absent,
     Attribute,
@@ -73,6 +76,7 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
+        self._lean_update = lean_call(client, UPDATE_ITEM)
         self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------
@@ -248,7 +252,10 @@ class DynamoDbRows(RowStore):
             case PutRow(row=row):
                 return self._client.put_item, {"Item": row, **common}
             case UpdateRow(key=key):
-                return self._client.update_item, {"Key": self._key(key), "ReturnValues": "ALL_NEW", **common}
+                request = {"Key": self._key(key), "ReturnValues": "ALL_NEW", **common}
+                if self._lean_update is not None:
+                    return _update_leanly, {"send": self._lean_update, "request": request}
+                return self._client.update_item, request
             case DeleteRow(key=key):
                 return self._client.delete_item, {"Key": self._key(key), **common}
 
@@ -271,6 +278,14 @@ class DynamoDbRows(RowStore):
 
     def _naming(self, key: str) -> str:
         return f"row {key} of table {self._table}"
+
+
+def _update_leanly(send: Send, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """UpdateItem as boto3 would answer it, as far as we look."""
+    try:
+        return {"Attributes": row_from_members(orjson.loads(send(row_to_json(request)))["Attributes"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise HTTPClientError(error=f"the answer holds no row ({error})") from error
 
 
 def _cancelled(error: ClientError, naming: str) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import orjson
 from botocore.exceptions import BotoCoreError, ClientError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
 from leasehold.adapters.aws.failures import error_code, translated
 from leasehold.adapters.aws.kinesis_decoding import page_from_body
-from leasehold.adapters.aws.lean_calls import Send, lean_get_records
+from leasehold.adapters.aws.lean_calls import GET_RECORDS, Send, lean_call
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HashRange, Shard, ShardId
@@ -43,7 +44,7 @@ class KinesisStream(Stream):
             "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
         )
         # A stream that is named by its ARN may have another endpoint, which boto3 works out for each call.
-        self._lean = lean_get_records(client) if lean and "StreamName" in self._naming else None
+        self._lean = lean_call(client, GET_RECORDS) if lean and "StreamName" in self._naming else None
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every page of the list.
@@ -108,7 +109,7 @@ class KinesisStream(Stream):
 
 
 def _get_page(send: Send, iterator: str, limit: int) -> Page:
-    return page_from_body(send(ShardIterator=iterator, Limit=limit))
+    return page_from_body(send(orjson.dumps({"ShardIterator": iterator, "Limit": limit})))
 
 
 def _decode_page(

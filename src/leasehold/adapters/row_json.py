@@ -1,0 +1,51 @@
+"""Rows in DynamoDB's JSON form, in which bytes are base64: as they travel to DynamoDB, and as SQLite keeps them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from leasehold.core.row_writes import Row
+
+
+def row_to_json(members: Mapping[str, Any]) -> bytes:
+    """A row, or a request that holds rows, as JSON."""
+    return orjson.dumps(members, default=_bytes_to_text, option=orjson.OPT_SORT_KEYS)
+
+
+def row_from_members(members: Any) -> Row:
+    """The row in what JSON gave. Raises ValueError for whatever is not one."""
+    try:
+        return {name: _attribute(value) for name, value in members.items()}
+    except (AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _bytes_to_text(value: object) -> str:
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    raise TypeError(f"{type(value).__name__} is not an attribute value")
+
+
+def _attribute(value: dict[str, Any]) -> dict[str, Any]:
+    ((kind, content),) = value.items()
+    match kind:
+        case "S" | "N" if not isinstance(content, str):
+            raise TypeError(f"{kind} holds {type(content).__name__}")
+        case "SS" | "NS" if not isinstance(content, list) or not all(
+            isinstance(item, str) for item in content
+        ):
+            raise TypeError(f"{kind} holds something other than texts")
+        case "B":
+            return {"B": base64.b64decode(content, validate=True)}
+        case "BS":
+            return {"BS": [base64.b64decode(item, validate=True) for item in content]}
+        case "M":
+            return {"M": {name: _attribute(item) for name, item in content.items()}}
+        case "L":
+            return {"L": [_attribute(item) for item in content]}
+        case _:
+            return {kind: content}
