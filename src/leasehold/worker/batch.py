@@ -81,7 +81,7 @@ class Batch:
     records: tuple[UserRecord, ...]
     start: Position
     end: Position
-    # Names this holding of the lease, and rises with every change of owner: a sink can refuse the older of two.
+    # Names this holding of the lease: the shard, a colon, and `token_number`.
     token: str
     # How far behind the tip of the shard it was when it was read; None where Kinesis did not say.
     millis_behind: int | None = None
@@ -93,6 +93,11 @@ class Batch:
     pending: Pin | None = None
     _desk: Desk = field(kw_only=True)
     _portion: Portion = field(kw_only=True)
+
+    @property
+    def token_number(self) -> int:
+        """Rises with every change of the shard's owner: a sink can refuse the older of two. Texts would sort wrongly."""
+        return int(self.token.rpartition(":")[2])
 
     def __iter__(self) -> Iterator[UserRecord]:
         return iter(self.records)

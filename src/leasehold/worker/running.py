@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.core.events import Observe, StepFailed
+from leasehold.core.events import Observe, StepFailed, WorkerFailed
 from leasehold.core.model import WorkerId
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.fleet.lease_table import LeaseTable
@@ -51,6 +51,7 @@ async def run_worker(
 
     def stop_worker(reason: BaseException) -> None:
         reasons.append(reason)
+        outside.observe(WorkerFailed(type(reason).__name__))
         stop.set()
 
     identity, abandon = settings.identity, asyncio.Event()

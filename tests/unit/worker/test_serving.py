@@ -987,22 +987,22 @@ def test_the_byte_budget_is_given_back() -> None:
 
 
 def test_the_token_rises_with_every_ownership() -> None:
-    """A later owner's token names the same shard with a higher number."""
+    """A later owner's token names the same shard with a higher number, which is there as a number, too."""
 
     async def scenario() -> None:
-        world, tokens = WorkerWorld(), []
+        world, tokens, numbers = WorkerWorld(), list[str](), list[int]()
 
         async def note(batch: Batch) -> None:
             tokens.append(batch.token)
+            numbers.append(batch.token_number)
 
         for owner in (1, 2):
             world.put(owner)
             worker = world.start(note)
             await world.until(lambda wanted=owner: len(tokens) == wanted)  # type: ignore[misc]
             await worker.stopped()
-        (shard, first), (same, second) = (token.rsplit(":", 1) for token in tokens)
-        assert shard == same == SHARD
-        assert int(first) < int(second)
+        assert tokens == [f"{SHARD}:{number}" for number in numbers]
+        assert numbers[0] < numbers[1]
 
     run_virtually(scenario())
 
