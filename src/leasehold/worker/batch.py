@@ -96,7 +96,7 @@ class Batch:
 
     @property
     def token_number(self) -> int:
-        """Rises with every change of the shard's owner: a sink can refuse the older of two. Texts would sort wrongly."""
+        """Rises with every change of owner: a sink can refuse the older of two. Compare it, not the texts."""
         return int(self.token.rpartition(":")[2])
 
     def __iter__(self) -> Iterator[UserRecord]:
