@@ -75,8 +75,12 @@ class Batcher:
         return self.children is not None and self._cutter.due_ms() is None
 
     async def close(self) -> None:
-        """Stop waiting."""
-        await cancelled(self._draining, *([self._asked] if self._asked else []))
+        """Stop waiting. What is owed by then is to be settled."""
+        asked = self._asked
+        await cancelled(self._draining, *([asked] if asked else []))
+        if asked and not asked.cancelled() and asked.exception() is None:
+            # It came while a batch was being handled. Nobody will see it; its bytes must be given back all the same.
+            self._allowance.owe(asked.result().size_bytes)
 
     async def _wait_for_more(self, due_ms: int | None) -> None:
         """Until a slice has come, the time is over, or the lease is wanted back."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from leasehold.core.events import LeaseLost
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.worker import running
 from leasehold.worker.batch import Batch
@@ -137,5 +138,31 @@ def test_checkpoints_by_hand_make_room_in_the_buffer(
         await world.until(lambda: budgets[0].used_bytes == 0, within_s=600)
         await worker.stopped()
         await beside
+
+    run_virtually(scenario())
+
+
+def test_a_slice_that_came_while_a_handler_worked_is_not_held_after_the_shard_is_gone(
+    budgets: list[ByteBudget],
+) -> None:
+    """What was read ahead and never made it into a batch counts no longer once the lease is another's."""
+
+    async def scenario() -> None:
+        world, begun = WorkerWorld(), asyncio.Event()
+        world.put("first")
+
+        async def never_ends(batch: Batch) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        worker = world.start(never_ends, max_wait="10ms", rest_after_failure="1h")
+        await begun.wait()
+        world.put(b"x" * 50_000)
+        await world.until(lambda: budgets[0].used_bytes > 50_000)
+        await world.clock.sleep_ms(5_000)
+        await world.take_away()
+        await world.until(lambda: bool(worker.told(LeaseLost)))
+        await world.until(lambda: budgets[0].used_bytes == 0)
+        await worker.stopped()
 
     run_virtually(scenario())
