@@ -1,8 +1,9 @@
 """What does a worker cost while nothing happens? CPU and memory of one process that serves many idle shards.
 
-    python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--json]
+    python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--dynamodb URL] [--json]
 
-The Kinesis server (ours) runs in a process of its own; leases are in SQLite. Each shard is polled once a second.
+The Kinesis server (ours) runs in a process of its own; leases are in SQLite, or in the DynamoDB at the URL (a server on
+this machine). Each shard is polled once a second.
 """
 
 import argparse
@@ -21,7 +22,8 @@ PROGRAM = """
 import sys
 from leasehold import Consumer
 consumer = Consumer(stream="idle", application="idle", region="us-east-1", kinesis_endpoint=sys.argv[1],
-                    leases=f"sqlite:///{sys.argv[2]}")
+                    **({"leases": "dynamodb", "dynamodb_endpoint": sys.argv[2]} if "://" in sys.argv[2]
+                       else {"leases": f"sqlite:///{sys.argv[2]}"}))
 
 @consumer.batch()
 def handle(batch):
@@ -45,22 +47,24 @@ def memory_mb(pid: int) -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-def held_leases(file: Path) -> int:
+def held_leases(leases: str) -> int:
     """How many leases have an owner."""
-    command = [sys.executable, "-m", "leasehold.cli", "leases", "--sqlite", str(file), "--json"]
+    where = ["--dynamodb-endpoint-url", leases, "--application", "idle", "--region", "us-east-1"]
+    where = where if "://" in leases else ["--sqlite", leases]
+    command = [sys.executable, "-m", "leasehold.cli", "leases", *where, "--json"]
     answer = subprocess.run(command, capture_output=True, check=False, text=True)
     return answer.stdout.count('"state": "held"') + answer.stdout.count('"state":"held"')
 
 
-def measure(shards: int, seconds: float) -> dict[str, object]:
+def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, object]:
     """Run a worker until it holds every shard, then watch it."""
     with tempfile.TemporaryDirectory() as folder, LocalKinesis.in_process() as kinesis:
         kinesis.client().create_stream(StreamName="idle", ShardCount=shards)
-        leases = Path(folder) / "leases.sqlite"
-        worker = subprocess.Popen([sys.executable, "-c", PROGRAM, kinesis.endpoint_url, str(leases)])
+        leases = dynamodb or str(Path(folder) / "leases.sqlite")
+        worker = subprocess.Popen([sys.executable, "-c", PROGRAM, kinesis.endpoint_url, leases])
         try:
             deadline = time.monotonic() + WARM_UP_DEADLINE_S
-            while not leases.exists() or held_leases(leases) < shards:
+            while held_leases(leases) < shards:
                 if time.monotonic() > deadline:
                     sys.exit("the worker did not take every shard in time")
                 time.sleep(1)
@@ -69,6 +73,7 @@ def measure(shards: int, seconds: float) -> dict[str, object]:
             used, took = cpu_s(worker.pid) - before, time.monotonic() - began
             return {
                 "shards": shards,
+                "leases": "DynamoDB" if dynamodb else "SQLite",
                 "seconds": round(took, 1),
                 "cpu_percent_of_a_core": round(100 * used / took, 1),
                 "memory_mb": round(memory_mb(worker.pid), 1),
@@ -85,9 +90,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shards", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--dynamodb", metavar="URL", help="keep the leases there, not in SQLite")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    result = measure(options.shards, options.seconds)
+    result = measure(options.shards, options.seconds, options.dynamodb)
     if options.json:
         print(json.dumps(result))
         return
