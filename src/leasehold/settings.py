@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum
 
@@ -36,6 +36,14 @@ class FleetSettings:
     ignore_unexpected_child_shards: bool = False
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, timedelta) and value <= timedelta(0):
+                raise ConfigError(f"{setting.name}={value}: expected more than 0")
+        if self.audit_sightings < 1:
+            raise ConfigError(
+                f"audit_sightings={self.audit_sightings}: expected at least 1; the KCL's default is 3"
+            )
         if self.failover_after < timedelta(seconds=1):
             raise ConfigError(
                 f"failover_after={self.failover_after}: less than a second would cost a healthy member its leases "

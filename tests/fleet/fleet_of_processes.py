@@ -29,7 +29,7 @@ class FleetOfProcesses:
     _started: int = 0
 
     def start(self) -> str:
-        """Add a worker."""
+        """Start a worker."""
         self._started += 1
         worker = f"worker-{self._started}"
         options = self.options | {"worker_id": worker}
@@ -45,6 +45,11 @@ class FleetOfProcesses:
     def workers(self) -> list[str]:
         """The workers that run, oldest first."""
         return list(self._running)
+
+    def add(self) -> str:
+        """One more worker joins a running fleet."""
+        self.faults["added"] += 1
+        return self.start()
 
     def kill(self, worker: str) -> None:
         """Kill -9."""
@@ -75,8 +80,10 @@ class FleetOfProcesses:
 
     def stop_all(self) -> None:
         """Stop every worker in good order."""
+        injected = self.faults["stopped"]
         for worker in self.workers:
             self.stop(worker)
+        self.faults["stopped"] = injected  # the end of a run is no fault
 
     def kill_all(self) -> None:
         """Leave nothing running, whatever happened."""

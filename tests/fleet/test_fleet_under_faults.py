@@ -45,7 +45,7 @@ def _inject(fleet: FleetOfProcesses, portion: int) -> None:
             fleet.kill(victim)
             fleet.start()
         case 1:
-            fleet.start()
+            fleet.add()
         case 2:
             fleet.pause(victim)
             time.sleep(
@@ -106,6 +106,8 @@ def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path
     assert watch.looks > 10
     assert fleet.faults["killed"] >= 2
     assert fleet.faults["paused"] >= 2
+    assert fleet.faults["stopped"] >= 2
+    assert fleet.faults["added"] >= 2
     assert production.splits + production.merges == load.portions
     assert watch.ended
     assert verdict.problems + watch.problems == []

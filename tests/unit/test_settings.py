@@ -27,6 +27,25 @@ def test_reading_cannot_be_set_beyond_what_kinesis_allows(wrong: dict[str, Any],
         ReadSettings(**wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(
+            {name: timedelta(0)}
+            for name in ("look_every", "stalled_after", "parents_every", "handoff_timeout")
+        ),
+        *({name: timedelta(0)} for name in ("first_audit_after", "audit_every", "clean_up_every")),
+        {"audit_sightings": 0},
+        {"rest_after_failure": timedelta(seconds=-1)},
+    ],
+    ids=str,
+)
+def test_a_member_cannot_be_told_to_hurry_for_ever(wrong: dict[str, Any]) -> None:
+    """A pause of nothing would be a loop without one; the setting is named."""
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        FleetSettings(**wrong)
+
+
 def test_we_stop_before_others_begin() -> None:
     """A lease is proven to ourselves for less time than others wait, and renewed several times within it."""
     settings = FleetSettings()
