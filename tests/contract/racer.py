@@ -1,8 +1,7 @@
-"""One of several processes that race for a lease. Run as a module: place, operation, worker, steps.
+"""One of several processes that race for a lease. Run as a module: place, operation, worker.
 
-Says "ready" and waits for a line, so that all begin together. Prints, as JSON, the steps that this process won and
-lost. What makes a step is the lease's counter (for `take`) or the start of
-the batch (for `pin`): whoever wins step n makes step n+1 possible, so the racers keep meeting at the same step.
+Obeys two words on its standard input: "read" looks at the lease and says so; "go" writes to what was seen, and prints
+whether that won. All racers look before any of them writes, so every step is a race.
 """
 
 import asyncio
@@ -13,47 +12,48 @@ from dataclasses import asdict
 
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.position import Position
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.lease_table import Contended, LeaseTable
 from tests.contract.lease_stores import Place
 
 KEY = LeaseKey("shardId-000000000001")
 
 
-async def race(place: Place, operation: str, worker: str, steps: int) -> dict[str, list[object]]:
-    """Try every step until the last is won by someone."""
+async def race(place: Place, operation: str, worker: str) -> None:
+    """Read and write when told to, until there is nothing more to be told."""
     table = LeaseTable(place.open())
-    await table.get(KEY)  # connected, with everything imported
-    print("ready", flush=True)
-    sys.stdin.readline()
-    won: list[object] = []
-    lost: list[object] = []
-    while True:
-        lease = await table.get(KEY)
-        assert lease is not None
-        if (lease.counter if operation == "take" else _start(lease)) >= steps:
-            break
-        if operation == "take":
-            step: object = lease.counter
-            outcome = await table.take(lease, WorkerId(worker), HoldingId(uuid.uuid4().hex))
+    loop = asyncio.get_running_loop()
+    seen: Lease | None = None
+    while word := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        if word == "read":
+            seen = await table.get(KEY)
+            print("seen", flush=True)
         else:
-            # Each racer cuts the batch differently, as two attempts of a task would.
-            step = [_start(lease), _start(lease) + 1 + sum(worker.encode()) % 7]
-            outcome = await table.pin(lease, Position(str(step[1])))
-        (won if isinstance(outcome, Lease) else lost).append(step)
+            assert seen is not None
+            print(json.dumps(_told(await _write(table, operation, worker, seen))), flush=True)
     await table.close()
-    return {"won": won, "lost": lost}
 
 
-def _start(lease: Lease) -> int:
-    place = lease.pin.end if lease.pin else lease.checkpoint
-    return place.number if place.is_record else 0
+async def _write(table: LeaseTable, operation: str, worker: str, seen: Lease) -> Lease | Contended:
+    if operation == "take":
+        return await table.take(seen, WorkerId(worker), HoldingId(uuid.uuid4().hex))
+    # Each racer cuts the batch differently, as two attempts of a task would.
+    start = seen.pin.end if seen.pin else seen.checkpoint
+    return await table.pin(seen, Position(str((start.number if start.is_record else 0) + len(worker))))
+
+
+def _told(outcome: Lease | Contended) -> dict[str, object]:
+    """Whether this racer won, and the lease as it then is, for all of them to agree on."""
+    lease = outcome.current if isinstance(outcome, Contended) else outcome
+    assert lease is not None
+    end = str(lease.pin.end) if lease.pin else None
+    return {"won": isinstance(outcome, Lease), "counter": lease.counter, "holding": lease.holding, "end": end}
 
 
 if __name__ == "__main__":
-    _, where, operation, worker, steps = sys.argv
-    print(json.dumps(asyncio.run(race(Place(**json.loads(where)), operation, worker, int(steps)))))
+    _, where, operation, worker = sys.argv
+    asyncio.run(race(Place(**json.loads(where)), operation, worker))
 
 
-def command(place: Place, operation: str, worker: str, steps: int) -> list[str]:
+def command(place: Place, operation: str, worker: str) -> list[str]:
     """How to start a racer."""
-    return [sys.executable, "-m", __name__, json.dumps(asdict(place)), operation, worker, str(steps)]
+    return [sys.executable, "-m", __name__, json.dumps(asdict(place)), operation, worker]

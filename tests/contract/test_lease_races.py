@@ -3,7 +3,8 @@
 import asyncio
 import json
 import subprocess
-from itertools import pairwise
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ from tests.contract.lease_stores import SHARED, Place, filled, place
 from tests.contract.racer import KEY, command
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE_S = 300
+
+Racers = list["subprocess.Popen[str]"]
 
 
-def _race(where: Place, operation: str, workers: list[str], steps: int) -> list[dict[str, list[Any]]]:
+@contextmanager
+def _racing(where: Place, operation: str, workers: list[str]) -> Iterator[Racers]:
     processes = [
         subprocess.Popen(
-            command(where, operation, worker, steps),
+            command(where, operation, worker),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -31,28 +34,28 @@ def _race(where: Place, operation: str, workers: list[str], steps: int) -> list[
         for worker in workers
     ]
     try:
+        yield processes
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        answers = [process.communicate(timeout=DEADLINE_S)[0] for process in processes]
+            process.communicate(timeout=60)
+        assert [process.returncode for process in processes] == [0] * len(processes)
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * len(processes)
-    return [json.loads(answer) for answer in answers]
 
 
-def _contested(results: list[dict[str, list[Any]]]) -> int:
-    """At how many steps at least two processes met: someone won it, and someone else tried and lost."""
-    return len({json.dumps(_step(lost)) for result in results for lost in result["lost"]})
+def _tell(racers: Racers, word: str) -> list[str]:
+    """Tell all of them at once, then hear all of them."""
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(f"{word}\n")
+        racer.stdin.flush()
+    return [racer.stdout.readline() if racer.stdout else "" for racer in racers]
 
 
-def _step(tried: Any) -> Any:
-    return tried[0] if isinstance(tried, list) else tried
+def _step(racers: Racers) -> list[dict[str, Any]]:
+    """One race: all look, then all write."""
+    assert set(_tell(racers, "read")) == {"seen\n"}
+    return [json.loads(answer) for answer in _tell(racers, "go")]
 
 
 async def _prepare(where: Place, *, owned: bool) -> None:
@@ -72,13 +75,15 @@ async def _prepare(where: Place, *, owned: bool) -> None:
 def test_two_processes_race_for_a_lease_a_thousand_times(
     kind: str, workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Each of a thousand takings has exactly one winner, also when both processes go by the same worker id."""
+    """Each of a thousand races has exactly one winner, also when both processes go by the same worker id."""
     where = place(request, kind, tmp_path)
     asyncio.run(_prepare(where, owned=False))
-    results = _race(where, "take", workers, 1000)
-    won = sorted(step for result in results for step in result["won"])
-    assert won == list(range(1000))
-    assert _contested(results) > 10
+    with _racing(where, "take", workers) as racers:
+        for step in range(1, 1001):
+            results = _step(racers)
+            assert sorted(result["won"] for result in results) == [False, True]
+            assert [result["counter"] for result in results] == [step, step]
+            assert len({result["holding"] for result in results}) == 1
 
 
 @pytest.mark.slow
@@ -86,11 +91,11 @@ def test_two_processes_race_for_a_lease_a_thousand_times(
 def test_tasks_that_cut_a_batch_differently_agree_on_one_pin(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Of several processes that pin the same batch with different ends, one wins; the batches form one chain."""
+    """Of several processes that pin the same batch with different ends, one wins, and the others see its end."""
     where = place(request, kind, tmp_path)
     asyncio.run(_prepare(where, owned=True))
-    results = _race(where, "pin", ["task-a", "task-b", "task-c"], 2000)
-    batches = sorted(tuple(step) for result in results for step in result["won"])
-    assert batches[0][0] == 0
-    assert all(before[1] == after[0] for before, after in pairwise(batches))
-    assert _contested(results) > 10
+    with _racing(where, "pin", ["task", "task-2", "task-no-3"]) as racers:
+        for _ in range(300):
+            results = _step(racers)
+            assert sorted(result["won"] for result in results) == [False, False, True]
+            assert len({result["end"] for result in results}) == 1
