@@ -41,6 +41,10 @@ def _racing(where: Place, operation: str, workers: list[str]) -> Iterator[Racers
     finally:
         for process in processes:
             process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
 
 
 def _tell(racers: Racers, word: str) -> list[str]:
