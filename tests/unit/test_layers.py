@@ -8,8 +8,22 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "leasehold"
 # Each may import itself and what stands before it; `worker` and `local` do not know each other.
-LAYERS = ("errors", "settings", "core", "ports", "adapters", "fleet", "worker", "local", "testing", "cli")
-STRANGERS = {("local", "worker"), ("testing", "local")}
+LAYERS = (
+    "errors",
+    "settings",
+    "core",
+    "ports",
+    "columns",
+    "adapters",
+    "fleet",
+    "worker",
+    "archive",
+    "spark",
+    "local",
+    "testing",
+    "cli",
+)
+STRANGERS = {("local", "worker"), ("local", "archive"), ("local", "spark"), ("testing", "local")}
 EFFECTS = frozenset(
     [
         "asyncio",
