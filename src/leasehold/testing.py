@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from time import monotonic
 from typing import Final
 
 from leasehold.adapters.memory.rows import MemoryRows
@@ -33,8 +31,8 @@ from leasehold.core.record import PutEntry
 from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.writing import Entry
 from leasehold.fleet.lease_table import LeaseTable
-from leasehold.ports import Clock
 from leasehold.settings import milliseconds
+from leasehold.simulation.loop import START_WALL_MS, VirtualClock, VirtualLoop
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
 from leasehold.worker.running import Outside
@@ -42,7 +40,6 @@ from leasehold.worker.user_code import Function, HandlerLoop, Lane, Outcome, Thr
 from leasehold.worker.values import duration
 
 _LOOK_EVERY_MS: Final = 100
-_START_WALL_MS: Final = 1_790_000_000_000
 _PATIENCE_S: Final = 5.0
 
 
@@ -88,9 +85,9 @@ class _Trial:
         self._consumer = consumer
         self._stream_name = consumer.settings.identity.stream
         self._end_shards = end_shards
-        self._clock = _TrialClock()
+        self._clock = VirtualClock()
         self._service = StreamService()
-        self._service.create_stream(_START_WALL_MS, self._stream_name, shard_count=shards)
+        self._service.create_stream(START_WALL_MS, self._stream_name, shard_count=shards)
         self._table = LeaseTable(MemoryRows())
         self._letters = _KeptLetters()
         self._events: list[Event] = []
@@ -102,7 +99,7 @@ class _Trial:
         handlers = HandlerLoop()
         user_code = _NotedUserCode(ThreadedUserCode(handlers.loop))
         try:
-            with asyncio.Runner(loop_factory=lambda: _TrialLoop(user_code)) as runner:
+            with asyncio.Runner(loop_factory=lambda: VirtualLoop(lambda: user_code.calls > 0)) as runner:
                 return runner.run(self._run(user_code, limit_ms))
         finally:
             handlers.close(patience_s=_PATIENCE_S)
@@ -145,7 +142,7 @@ class _Trial:
         for number, record in enumerate(records):
             entry = record if isinstance(record, PutEntry) else PutEntry(record, f"key-{number}")
             stored = self._service.put_record(
-                _START_WALL_MS,
+                START_WALL_MS,
                 self._stream_name,
                 Entry(entry.partition_key, entry.data, entry.explicit_hash_key),
             )
@@ -156,7 +153,7 @@ class _Trial:
         width = (HASH_KEY_MAX + 1) // shards
         for number in range(shards):
             middle = width * number + width // 2
-            self._service.split_shard(_START_WALL_MS, self._stream_name, f"shardId-{number:012d}", middle)
+            self._service.split_shard(START_WALL_MS, self._stream_name, f"shardId-{number:012d}", middle)
 
 
 class _KeptLetters(DeadLetters):
@@ -195,43 +192,3 @@ class _NotedLane(Lane):
 
     def close(self) -> None:
         self._inner.close()
-
-
-class _TrialClock(Clock):
-    """The clock of the loop that runs."""
-
-    def now_ms(self) -> int:
-        return round(asyncio.get_running_loop().time() * 1000)
-
-    def wall_ms(self) -> int:
-        return _START_WALL_MS + self.now_ms()
-
-    async def sleep_ms(self, duration_ms: int) -> None:
-        await asyncio.sleep(duration_ms / 1000)
-
-
-class _TrialSelector(selectors.DefaultSelector):
-    """Waits only for user code; any other wait is over at once, and the time has passed."""
-
-    def __init__(self, user_code: _NotedUserCode) -> None:
-        super().__init__()
-        self._user_code = user_code
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout == 0 or (timeout is not None and not self._user_code.calls):
-            self.now_s += timeout
-            return super().select(0)
-        began_s = monotonic()
-        ready = super().select(timeout)
-        self.now_s += monotonic() - began_s
-        return ready
-
-
-class _TrialLoop(asyncio.SelectorEventLoop):
-    def __init__(self, user_code: _NotedUserCode) -> None:
-        self._waits = _TrialSelector(user_code)
-        super().__init__(self._waits)
-
-    def time(self) -> float:
-        return self._waits.now_s

@@ -20,10 +20,17 @@ LAYERS = (
     "archive",
     "spark",
     "local",
+    "simulation",
     "testing",
     "cli",
 )
-STRANGERS = {("local", "worker"), ("local", "archive"), ("local", "spark"), ("testing", "local")}
+STRANGERS = {
+    ("local", "worker"),
+    ("local", "archive"),
+    ("local", "spark"),
+    ("testing", "local"),
+    ("simulation", "local"),
+}
 EFFECTS = frozenset(
     [
         "asyncio",

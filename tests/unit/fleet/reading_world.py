@@ -23,7 +23,7 @@ from leasehold.core.stream_model.writing import Entry
 from leasehold.fleet.reading import ByteBudget, Slice, read_shard
 from leasehold.ports import Page, Stream
 from leasehold.settings import ReadSettings
-from tests.virtual_time import VirtualClock
+from leasehold.simulation.loop import VirtualClock
 
 T = TypeVar("T")
 E = TypeVar("E")

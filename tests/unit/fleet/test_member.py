@@ -21,8 +21,8 @@ from leasehold.core.position import Position
 from leasehold.core.row_writes import DeleteRow, PutRow, Row
 from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.simulation.loop import run_virtually
 from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
-from tests.virtual_time import run_virtually
 
 
 def assert_never_interleaved(world: World) -> None:

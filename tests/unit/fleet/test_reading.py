@@ -36,6 +36,7 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.settings import ReadSettings
+from leasehold.simulation.loop import VirtualClock, run_virtually
 from tests import kpl_encoder
 from tests.unit.fleet.reading_world import (
     HOUR_MS,
@@ -48,7 +49,6 @@ from tests.unit.fleet.reading_world import (
     names_of,
     seconds,
 )
-from tests.virtual_time import VirtualClock, run_virtually
 
 LOWER_HALF = HashRange(0, MIDDLE - 1)
 

@@ -21,8 +21,8 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.settings import ReadSettings
+from leasehold.simulation.loop import run_virtually
 from tests.unit.fleet.reading_world import SHARD, SIX_MINUTES_MS, ReadWorld, names_of
-from tests.virtual_time import run_virtually
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 TROUBLES = (ThrottledError, UnavailableError, IteratorExpiredError, ServiceError, NotFoundError)

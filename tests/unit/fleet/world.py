@@ -19,7 +19,7 @@ from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
 from leasehold.ports import Page, Stream
 from leasehold.settings import FleetSettings
-from tests.virtual_time import VirtualClock
+from leasehold.simulation.loop import VirtualClock
 
 TICK_MS = 100
 SETTINGS = FleetSettings()

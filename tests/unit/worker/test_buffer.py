@@ -7,6 +7,7 @@ import pytest
 
 from leasehold.core.events import LeaseLost
 from leasehold.fleet.byte_budget import ByteBudget
+from leasehold.simulation.loop import run_virtually
 from leasehold.worker import running
 from leasehold.worker.batch import Batch
 from leasehold.worker.handlers import BatchHandler
@@ -14,7 +15,6 @@ from leasehold.worker.processors import ProcessorForm, ProcessRecordsInput, Reco
 from leasehold.worker.served_shard import Form
 from leasehold.worker.shards import ServedBatches, ShardsForm
 from tests.unit.worker.world import WorkerWorld
-from tests.virtual_time import run_virtually
 
 BUFFER_BYTES = 1024 * 1024
 RECORDS = 100  # of 50 kB: five times what the buffer holds

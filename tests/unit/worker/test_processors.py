@@ -17,6 +17,7 @@ from leasehold.core.events import (
 from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.simulation.loop import run_virtually
 from leasehold.worker.processors import (
     Checkpointer,
     InitializeInput,
@@ -28,7 +29,6 @@ from leasehold.worker.processors import (
     ShutdownRequestedInput,
 )
 from tests.unit.worker.world import SHARD, Running, WorkerWorld, pause_process
-from tests.virtual_time import run_virtually
 
 
 class Diary(RecordProcessor):

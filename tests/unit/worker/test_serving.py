@@ -26,9 +26,9 @@ from leasehold.core.record import PutEntry
 from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.simulation.loop import run_virtually
 from leasehold.worker.batch import Batch
 from tests.unit.worker.world import SHARD, WorkerWorld, pause_process
-from tests.virtual_time import run_virtually
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 

@@ -9,10 +9,10 @@ from leasehold.core.events import Checkpointed, LeaseLost, ShardEnded, ShardStal
 from leasehold.core.model import ShardId
 from leasehold.core.position import SHARD_END
 from leasehold.errors import LeaseLostError
+from leasehold.simulation.loop import run_virtually
 from leasehold.worker.batch import Batch
 from leasehold.worker.shards import ServedBatches, ShardsForm
 from tests.unit.worker.world import SHARD, Running, WorkerWorld, pause_process
-from tests.virtual_time import run_virtually
 
 
 def start(world: WorkerWorld, **options: Any) -> tuple[Running, asyncio.Queue[ServedBatches]]:

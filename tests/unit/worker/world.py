@@ -16,13 +16,13 @@ from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
+from leasehold.simulation.loop import VirtualClock, VirtualLoop
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
 from leasehold.worker.handlers import BatchHandler
 from leasehold.worker.options import consumer_settings
 from leasehold.worker.running import Outside, run_worker
 from leasehold.worker.served_shard import Form
 from leasehold.worker.user_code import Function, InlineUserCode
-from tests.virtual_time import VirtualClock, VirtualLoop
 
 E = TypeVar("E")
 
@@ -34,7 +34,7 @@ def pause_process(seconds: float) -> None:
     """Time passes, and nothing on the loop gets a turn."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    loop._jumping.passed_s += seconds
+    loop.stand_still(seconds)
 
 
 class KeptLetters(DeadLetters):
