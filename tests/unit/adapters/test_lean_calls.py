@@ -13,7 +13,7 @@ from botocore.credentials import Credentials
 
 from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
-from leasehold.adapters.aws.lean_calls import GET_RECORDS, lean_call
+from leasehold.adapters.aws.lean_calls import lean_calls
 from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
 
 TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
@@ -77,7 +77,7 @@ def read(client: Any, stream: str = "orders") -> Any:
 
 def test_the_signature_is_the_one_that_the_service_computes(server: Recorder, client: Any) -> None:
     """What arrives, signed again from its own headers and body, gives the same signature."""
-    assert lean_call(client, GET_RECORDS) is not None
+    assert lean_calls(client) is not None
     assert read(client).next_iterator == "next"
     sent = server.headers
     authorization = sent["authorization"]
@@ -126,7 +126,7 @@ def test_a_proxy_is_left_to_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    assert lean_call(kinesis_client(AwsAccess(region="eu-west-1")), GET_RECORDS) is None
+    assert lean_calls(kinesis_client(AwsAccess(region="eu-west-1"))) is None
 
 
 def test_a_stream_by_arn_is_left_to_boto3(server: Recorder, client: Any) -> None:

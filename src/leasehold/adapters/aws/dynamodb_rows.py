@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -17,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
 from leasehold.adapters.aws.failures import error_code, translated
-from leasehold.adapters.aws.lean_calls import UPDATE_ITEM, Send, lean_call
+from leasehold.adapters.aws.lean_calls import SCAN, UPDATE_ITEM, LeanCalls, lean_calls
 from leasehold.adapters.row_json import row_from_members, row_to_json
 from leasehold.core.row_writes import (
     Absent,
@@ -76,7 +77,7 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
-        self._lean_update = lean_call(client, UPDATE_ITEM)
+        self._lean = lean_calls(client)
         self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------
@@ -150,6 +151,8 @@ class DynamoDbRows(RowStore):
         """Apply one write if its condition holds."""
         call, request = self._request(write)
         try:
+            if self._lean is not None and isinstance(write, UpdateRow):
+                return Applied(await _update_leanly(self._lean, request))
             answer = await self._calls.run(call, **request)
         except ClientError as error:
             if error_code(error) == _CONDITION_FAILED:
@@ -190,11 +193,18 @@ class DynamoDbRows(RowStore):
         rows: list[Row] = []
         request: dict[str, Any] = {} if lanes == 1 else {"Segment": lane, "TotalSegments": lanes}
         while True:
-            page = await self._ask(self._client.scan, request)
+            page = await self._scan_page(request)
             rows += page["Items"]
             if "LastEvaluatedKey" not in page:
                 return rows
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def _scan_page(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._lean is not None:
+            # Whatever goes wrong, boto3 asks once more, and says what it is.
+            with suppress(ClientError, BotoCoreError):
+                return await _scan_leanly(self._lean, {"TableName": self._table, **request})
+        return await self._ask(self._client.scan, request)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
         """Keys through the index; None while there is no index that can be read."""
@@ -228,8 +238,10 @@ class DynamoDbRows(RowStore):
         return self._index_seen_active
 
     async def close(self) -> None:
-        """End the threads; the client belongs to the caller."""
+        """End threads and connections of our own; the client belongs to the caller."""
         self._calls.close()
+        if self._lean is not None:
+            self._lean.close()
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -252,10 +264,11 @@ class DynamoDbRows(RowStore):
             case PutRow(row=row):
                 return self._client.put_item, {"Item": row, **common}
             case UpdateRow(key=key):
-                request = {"Key": self._key(key), "ReturnValues": "ALL_NEW", **common}
-                if self._lean_update is not None:
-                    return _update_leanly, {"send": self._lean_update, "request": request}
-                return self._client.update_item, request
+                return self._client.update_item, {
+                    "Key": self._key(key),
+                    "ReturnValues": "ALL_NEW",
+                    **common,
+                }
             case DeleteRow(key=key):
                 return self._client.delete_item, {"Key": self._key(key), **common}
 
@@ -280,12 +293,25 @@ class DynamoDbRows(RowStore):
         return f"row {key} of table {self._table}"
 
 
-def _update_leanly(send: Send, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """UpdateItem as boto3 would answer it, as far as we look."""
+async def _update_leanly(lean: LeanCalls, request: Mapping[str, Any]) -> Row:
+    """The row after an UpdateItem."""
+    body = await lean.send(UPDATE_ITEM, row_to_json(request))
     try:
-        return {"Attributes": row_from_members(orjson.loads(send(row_to_json(request)))["Attributes"])}
+        return row_from_members(orjson.loads(body)["Attributes"])
     except (ValueError, KeyError, TypeError) as error:
         raise HTTPClientError(error=f"the answer holds no row ({error})") from error
+
+
+async def _scan_leanly(lean: LeanCalls, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A page of a Scan as boto3 would answer it, as far as we look."""
+    body = await lean.send(SCAN, row_to_json(request))
+    try:
+        page = orjson.loads(body)
+        more = page.get("LastEvaluatedKey")
+        next_key = {} if more is None else {"LastEvaluatedKey": row_from_members(more)}
+        return {"Items": [row_from_members(item) for item in page["Items"]], **next_key}
+    except (AttributeError, ValueError, KeyError, TypeError) as error:
+        raise HTTPClientError(error=f"the answer holds no rows ({error})") from error
 
 
 def _cancelled(error: ClientError, naming: str) -> bool:

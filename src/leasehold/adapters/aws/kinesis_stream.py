@@ -4,9 +4,9 @@ caller, who also retries. Knows how AWS pages lists, what it calls its errors, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from botocore.exceptions import BotoCoreError, ClientError
@@ -14,15 +14,20 @@ from botocore.exceptions import BotoCoreError, ClientError
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
 from leasehold.adapters.aws.failures import error_code, translated
 from leasehold.adapters.aws.kinesis_decoding import page_from_body
-from leasehold.adapters.aws.lean_calls import GET_RECORDS, Send, lean_call
+from leasehold.adapters.aws.lean_calls import GET_RECORDS, LeanCalls, lean_calls
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HashRange, Shard, ShardId
 from leasehold.errors import ConfigError, UnavailableError
 from leasehold.ports import Page, Stream
 
+# Larger answers are decoded on a thread: ten megabytes take tens of milliseconds, for which the event loop has no time.
+DECODED_AT_ONCE_BYTES: Final = 64 * 1024
+
 _PAGE: Final = "LeaseholdPage"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Answer = TypeVar("Answer")
 
 
 class KinesisStream(Stream):
@@ -44,7 +49,7 @@ class KinesisStream(Stream):
             "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
         )
         # A stream that is named by its ARN may have another endpoint, which boto3 works out for each call.
-        self._lean = lean_call(client, GET_RECORDS) if lean and "StreamName" in self._naming else None
+        self._lean = lean_calls(client) if lean and "StreamName" in self._naming else None
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every page of the list.
@@ -74,22 +79,33 @@ class KinesisStream(Stream):
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         """The next records."""
         if self._lean is not None:
-            page: Page = await self._ask(_get_page, send=self._lean, iterator=iterator, limit=limit)
-        else:
-            # Only the ARN may go with an iterator; another account's stream cannot be read without it.
-            arn = {name: value for name, value in self._naming.items() if name == "StreamARN"}
-            answer = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=limit, **arn)
-            page = answer[_PAGE]
+            return await self._translating("get_records", self._get_leanly(self._lean, iterator, limit))
+        # Only the ARN may go with an iterator; another account's stream cannot be read without it.
+        arn = {name: value for name, value in self._naming.items() if name == "StreamARN"}
+        answer = await self._ask(self._client.get_records, ShardIterator=iterator, Limit=limit, **arn)
+        page: Page = answer[_PAGE]
         return page
 
     async def close(self) -> None:
-        """End the threads; the client belongs to the caller."""
+        """End threads and connections of our own; the client belongs to the caller."""
         self._calls.close()
+        if self._lean is not None:
+            self._lean.close()
+
+    async def _get_leanly(self, lean: LeanCalls, iterator: str, limit: int) -> Page:
+        body = await lean.send(GET_RECORDS, orjson.dumps({"ShardIterator": iterator, "Limit": limit}))
+        if len(body) <= DECODED_AT_ONCE_BYTES:
+            return page_from_body(body)
+        page: Page = await self._calls.run(page_from_body, body=body)
+        return page
 
     async def _ask(self, call: Callable[..., Any], **request: Any) -> Any:
-        doing = f"stream {self._name}, {call.__name__.removeprefix('_')}"
+        return await self._translating(call.__name__, self._calls.run(call, **request))
+
+    async def _translating(self, call: str, asking: Awaitable[Answer]) -> Answer:
+        doing = f"stream {self._name}, {call}"
         try:
-            return await self._calls.run(call, **request)
+            return await asking
         except ClientError as error:
             if error_code(error) == "ResourceInUseException":
                 raise UnavailableError(
@@ -106,10 +122,6 @@ class KinesisStream(Stream):
             raise UnavailableError(
                 f"stream {self._name}, list_shards: a shard lacks an id, a hash key range or a sequence number"
             ) from error
-
-
-def _get_page(send: Send, iterator: str, limit: int) -> Page:
-    return page_from_body(send(orjson.dumps({"ShardIterator": iterator, "Limit": limit})))
 
 
 def _decode_page(
