@@ -6,7 +6,7 @@ exception from `leasehold.errors`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -102,6 +102,48 @@ class Stream(Protocol):
 
     async def close(self) -> None:
         """Give back connections and threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The object was not there, and is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """An object of that name is there. It may be one's own: a client that tried twice hears this of its first try."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as a listing shows it."""
+
+    key: str
+    size_bytes: int
+
+
+class ObjectStore(Protocol):
+    """Objects under names, below one root: S3 and its like, a folder, or memory.
+
+    An object appears whole or not at all, and is never replaced. Whoever asks after an answered `put_if_absent` sees
+    the object, in listings too. UnavailableError: the call may have happened; try again.
+    """
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        """Write an object whole, unless there is one of that name. Of several at a time, one creates it."""
+        ...
+
+    async def size(self, key: str) -> int | None:
+        """How many bytes an object has; None if there is none."""
+        ...
+
+    async def get(self, key: str) -> bytes | None:
+        """An object's content; None if there is none."""
+        ...
+
+    def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        """The objects below `prefix` (whole segments) whose names come after `offset`, in portions, in any order."""
         ...
 
 

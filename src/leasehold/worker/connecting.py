@@ -9,19 +9,19 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.adapters.objects import open_obstore
 from leasehold.adapters.observing import observing
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.coordinator import COORDINATOR_KEY_ATTRIBUTE, COORDINATOR_TABLE_SUFFIX
 from leasehold.core.events import Observe
 from leasehold.core.model import WorkerId
-from leasehold.errors import ConfigError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
 from leasehold.worker.running import Outside
@@ -82,7 +82,8 @@ def dead_letters_at(place: object, connection: ConnectionSettings) -> DeadLetter
         return None
     if "://" not in place:
         return FileDeadLetters(Path(place))
-    return ObjectDeadLetters(_object_store(place, connection), place)
+    access = _access(connection, connection.s3_endpoint)
+    return ObjectDeadLetters(open_obstore(place, access, setting="dead_letters", extra="objects"), place)
 
 
 def new_worker_id() -> str:
@@ -97,27 +98,3 @@ def _access(connection: ConnectionSettings, endpoint_url: str | None) -> AwsAcce
         endpoint_url=endpoint_url,
         role_arn=connection.role_arn,
     )
-
-
-def _object_store(place: str, connection: ConnectionSettings) -> Any:
-    try:
-        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - an extra that may be missing
-        from obstore.exceptions import BaseError  # noqa: PLC0415
-        from obstore.store import from_url  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"dead_letters={place!r}: obstore is not installed: pip install 'leasehold[objects]'"
-        ) from error
-    options: dict[str, Any] = {}
-    if place.startswith("s3://"):
-        access = _access(connection, connection.s3_endpoint)
-        options["credential_provider"] = Boto3CredentialProvider(clients.aws_session(access))
-        if connection.s3_endpoint is not None:
-            # A store of one's own, not AWS: it may be plain HTTP, and knows no names of buckets in host names.
-            options |= {"endpoint": connection.s3_endpoint, "client_options": {"allow_http": True}}
-    if place.startswith("file://"):
-        options["mkdir"] = True
-    try:
-        return from_url(place, **options)
-    except (BaseError, ValueError) as error:
-        raise ConfigError(f"dead_letters={place!r}: {error}") from error
