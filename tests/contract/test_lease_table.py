@@ -323,6 +323,7 @@ def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) ->
             lambda table, lease: table.prepare_checkpoint(lease, Position("150"), b"note"),
             lambda table, lease: table.checkpoint(lease, Position("150")),
             lambda table, lease: table.pin(lease, Position("200")),
+            lambda table, lease: table.repin(lease, b"ours"),
             lambda table, lease: table.promote(lease),
             lambda table, lease: table.request_handoff(lease, B),
             lambda table, lease: table.renew(lease),

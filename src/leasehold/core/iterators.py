@@ -25,6 +25,7 @@ class IteratorKind(Enum):
     LATEST = auto()
     AT_TIMESTAMP = auto()
     AT_SEQUENCE_NUMBER = auto()
+    AFTER_SEQUENCE_NUMBER = auto()
 
 
 @dataclass(frozen=True, slots=True)

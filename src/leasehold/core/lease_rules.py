@@ -126,6 +126,18 @@ def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
     )
 
 
+def repin(lease: Lease, state: bytes) -> UpdateRow:
+    """Put our note on a pin that an earlier holder left unfinished, before its batch is done again. The end stays."""
+    assert lease.pin is not None
+    return UpdateRow(
+        key=lease.key,
+        when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
+        set={PENDING_STATE: binary(state)},
+        add={COUNTER: 1},
+        proof=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(Pin(lease.pin.end)), _has_state(state)),
+    )
+
+
 def promote(lease: Lease) -> UpdateRow:
     """The pinned batch is done: its end becomes the checkpoint. For processes that do not know the counter."""
     assert lease.pin is not None

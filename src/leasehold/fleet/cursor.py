@@ -44,7 +44,9 @@ class Cursor:
         verify_when_behind_ms: int,
         clock: Clock,
         observe: Observe,
+        iterator: str | None = None,
     ) -> None:
+        """`iterator` is one that stands right after `start` and was used a moment ago, so that nothing is missing."""
         self._stream = stream
         self._shard = shard
         self._initial = initial
@@ -54,7 +56,7 @@ class Cursor:
         self._position = start
         # Whether `_position` is a record that was read here, and not the start, of which a part may be left to read.
         self._has_read = False
-        self._iterator: str | None = None
+        self._iterator = iterator
         self._entered_first_wall_ms: int | None = None
         self._last_look: _Look | None = None
         # The record that the next page must begin with, or there is a gap.

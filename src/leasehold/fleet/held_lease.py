@@ -110,6 +110,21 @@ class HeldLease:
         """The first half of a two-phase checkpoint."""
         await self._write(lambda lease: self._table.prepare_checkpoint(lease, end, state))
 
+    async def refresh(self) -> Lease:
+        """The lease as it is in the table now, with what other processes of this member have written to it."""
+        async with self._writing:
+            self._require_proof()
+            self._adopt(Contended(await self._table.get(self._lease.key)))
+        return self._lease
+
+    async def promote(self) -> None:
+        """The pinned batch is done, its end becomes the checkpoint. Nothing to do if nothing is pinned."""
+        if self._lease.pin is not None:
+            await self._write(self._promote)
+
+    async def _promote(self, lease: Lease) -> Lease | Contended:
+        return lease if lease.pin is None else await self._table.promote(lease)
+
     async def finish(self, children: Sequence[ChildShard]) -> None:
         """The shard is done to its end: write that, together with the leases of its children.
 

@@ -117,6 +117,10 @@ class LeaseTable:
         """Fix the end of the next batch, promoting the lease's current pin if it has one. The first writer wins."""
         return await self._apply(lease_rules.pin(lease, end, state))
 
+    async def repin(self, lease: Lease, state: bytes) -> Lease | Contended:
+        """Begin to do a batch again that an earlier holder pinned."""
+        return await self._apply(lease_rules.repin(lease, state))
+
     async def promote(self, lease: Lease) -> Lease | Contended:
         """The pinned batch is done."""
         return await self._apply(lease_rules.promote(lease))

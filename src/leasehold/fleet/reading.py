@@ -60,11 +60,13 @@ async def read_shard(
     clock: Clock,
     rng: random.Random,
     observe: Observe,
+    iterator: str | None = None,
 ) -> AsyncIterator[AsyncIterator[Slice]]:
     """The user records after `start`, slice by slice, until the slice that names the shard's children.
 
     A task of its own reads ahead while the consumer works. Each slice is the consumer's once it was returned: whoever
-    is done with it calls `budget.give_back(slice.size_bytes)`. What nobody asked for is given back on leaving.
+    is done with it calls `budget.give_back(slice.size_bytes)`. What nobody asked for is given back on leaving. An
+    `iterator` that stands right after `start`, where the caller has one, saves asking for it.
     """
     observe(ReadingStarted(shard, start))
     share = BudgetShare(budget)
@@ -77,6 +79,7 @@ async def read_shard(
         verify_when_behind_ms=milliseconds(settings.verify_when_behind),
         clock=clock,
         observe=observe,
+        iterator=iterator,
     )
     reader = _Reader(
         stream=stream,

@@ -1,0 +1,184 @@
+"""Which records belong to a shard's part of a query's batch, decided from the lease alone.
+
+A Spark query cuts the stream in *generations*. Every task that reads a shard for a generation writes where its slice
+ends into the lease, as a pin, together with a note that names the generation. The note is the record of what that
+generation delivered: a retry, a copy or a replay reads to the same end, and the next generation begins there. What is
+not pinned was not delivered.
+
+Knows rows and notes, neither Spark nor how a slice is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leasehold.core.model import ChildShard, HashRange, Lease, ShardId
+from leasehold.core.position import Position
+from leasehold.errors import LeaseholdError
+
+# A note of ours takes some hundred bytes; the limit keeps a hostile row from costing more.
+NOTE_BYTES_MAX: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """One generation of one query. The epoch is drawn once for each checkpoint location and never comes back."""
+
+    epoch: str
+    generation: int
+
+    @property
+    def next(self) -> Stamp:
+        """The generation after it."""
+        return Stamp(self.epoch, self.generation + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PinNote:
+    """What a task notes beside the end of its slice, for whoever plans the next generation."""
+
+    stamp: Stamp
+    records: int = 0
+    size_bytes: int = 0
+    millis_behind: int | None = None
+    has_more: bool = False  # the slice ended at a limit; there is more to read at once
+    children: tuple[ChildShard, ...] = ()  # where the slice ends with its shard
+
+
+def note_to_bytes(note: PinNote) -> bytes:
+    """A note as the state of a pin."""
+    fields: dict[str, Any] = {
+        "epoch": note.stamp.epoch,
+        "generation": note.stamp.generation,
+        "records": note.records,
+        "bytes": note.size_bytes,
+        "behind": note.millis_behind,
+        "more": note.has_more,
+    }
+    if note.children:
+        fields["children"] = [
+            [child.id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
+            for child in note.children
+        ]
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def note_of(lease: Lease) -> PinNote | None:
+    """The note of a lease's pin; None where there is no pin, or one of a stranger, who may note what they like."""
+    state = lease.pin.state if lease.pin else None
+    if state is None or len(state) > NOTE_BYTES_MAX:
+        return None
+    try:
+        return _note(json.loads(state))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, LeaseholdError):
+        return None
+
+
+def _note(fields: dict[str, Any]) -> PinNote:
+    generation, records, size_bytes = (fields[name] for name in ("generation", "records", "bytes"))
+    behind = fields["behind"]
+    for number in (generation, records, size_bytes, 0 if behind is None else behind):
+        if type(number) is not int or number < 0:
+            raise ValueError(number)
+    if type(fields["epoch"]) is not str:
+        raise ValueError(fields["epoch"])
+    children = tuple(
+        ChildShard(
+            ShardId(str(shard)),
+            tuple(ShardId(str(parent)) for parent in parents),
+            HashRange(int(first), int(last)),
+        )
+        for shard, parents, first, last in fields.get("children", ())
+    )
+    stamp = Stamp(fields["epoch"], generation)
+    return PinNote(stamp, records, size_bytes, behind, fields["more"] is True, children)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOn:
+    """The next slice begins after `after`. What lies before it is delivered and committed."""
+
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """Someone pinned a slice and did not finish it: it is delivered again first, as a whole, from the checkpoint on."""
+
+    after: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The last slice of the shard is delivered and committed; what is left is to write its end."""
+
+    children: tuple[ChildShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AheadOfQuery:
+    """The lease says that this query has come further than its own log knows: the log is an old copy."""
+
+    stamp: Stamp
+
+
+def next_slice(lease: Lease, committed: Stamp) -> ReadOn | Redo | Delivered | AheadOfQuery:
+    """Where a shard goes on in the generation after `committed`, all of which Spark has committed."""
+    if lease.pin is None:
+        return ReadOn(lease.checkpoint)
+    note = note_of(lease)
+    if note is None or note.stamp.epoch != committed.epoch:
+        return Redo(lease.checkpoint, lease.pin.end)
+    if note.stamp.generation > committed.generation:
+        return AheadOfQuery(note.stamp)
+    return Delivered(note.children) if lease.pin.end.is_shard_end else ReadOn(lease.pin.end)
+
+
+def replayed_end(lease: Lease | None, stamp: Stamp) -> Position | None:
+    """Where a generation that is done once more ends in this shard; None if it delivered nothing from it."""
+    note = note_of(lease) if lease else None
+    return lease.pin.end if lease and lease.pin and note and note.stamp == stamp else None
+
+
+@dataclass(frozen=True, slots=True)
+class Conform:
+    """Another attempt has pinned this slice: deliver exactly up to `end`."""
+
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class PinAgain:
+    """The row has changed in a way that leaves the slice ours to pin: try again with this copy."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverNothing:
+    """The slice is another's by now. Nothing may be given away."""
+
+    reason: str
+
+
+def after_refused_pin(planned: Lease, stamp: Stamp, now: Lease | None) -> Conform | PinAgain | DeliverNothing:
+    """What a task does whose pin was refused, from the lease as it was planned and as it is."""
+    if now is None:
+        return DeliverNothing("the lease is gone")
+    if (end := replayed_end(now, stamp)) is not None:
+        return Conform(end)
+    if now.holding != planned.holding or now.actual_owner != planned.actual_owner:
+        return DeliverNothing(f"{now.actual_owner or 'nobody'} holds the lease now")
+    begins_at = planned.checkpoint if planned.pin is None else planned.pin.end
+    is_as_planned = now.checkpoint == planned.checkpoint and _pinned_end(now) == _pinned_end(planned)
+    is_promoted = now.pin is None and now.checkpoint == begins_at
+    if is_as_planned or is_promoted:
+        return PinAgain(now)
+    return DeliverNothing("a later batch has begun")
+
+
+def _pinned_end(lease: Lease) -> Position | None:
+    return lease.pin.end if lease.pin else None

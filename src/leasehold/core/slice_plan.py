@@ -1,0 +1,52 @@
+"""How much of each shard a batch may take, and which task reads which shards. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+# Below this a slice costs more in calls and writes than it brings.
+SLICE_BYTES_MIN: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What a whole batch may take, over all its shards; None: no such limit."""
+
+    records: int | None = None
+    size_bytes: int | None = None
+    arrival_span_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SliceLimits:
+    """What one shard's slice may take."""
+
+    records: int | None = None
+    size_bytes: int | None = None
+    arrival_span_ms: int | None = None
+
+
+def share_of(limits: BatchLimits, shards: int) -> SliceLimits:
+    """An equal share for each of so many shards, and one record at least.
+
+    >>> share_of(BatchLimits(records=10), 4).records, share_of(BatchLimits(records=3), 4).records
+    (2, 1)
+    """
+    return SliceLimits(
+        records=None if limits.records is None else max(1, limits.records // shards),
+        size_bytes=None if limits.size_bytes is None else max(SLICE_BYTES_MIN, limits.size_bytes // shards),
+        arrival_span_ms=limits.arrival_span_ms,
+    )
+
+
+def dealt(items: Sequence[T], hands: int) -> list[list[T]]:
+    """The items in at most so many groups of nearly equal length, none of them empty.
+
+    >>> dealt("abcde", 2)
+    [['a', 'c', 'e'], ['b', 'd']]
+    """
+    return [list(items[first::hands]) for first in range(min(hands, len(items)))]
