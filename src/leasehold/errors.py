@@ -10,6 +10,7 @@ LeaseholdError
 + ShardListError            the list of shards is incomplete or contradicts itself; list again
 + LeaseLostError            someone else owns the shard now; stop, nothing to repair
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
++ DataLossError             records were trimmed before they were read, and the settings say to stop
 + HandlerError              user code keeps failing, and the settings say to stop rather than to skip
 + ServiceError              the other side said no, or said nothing
   + ThrottledError          too fast; wait and ask again
@@ -73,6 +74,10 @@ class LeaseLostError(LeaseholdError):
 
 class CheckpointRejectedError(LeaseholdError):
     """The checkpoint would move backwards, or past the end of the shard."""
+
+
+class DataLossError(LeaseholdError):
+    """Records were trimmed before they were read, and the settings say to stop rather than to go on without them."""
 
 
 class HandlerError(LeaseholdError):

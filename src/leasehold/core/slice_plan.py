@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from leasehold.core.record import UserRecord
+
 T = TypeVar("T")
 
 # Below this a slice costs more in calls and writes than it brings.
@@ -50,3 +52,39 @@ def dealt(items: Sequence[T], hands: int) -> list[list[T]]:
     [['a', 'c', 'e'], ['b', 'd']]
     """
     return [list(items[first::hands]) for first in range(min(hands, len(items)))]
+
+
+def kept_within(records: Sequence[UserRecord], limits: SliceLimits) -> int:
+    """How many of the records, from the first on, a slice may hold; one at least, however large it is."""
+    within = min(
+        len(records) if limits.records is None else limits.records,
+        _within_bytes(records, limits),
+        _within_arrival(records, limits),
+    )
+    return min(len(records), max(1, within))
+
+
+def has_late_record(records: Sequence[UserRecord], limits: SliceLimits) -> bool:
+    """Whether the last record arrived too late to stand in one slice with the first."""
+    if not records or limits.arrival_span_ms is None:
+        return False
+    return (records[-1].arrival_ms or 0) > (records[0].arrival_ms or 0) + limits.arrival_span_ms
+
+
+def _within_arrival(records: Sequence[UserRecord], limits: SliceLimits) -> int:
+    if not records or limits.arrival_span_ms is None:
+        return len(records)
+    last_ms = (records[0].arrival_ms or 0) + limits.arrival_span_ms
+    late = (place for place, record in enumerate(records) if (record.arrival_ms or 0) > last_ms)
+    return next(late, len(records))
+
+
+def _within_bytes(records: Sequence[UserRecord], limits: SliceLimits) -> int:
+    left = limits.size_bytes
+    if left is None:
+        return len(records)
+    for place, record in enumerate(records):
+        left -= len(record.data) + len(record.partition_key)
+        if left < 0:
+            return place
+    return len(records)

@@ -203,9 +203,10 @@ class _Reader:
             if users:
                 last = users[-1].position
             self.share.resize(weight_of(piece), weight)
-            is_end = page.next_iterator is None and number == len(pieces)
-            children = page.children if is_end else None
-            await self.slices.put(Slice(users, weight, page.millis_behind, self.slicer.through, children))
+            is_last = number == len(pieces)
+            children = page.children if is_last and page.next_iterator is None else None
+            through = self.slicer.through
+            await self.slices.put(Slice(users, weight, page.millis_behind, through, children, is_last))
         self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms, last))
 
     def _tell_of(self, incidents: Sequence[Incident]) -> None:

@@ -35,7 +35,8 @@ class Slice:
     `size_bytes` is what the slice counts for in the byte budget, its records' overhead included. `millis_behind` was
     measured when it was read. Everything up to `through` has been seen, dropped aggregates included, so a checkpoint
     may move there once the records are done; None if nothing was read yet. `children` is None until the end of the
-    shard; then it names who goes on, and is empty if the shard is gone.
+    shard; then it names who goes on, and is empty if the shard is gone. `ends_page`: the answer that it came with
+    held no more.
     """
 
     records: tuple[UserRecord, ...]
@@ -43,6 +44,7 @@ class Slice:
     millis_behind: int | None
     through: Position | None
     children: tuple[ChildShard, ...] | None
+    ends_page: bool = True
 
 
 def payload_bytes(records: Sequence[Record] | Sequence[UserRecord]) -> int:

@@ -1,0 +1,245 @@
+"""Fetch, pin, then give away: one shard's slice of a batch, held back until its end is fixed in the lease.
+
+Any number of attempts at one slice, at one time or after each other, give away the same records: the first that pins
+decides where the slice ends, the others cut theirs to it or read on. An attempt that finds the lease in other hands
+gives away nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from leasehold.core.backoff import backoff_ms
+from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.core.events import Event, GapFound, Observe
+from leasehold.core.iterators import Gap
+from leasehold.core.model import ChildShard, Lease
+from leasehold.core.pinned_batch import (
+    Conform,
+    DeliverNothing,
+    PinAgain,
+    PinNote,
+    Stamp,
+    after_refused_pin,
+    note_to_bytes,
+    replayed_end,
+)
+from leasehold.core.position import SHARD_END, Position
+from leasehold.core.query_offset import ReadStart
+from leasehold.core.record import UserRecord
+from leasehold.core.slice_plan import SliceLimits, has_late_record, kept_within
+from leasehold.errors import DataLossError, ThrottledError, UnavailableError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.reading import ByteBudget, Slice, read_shard
+from leasehold.fleet.slicing import payload_bytes
+from leasehold.ports import Clock, Stream
+from leasehold.settings import ReadSettings
+
+# A write that cannot be put for so often is the trouble of whoever runs the task.
+_ATTEMPTS_MAX: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """What a task is told about one shard. `lease` is the copy from which the plan was made."""
+
+    lease: Lease
+    stamp: Stamp
+    start: ReadStart
+    limits: SliceLimits
+    redo_to: Position | None = None  # an earlier holder pinned this slice: deliver it, under our note
+    replay_to: Position | None = None  # this generation pinned it before: deliver it, and write nothing
+    iterator: str | None = None  # stands right after `start`, if it has not expired
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSlice:
+    """Records of one shard whose end is fixed: they may be given away, as a whole and in this order."""
+
+    plan: SlicePlan
+    records: tuple[UserRecord, ...]
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What reading and pinning need."""
+
+    stream: Stream
+    table: LeaseTable
+    clock: Clock
+    rng: random.Random
+    observe: Observe
+    budget: ByteBudget
+    read: ReadSettings
+    deaggregation: DeaggregationSettings
+    fail_on_data_loss: bool = True
+
+
+async def pinned_slice(plan: SlicePlan, outside: Outside) -> PinnedSlice | None:
+    """The shard's slice of the plan's batch; None where it delivers nothing."""
+    if plan.replay_to is not None:
+        now = await outside.table.get(plan.lease.key)
+        if replayed_end(now, plan.stamp) != plan.replay_to:
+            return None  # another member has finished this slice, and delivered it
+    async with _fetching(plan, outside) as fetched:
+        end = plan.replay_to or plan.redo_to
+        if end is None:
+            await fetched.fill(plan.limits)
+            end = fetched.end
+        else:
+            await fetched.fill_to(end)
+        if end is None:
+            return None  # nothing new
+        if plan.replay_to is None:
+            end = await _pinned(plan, outside, end, fetched)
+        if end is None:
+            return None
+        await fetched.fill_to(end)
+        return PinnedSlice(plan, fetched.up_to(end), end)
+
+
+async def _pinned(plan: SlicePlan, outside: Outside, end: Position, fetched: _Fetched) -> Position | None:
+    """Fix where the slice ends; returns where it does. None: it is no longer ours to deliver."""
+    lease = plan.lease
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            if plan.redo_to is not None:
+                outcome = await outside.table.repin(lease, fetched.note(plan.stamp, end))
+            else:
+                outcome = await outside.table.pin(lease, end, fetched.note(plan.stamp, end))
+        except (ThrottledError, UnavailableError):
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+            await outside.clock.sleep_ms(backoff_ms(attempt, outside.rng.random()))
+            continue
+        if isinstance(outcome, Lease):
+            return end
+        match after_refused_pin(lease, plan.stamp, outcome.current):
+            case Conform(pinned_end):
+                return pinned_end
+            case PinAgain(now):
+                lease = now
+            case DeliverNothing():
+                return None
+    raise UnavailableError(f"lease {lease.key}: not pinned in {_ATTEMPTS_MAX} attempts; try again")
+
+
+@asynccontextmanager
+async def _fetching(plan: SlicePlan, outside: Outside) -> AsyncIterator[_Fetched]:
+    gaps: list[Gap] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, GapFound):
+            gaps.append(event.gap)
+        outside.observe(event)
+
+    reading = read_shard(
+        outside.stream,
+        plan.lease.shard_id,
+        start=plan.start.position,
+        initial=plan.start.initial,
+        hash_range=plan.lease.hash_range,
+        settings=outside.read,
+        deaggregation=outside.deaggregation,
+        budget=outside.budget,
+        clock=outside.clock,
+        rng=outside.rng,
+        observe=observe,
+        iterator=plan.iterator,
+    )
+    async with reading as slices:
+        yield _Fetched(plan, slices, outside.budget.give_back, gaps, fail_on_gap=outside.fail_on_data_loss)
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """What was read of a shard for one slice. More may have been read than the slice will hold."""
+
+    plan: SlicePlan
+    slices: AsyncIterator[Slice]
+    give_back: Callable[[int], None]
+    gaps: list[Gap]
+    fail_on_gap: bool
+    records: list[UserRecord] = field(default_factory=list)
+    size_bytes: int = 0
+    through: Position | None = None
+    millis_behind: int | None = None
+    children: tuple[ChildShard, ...] | None = None
+    kept: int | None = None  # records within the limits, if not all are
+
+    @property
+    def end(self) -> Position | None:
+        """Where the slice should end: None if there is nothing to deliver and nothing to skip."""
+        if self.kept is not None:
+            return self.records[self.kept - 1].position
+        return SHARD_END if self.children is not None else self.through
+
+    def note(self, stamp: Stamp, end: Position) -> bytes:
+        """What the next planner wants to know."""
+        records = self.records[: self.kept]
+        return note_to_bytes(
+            PinNote(
+                stamp,
+                records=len(records),
+                size_bytes=payload_bytes(records),
+                millis_behind=self.millis_behind,
+                has_more=not end.is_shard_end and (self.kept is not None or bool(self.millis_behind)),
+                children=self.children or () if end.is_shard_end else (),
+            )
+        )
+
+    async def fill(self, limits: SliceLimits) -> None:
+        """Read until a limit, the tip or the end of the shard is reached."""
+        while not self._is_full(limits) and self.children is None:
+            piece = await self._next()
+            if piece.ends_page and not piece.millis_behind:
+                break
+        kept = kept_within(self.records, limits)
+        self.kept = kept if kept < len(self.records) else None
+
+    async def fill_to(self, end: Position) -> None:
+        """Read on until everything up to `end` is there."""
+        while self.children is None and (self.through is None or self.through < end):
+            piece = await self._next()
+            if not piece.records and piece.millis_behind == 0 and self.children is None:
+                # The tip lies before an end that once was read: what was between has been trimmed.
+                self._refuse_gap(Gap(self.through or self.plan.start.position, None, None))
+                return
+
+    def up_to(self, end: Position) -> tuple[UserRecord, ...]:
+        """The records up to `end`, which may be fewer than were read."""
+        count = len(self.records)
+        while count and self.records[count - 1].position > end:
+            count -= 1
+        return tuple(self.records[:count])
+
+    async def _next(self) -> Slice:
+        piece = await anext(self.slices)
+        self.give_back(piece.size_bytes)
+        while self.gaps:
+            self._refuse_gap(self.gaps.pop())
+        self.records.extend(piece.records)
+        self.size_bytes += payload_bytes(piece.records)
+        self.through = piece.through or self.through
+        self.millis_behind = piece.millis_behind
+        self.children = piece.children
+        return piece
+
+    def _is_full(self, limits: SliceLimits) -> bool:
+        has_records = limits.records is not None and len(self.records) >= limits.records
+        has_bytes = limits.size_bytes is not None and self.size_bytes >= limits.size_bytes
+        return has_records or has_bytes or has_late_record(self.records, limits)
+
+    def _refuse_gap(self, gap: Gap) -> None:
+        if self.fail_on_gap:
+            shard = self.plan.lease.shard_id
+            resumes = f"the first one left is {gap.resumes_at}" if gap.resumes_at else "none is left"
+            raise DataLossError(
+                f"shard {shard}: records after {gap.after} were trimmed before they were read; {resumes}. Set "
+                "failOnDataLoss=false to go on without them, and a longer retention of the stream to keep more"
+            )
