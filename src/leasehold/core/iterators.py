@@ -6,11 +6,12 @@ only a part is done, and that it comes back shows that nothing in between was tr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from leasehold.core.model import InitialPosition
+from leasehold.core.model import InitialPosition, Shard, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
@@ -93,3 +94,15 @@ def gap_before(entered_at: Position, first_number: str, first_arrival_ms: int | 
     if not entered_at.is_record or int(first_number) <= entered_at.number:
         return None
     return Gap(entered_at, first_number, first_arrival_ms)
+
+
+def trimmed_beginning(shard: ShardId, open_at_horizon: Iterable[Shard]) -> Position | None:
+    """Where a shard began, if that is trimmed by now: it was open already at the time of the oldest retained records.
+
+    None if its beginning is retained, or if the list cannot be what it should be: a shard and its parent were never
+    open together, so some server has left the question aside and listed everything.
+    """
+    found = {each.id: each for each in open_at_horizon}
+    if shard not in found or not found.keys().isdisjoint(found[shard].parents):
+        return None
+    return Position(found[shard].starting_sequence_number)

@@ -7,6 +7,9 @@ the first record that comes instead or, if none does, at the end of the shard.
 
 A continued iterator would pass over trimmed records in silence. So, once reading is so far behind that trimming is
 near, the shard is entered anew after every page that brought something.
+
+A shard that begins at TRIM_HORIZON asks for what is there, and nothing is missing; unless it goes on where a parent
+ended that was read to its end. Then everything in it was to be read, and a beginning that is trimmed is a gap.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leasehold.core.events import GapFound, Observe
-from leasehold.core.iterators import Gap, gap_before, iterator_start, renewed_start
+from leasehold.core.iterators import Gap, gap_before, iterator_start, renewed_start, trimmed_beginning
+from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.core.model import InitialPosition, ShardId
-from leasehold.core.position import Position
+from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import Record
+from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Clock, Page, Stream
 
 
@@ -41,6 +46,7 @@ class Cursor:
         *,
         start: Position,
         initial: InitialPosition,
+        follows_parent: bool,
         verify_when_behind_ms: int,
         clock: Clock,
         observe: Observe,
@@ -54,6 +60,7 @@ class Cursor:
         self._clock = clock
         self._observe = observe
         self._position = start
+        self._follows_parent = follows_parent and start == TRIM_HORIZON
         # Whether `_position` is a record that was read here, and not the start, of which a part may be left to read.
         self._has_read = False
         self._iterator = iterator
@@ -88,12 +95,14 @@ class Cursor:
 
     def tell_of_lost_rest(self) -> None:
         """The shard is gone before its end was read: a gap, unless all there was had just been read."""
-        if self._position.is_record and (self._awaited or not self._is_near_tip()):
+        if (self._position.is_record or self._follows_parent) and (self._awaited or not self._is_near_tip()):
             self._tell(Gap(self._position, resumes_at=None, resumes_at_arrival_ms=None))
 
     async def _enter(self) -> str:
         asked_wall_ms = self._clock.wall_ms()
         if self._entered_first_wall_ms is None:
+            if self._follows_parent:
+                self._awaited = await self._trimmed_beginning()
             start = iterator_start(self._position, self._initial)
         else:
             start = renewed_start(self._position, self._initial, self._entered_first_wall_ms)
@@ -102,6 +111,15 @@ class Cursor:
         if self._position.is_record and self._is_trimming_near():
             self._awaited = self._position
         return iterator
+
+    async def _trimmed_beginning(self) -> Position | None:
+        try:
+            listed = await self._stream.list_shards(ShardFilter(ShardFilterKind.AT_TRIM_HORIZON))
+        except (NotFoundError, ThrottledError, UnavailableError):
+            raise
+        except ServiceError:
+            return None  # we may not ask, or not so; that is no reason not to read
+        return trimmed_beginning(self._shard, listed)
 
     def _is_trimming_near(self) -> bool:
         """Whether what comes next may be trimmed already. If not, the record to enter at may well be gone, for there

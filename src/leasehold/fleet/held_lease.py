@@ -58,6 +58,8 @@ class HeldLease:
         self.stalled = asyncio.Event()
         self.ended = False
         self.has_progressed = False
+        # A parent was read to its end by this fleet, and its row is still there.
+        self.follows_parent = False
         self._given_back = False
 
     @property
@@ -160,6 +162,7 @@ class HeldLease:
     async def _running_parents(self) -> tuple[ShardId, ...]:
         parents = sorted(self._lease.parents)
         leases = await asyncio.gather(*(self._table.get(lease_key(p, self._lease.stream)) for p in parents))
+        self.follows_parent = any(lease is not None and lease.checkpoint.is_shard_end for lease in leases)
         return tuple(
             parent
             for parent, lease in zip(parents, leases, strict=True)

@@ -61,12 +61,14 @@ async def read_shard(
     rng: random.Random,
     observe: Observe,
     iterator: str | None = None,
+    follows_parent: bool = False,
 ) -> AsyncIterator[AsyncIterator[Slice]]:
     """The user records after `start`, slice by slice, until the slice that names the shard's children.
 
     A task of its own reads ahead while the consumer works. Each slice is the consumer's once it was returned: whoever
     is done with it calls `budget.give_back(slice.size_bytes)`. What nobody asked for is given back on leaving. An
-    `iterator` that stands right after `start`, where the caller has one, saves asking for it.
+    `iterator` that stands right after `start`, where the caller has one, saves asking for it. `follows_parent` says
+    that a parent of the shard was read to its end, so that this one is wanted from its very beginning.
     """
     observe(ReadingStarted(shard, start))
     share = BudgetShare(budget)
@@ -76,6 +78,7 @@ async def read_shard(
         shard,
         start=start,
         initial=initial,
+        follows_parent=follows_parent,
         verify_when_behind_ms=milliseconds(settings.verify_when_behind),
         clock=clock,
         observe=observe,

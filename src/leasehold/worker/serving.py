@@ -113,6 +113,7 @@ class ShardServer:
             clock=self.workplace.clock,
             rng=self.workplace.rng,
             observe=self.workplace.observe,
+            follows_parent=held.follows_parent,
         )
 
     def _batcher(self, shard: ServedShard, slices: AsyncIterator[Slice]) -> Batcher:

@@ -10,8 +10,9 @@ from leasehold.core.iterators import (
     gap_before,
     iterator_start,
     renewed_start,
+    trimmed_beginning,
 )
-from leasehold.core.model import InitialPosition
+from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
@@ -74,3 +75,24 @@ def test_a_later_first_record_is_a_gap_with_its_extent() -> None:
 def test_a_shard_entered_at_a_sentinel_has_no_gap(sentinel: Position) -> None:
     """There is no record that must come first."""
     assert gap_before(sentinel, "100", 5) is None
+
+
+def shard(name: str, *parents: str) -> Shard:
+    everything = HashRange(0, HASH_KEY_MAX)
+    return Shard(ShardId(name), everything, "100", None, tuple(map(ShardId, parents)))
+
+
+@pytest.mark.parametrize(
+    ("open_at_horizon", "expected"),
+    [
+        ([shard("child", "parent")], Position("100")),
+        ([shard("other")], None),
+        ([], None),
+        ([shard("parent"), shard("child", "parent")], None),
+    ],
+)
+def test_a_beginning_is_trimmed_when_the_shard_is_older_than_what_is_retained(
+    open_at_horizon: list[Shard], expected: Position | None
+) -> None:
+    """And not when the server lists every shard, whatever it was asked for."""
+    assert trimmed_beginning(ShardId("child"), open_at_horizon) == expected

@@ -29,6 +29,7 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 SHARD = ShardId("shardId-000000000000")
+CHILD = ShardId("shardId-000000000001")  # once it is split
 FROM_THE_START = InitialPosition(TRIM_HORIZON)
 MIDDLE = (HASH_KEY_MAX + 1) // 2
 # Longer than an iterator lives.

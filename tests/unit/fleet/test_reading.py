@@ -39,6 +39,7 @@ from leasehold.settings import ReadSettings
 from leasehold.simulation.loop import VirtualClock, run_virtually
 from tests import kpl_encoder
 from tests.unit.fleet.reading_world import (
+    CHILD,
     HOUR_MS,
     MIDDLE,
     SHARD,
@@ -411,6 +412,80 @@ def test_a_vanished_shard_of_which_nothing_was_read_has_no_gap() -> None:
         await world.clock.sleep_ms(30 * HOUR_MS)
         async with world.read() as slices:
             await world.to_end(slices)
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_child_whose_beginning_was_trimmed_has_a_gap() -> None:
+    """Where the parent was read to its end, what is missing of a child that nobody read in time is told."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.split()
+        world.put(3)
+        await world.clock.sleep_ms(23 * HOUR_MS)
+        arrival_ms = world.clock.wall_ms()
+        (kept,) = world.put()
+        await world.clock.sleep_ms(2 * HOUR_MS)
+        began = next(shard for shard in await world.stream.list_shards() if shard.id == CHILD)
+        async with world.read(shard=CHILD, follows_parent=True) as slices:
+            assert names_of(await world.take(slices, 1)) == [3]
+        gap = Gap(Position(began.starting_sequence_number), kept, arrival_ms)
+        assert world.told(GapFound) == [GapFound(CHILD, gap)]
+
+    run_virtually(main())
+
+
+def test_a_child_that_is_read_in_time_has_no_gap() -> None:
+    """Its first record may have come long after its start: nothing was trimmed, so nothing is told."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.split()
+        await world.clock.sleep_ms(20 * HOUR_MS)
+        world.put(3)
+        async with world.read(shard=CHILD, follows_parent=True) as slices:
+            assert names_of(await world.take(slices, 3)) == [0, 1, 2]
+        assert not world.told(GapFound)
+
+    run_virtually(main())
+
+
+def test_a_child_that_is_gone_before_it_was_read_has_a_gap() -> None:
+    """Nothing of it is left, and it was wanted."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.split()
+        world.put(3)
+        world.service.split_shard(world.clock.wall_ms(), "orders", CHILD, MIDDLE // 2)
+        await world.clock.sleep_ms(30 * HOUR_MS)
+        async with world.read(shard=CHILD, follows_parent=True) as slices:
+            assert (await world.to_end(slices))[0] == []
+        assert world.told(GapFound) == [GapFound(CHILD, Gap(TRIM_HORIZON, None, None))]
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "asked"),
+    [(ServiceError("denied"), 1), (ThrottledError("slowly"), 2), (UnavailableError("gone"), 2)],
+)
+def test_a_child_is_read_even_if_its_beginning_cannot_be_asked_for(trouble: Exception, asked: int) -> None:
+    """What may pass is waited for; what will not is no reason to leave a shard unread."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.split()
+        world.put(3)
+        troubles = iter([trouble])
+        world.stream.trouble_for = lambda operation: (
+            next(troubles, None) if operation == "list_shards" else None
+        )
+        async with world.read(shard=CHILD, follows_parent=True) as slices:
+            assert names_of(await world.take(slices, 3)) == [0, 1, 2]
+        assert len(world.stream.times("list_shards")) == asked
         assert not world.told(GapFound)
 
     run_virtually(main())

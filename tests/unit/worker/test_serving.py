@@ -11,6 +11,7 @@ from leasehold.core.events import (
     AggregateTrouble,
     BatchHandled,
     Checkpointed,
+    GapFound,
     HandlerFailed,
     LeaseLost,
     LeaseReleased,
@@ -661,6 +662,27 @@ def test_the_end_of_a_shard_is_stored_with_its_children_after_its_last_record() 
         assert set(ended.children) == {LEFT, RIGHT}
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_a_child_that_nobody_read_in_time_is_told_as_a_gap() -> None:
+    """A fleet that ended the parent, and came back after the retention, hears that the child has lost records."""
+
+    async def scenario() -> None:
+        world, notes = WorkerWorld(), Notebook("lost")
+        world.put("parent")
+        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.put("lost")
+        worker = world.start(notes)
+        await world.until(lambda: bool(worker.told(ShardEnded)))
+        await worker.stopped()
+        await world.clock.sleep_ms(30 * 3_600_000)
+        world.put("kept")
+        second = world.start(notes)
+        await world.until(lambda: "kept" in notes.handled)
+        assert LEFT in {event.shard for event in second.told(GapFound)}
+        await second.stopped()
 
     run_virtually(scenario())
 
