@@ -1,0 +1,46 @@
+"""The leases that are not finished cover the whole hash range; a hole is closed within the auditor's bound."""
+
+from __future__ import annotations
+
+from leasehold.core.hash_coverage import first_hole
+from leasehold.settings import milliseconds
+from leasehold.simulation.checkers.base import Checker, Report, Scene
+
+# Of a fleet's members about two audit each time, at random, and one must see the hole several times.
+_AUDITS_MAX = 30
+
+
+class LeasesCoverTheHashRange(Checker):
+    """Looks every half second, once the first leases are there."""
+
+    promise = "leases-cover-the-hash-range"
+
+    def __init__(self, scene: Scene, report: Report) -> None:
+        super().__init__(scene, report)
+        self._was_whole = False
+        self._hole_since_ms: int | None = None
+        self._healed_ms: int | None = None
+
+    def healed(self) -> None:
+        self._healed_ms = self.scene.now_ms()
+
+    def ticked(self) -> None:
+        leases = self.scene.leases()
+        hole = first_hole(
+            lease.hash_range for lease in leases if lease.hash_range and not lease.checkpoint.is_shard_end
+        )
+        if hole is None:
+            self._was_whole = True
+            self._hole_since_ms = None
+            return
+        now_ms = self.scene.now_ms()
+        if self._hole_since_ms is None:
+            self._hole_since_ms = now_ms
+        if not self.scene.rows_were_destroyed:
+            if self._was_whole:
+                self.broken(f"hash keys {hole} are nobody's, though no row was destroyed")
+        elif self._healed_ms is not None:
+            fleet = self.scene.settings.fleet
+            bound_ms = _AUDITS_MAX * milliseconds(fleet.audit_every)
+            if now_ms - max(self._hole_since_ms, self._healed_ms) > bound_ms:
+                self.broken(f"hash keys {hole} have been nobody's for {now_ms - self._hole_since_ms} ms")

@@ -1,0 +1,206 @@
+"""Processes on one event loop: each can be paused, resumed and killed between any two steps of its tasks.
+
+A task belongs to the process in whose context it was made. The loop asks the process before each step: a paused one
+puts the step off, a dead one drops it. So nothing that a killed process would still have done (its `finally` blocks
+included) can reach the world, and what it had already sent travels on, as it does on a real network.
+
+Everything is in the order of creation, never in that of memory addresses: tasks hash by a serial number, since
+asyncio keeps them in sets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from itertools import count
+from typing import Any, Final, TypeVarTuple, Unpack
+
+from leasehold.core.model import WorkerId
+from leasehold.ports import Clock
+from leasehold.simulation.loop import START_WALL_MS, VirtualLoop
+
+_Arguments = TypeVarTuple("_Arguments")
+
+PROCESS: Final[contextvars.ContextVar[SimulatedProcess | None]] = contextvars.ContextVar(
+    "process", default=None
+)
+# How often a coroutine may catch its own end and wait again before it is left alone.
+_CLOSINGS_MAX: Final = 100
+
+
+class ProcessState(Enum):
+    """What a process is doing."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DEAD = "dead"  # killed; it will never do anything again
+    ENDED = "ended"  # by itself
+
+
+class SimulatedTask(asyncio.Task[Any]):
+    """A task that knows its process and hashes the same in every run."""
+
+    def __init__(self, serial: int, coro: Coroutine[Any, Any, Any], **arguments: Any) -> None:
+        self.serial = serial
+        context = arguments.get("context")
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
+        super().__init__(coro, **arguments)
+
+    def __hash__(self) -> int:
+        return self.serial
+
+
+class SimulatedLoop(VirtualLoop):
+    """A virtual loop that many processes share."""
+
+    _ready: deque[asyncio.Handle]  # asyncio's own
+
+    def __init__(self) -> None:
+        super().__init__()
+        serials = count()
+
+        def make_task(loop: asyncio.AbstractEventLoop, coro: Any, **arguments: Any) -> SimulatedTask:
+            return SimulatedTask(next(serials), coro, loop=loop, **arguments)
+
+        self.set_task_factory(make_task)
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[_Arguments]], object],
+        *args: *_Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Schedule a step, unless its process is paused or dead."""
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None or process.may_step():
+            return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        process.put_off(handle)
+        return handle
+
+    def drop_steps_of(self, process: SimulatedProcess) -> None:
+        """Forget what a process was about to do at this very moment."""
+        for handle in self._ready:
+            if _owner_of(handle) is process:
+                handle.cancel()
+
+    def run_again(self, handles: list[asyncio.Handle]) -> None:
+        """Let steps happen now that were put off."""
+        self._ready.extend(handles)
+
+    def tasks_of(self, process: SimulatedProcess) -> list[SimulatedTask]:
+        """The unfinished tasks of a process, oldest first."""
+        tasks = (task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask))
+        return sorted((task for task in tasks if task.process is process), key=lambda task: task.serial)
+
+
+class ProcessClock(Clock):
+    """Time as one process sees it. Its wall clock may be wrong, and may jump."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.wall_error_ms = 0
+
+    def now_ms(self) -> int:
+        """Monotonic: the same for everyone, and never wrong."""
+        return round(self._loop.time() * 1000)
+
+    def wall_ms(self) -> int:
+        """What this machine believes that the time is."""
+        return START_WALL_MS + self.now_ms() + self.wall_error_ms
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        """Wait; a paused process wakes up late."""
+        await asyncio.sleep(duration_ms / 1000)
+
+
+class SimulatedProcess:
+    """One operating-system process of a worker."""
+
+    def __init__(self, name: str, worker: WorkerId, loop: SimulatedLoop) -> None:
+        self.name = name
+        self.worker = worker
+        self.clock = ProcessClock(loop)
+        self.state = ProcessState.RUNNING
+        self.steps_left: int | None = None  # before it is killed
+        self.on_killed: Callable[[], None] = lambda: None
+        self.stop = asyncio.Event()
+        self.main: asyncio.Task[Any] | None = None
+        self.is_stopping = False
+        self._loop = loop
+        self._put_off: list[asyncio.Handle] = []
+        self._wreck: list[SimulatedTask] = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, or would go on after a pause."""
+        return self.state in {ProcessState.RUNNING, ProcessState.PAUSED}
+
+    def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Begin to run `main`."""
+        context = contextvars.copy_context()
+        context.run(PROCESS.set, self)
+        self.main = context.run(lambda: self._loop.create_task(main(), context=context))
+
+    def may_step(self) -> bool:
+        """Asked before each step. Counts down to a death that was ordered."""
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                self.steps_left = None
+                self.kill()
+        return self.state is ProcessState.RUNNING or self.state is ProcessState.ENDED
+
+    def put_off(self, handle: asyncio.Handle) -> None:
+        """Keep a step for after the pause. A dead process keeps nothing."""
+        if self.state is ProcessState.PAUSED:
+            self._put_off.append(handle)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state is ProcessState.RUNNING:
+            self.state = ProcessState.PAUSED
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.state is ProcessState.PAUSED:
+            self.state = ProcessState.RUNNING
+            steps, self._put_off = self._put_off, []
+            self._loop.run_again(steps)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.is_alive:
+            self.state = ProcessState.DEAD
+            self._put_off.clear()
+            self._loop.drop_steps_of(self)
+            # Were they collected as garbage, their cleanup would run at a moment that no seed decides.
+            self._wreck = self._loop.tasks_of(self)
+            self.on_killed()
+
+    def bury(self) -> None:
+        """Take apart what a killed process left behind. To be called when the world has ended."""
+        self.state = ProcessState.DEAD
+        for task in self._wreck or self._loop.tasks_of(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be pending
+            _close(task.get_coro())
+        self._wreck.clear()
+
+
+def _owner_of(handle: asyncio.Handle) -> SimulatedProcess | None:
+    # Public only since Python 3.12, as `get_context`.
+    context: contextvars.Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
+    return context.get(PROCESS)
+
+
+def _close(coroutine: Any) -> None:
+    """End a coroutine from outside. Where its cleanup waits for something, it is ended again, there."""
+    for _ in range(_CLOSINGS_MAX):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001, S112 - whatever a wreck raises, nobody is there to hear it
+            continue
+        return

@@ -1,0 +1,78 @@
+"""The stream as one process reaches it: the same model as the local server, over the network, with the oddities of
+the real service: iterators that expire early, and pages that are empty although there is more to read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.core.iterators import IteratorStart
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import Shard, ShardId
+from leasehold.errors import IteratorExpiredError
+from leasehold.ports import Page, Stream
+from leasehold.simulation.network import Dependency, Network
+from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.table import at_once
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Oddities:
+    """What a healthy Kinesis does now and then."""
+
+    rng: random.Random
+    expired_chance: float = 0.0
+    empty_chance: float = 0.0
+
+
+class ProcessStream(Stream):
+    """One stream, over the network."""
+
+    def __init__(
+        self,
+        stream: MemoryStream,
+        network: Network,
+        process: SimulatedProcess,
+        oddities: Oddities,
+        on_page: Callable[[SimulatedProcess, Page], None],
+    ) -> None:
+        self._stream = stream
+        self._network = network
+        self._process = process
+        self._oddities = oddities
+        self._on_page = on_page
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        """Every shard, or those that the filter lets through."""
+        return await self._call("list_shards", lambda: at_once(self._stream.list_shards(shard_filter)))
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        """A token for reading on from `start`."""
+        return await self._call("iterator", lambda: at_once(self._stream.iterator(shard, start)))
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        """The next records."""
+        page = await self._call("get_records", lambda: self._page(iterator, limit))
+        self._on_page(self._process, page)
+        return page
+
+    async def close(self) -> None:
+        """The world keeps the records."""
+
+    def _page(self, iterator: str, limit: int) -> Page:
+        oddities = self._oddities
+        if oddities.expired_chance and oddities.rng.random() < oddities.expired_chance:
+            raise IteratorExpiredError("iterator expired before its time")
+        page = at_once(self._stream.get_records(iterator, limit=limit))
+        if oddities.empty_chance and page.records and oddities.rng.random() < oddities.empty_chance:
+            return Page((), iterator, 1_000)
+        return page
+
+    async def _call(self, name: str, serve: Callable[[], T]) -> T:
+        return await self._network.call(self._process, Dependency.STREAM, name, serve)

@@ -1,0 +1,121 @@
+"""What happened, one dense line an event: time, process, verb, shard, details. The same seed gives the same bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from leasehold.core.events import (
+    AggregateTrouble,
+    Checkpointed,
+    Event,
+    GapFound,
+    HandlerFailed,
+    HandoffAsked,
+    IteratorExpired,
+    LeaseDeleted,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    MemberStarted,
+    MemberStopped,
+    ParentsAwaited,
+    ReadingStarted,
+    RecordDeadLettered,
+    RowRejected,
+    ShardEnded,
+    ShardsSynced,
+    ShardStalled,
+    StepFailed,
+    WorkerFailed,
+)
+from leasehold.core.lease_view import short_position
+
+WORLD: Final = "world"
+
+
+class Trace:
+    """The lines of one run. `show` is called with each as it comes."""
+
+    def __init__(self, now_ms: Callable[[], int], show: Callable[[str], object] | None = None) -> None:
+        self.lines: list[str] = []
+        self._now_ms = now_ms
+        self._show = show
+
+    def add(self, who: str, verb: str, shard: str = "", detail: str = "") -> None:
+        """Note one thing that happened."""
+        line = f"{self._now_ms() / 1000:9.3f}s  {who:<6} {verb:<11} {short_shard(shard):<6} {detail}".rstrip()
+        self.lines.append(line)
+        if self._show is not None:
+            self._show(line)
+
+    def digest(self) -> str:
+        """A few letters that differ when a line does."""
+        return hashlib.blake2b("\n".join(self.lines).encode(), digest_size=8).hexdigest()
+
+
+def short_shard(shard: str) -> str:
+    """A shard in few letters.
+
+    >>> short_shard("shardId-000000000007")
+    's7'
+    """
+    head, _, number = shard.partition("-")
+    return f"s{int(number)}" if head == "shardId" and number.isdecimal() else shard
+
+
+def event_line(event: Event) -> tuple[str, str, str] | None:
+    """Verb, shard and details of what a member told; None for what happens all the time."""
+    match event:
+        case LeaseTaken(shard=shard, taken_from=before, silent_ms=silent_ms, counter=counter, checkpoint=at):
+            why = f"from {before}, silent for {silent_ms} ms" if before else "free"
+            return "takes", shard, f"{why}, counter {counter}, at {short_position(at)}"
+        case LeaseLost(shard=shard, holder=holder, reason=reason):
+            return "loses", shard, f"to {holder or 'nobody'}: {reason}"
+        case LeaseReleased(shard=shard, to=to):
+            return "releases", shard, f"to {to}" if to else ""
+        case HandoffAsked(key=key, holder=holder, to=to):
+            return "handoff", key, f"{holder} -> {to}"
+        case Checkpointed(shard=shard, position=position):
+            return "checkpoints", shard, short_position(position)
+        case ShardEnded(shard=shard, children=children):
+            return "ends", shard, "children " + " ".join(map(short_shard, children))
+        case ReadingStarted(shard=shard, position=position):
+            return "reads", shard, f"from {short_position(position)}"
+        case ParentsAwaited(shard=shard, parents=parents):
+            return "waits", shard, "for " + " ".join(map(short_shard, parents))
+        case GapFound(shard=shard, gap=gap):
+            return "gap", shard, f"after {short_position(gap.after)}"
+        case RecordDeadLettered(shard=shard, position=position, error=error):
+            return "puts aside", shard, f"{short_position(position)} {error}"
+        case HandlerFailed(shard=shard, records=records, attempt=attempt, error=error):
+            return "fails", shard, f"{error} on {records} records, attempt {attempt}"
+        case AggregateTrouble(shard=shard, reason=reason):
+            return "aggregate", shard, reason
+        case IteratorExpired(shard=shard):
+            return "expired", shard, ""
+        case ShardStalled(shard=shard, idle_ms=idle_ms):
+            return "stalls", shard, f"idle for {idle_ms} ms"
+        case _:
+            return _member_line(event)
+
+
+def _member_line(event: Event) -> tuple[str, str, str] | None:
+    match event:
+        case MemberStarted(worker=worker):
+            return "starts", "", worker
+        case MemberStopped(released=released):
+            return "stops", "", f"{released} leases released"
+        case ShardsSynced(shards=shards, created=created):
+            return ("syncs", "", f"{shards} shards, {created} leases created") if created else None
+        case LeaseDeleted(key=key):
+            return "deletes", key, ""
+        case RowRejected(key=key, problem=problem):
+            return "rejects", key, problem
+        case StepFailed(step=step, error=error):
+            return "trouble", "", f"{step}: {error}"
+        case WorkerFailed(error=error):
+            return "fails", "", error
+        case _:
+            return None
