@@ -11,6 +11,9 @@ LeaseholdError
 + LeaseLostError            someone else owns the shard now; stop, nothing to repair
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
 + DataLossError             records were trimmed before they were read, and the settings say to stop
++ ArchiveConflictError      the archive holds other records under the name of a range
++ BrokenRangeError          rows of a pinned range are missing, doubled or out of order
++ OffsetMismatchError       a query's own log and the lease table tell different stories
 + HandlerError              user code keeps failing, and the settings say to stop rather than to skip
 + ServiceError              the other side said no, or said nothing
   + ThrottledError          too fast; wait and ask again
@@ -78,6 +81,25 @@ class CheckpointRejectedError(LeaseholdError):
 
 class DataLossError(LeaseholdError):
     """Records were trimmed before they were read, and the settings say to stop rather than to go on without them."""
+
+
+class ArchiveConflictError(LeaseholdError):
+    """The archive holds other records under the name of a range."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(
+            f"object {key} is there already and {problem}: something else writes to this archive; give every stream, "
+            "and every pipeline with another content, a prefix of its own"
+        )
+        self.key = key
+
+
+class BrokenRangeError(LeaseholdError):
+    """Rows of a pinned range are missing, doubled or out of order."""
+
+
+class OffsetMismatchError(LeaseholdError):
+    """A query's own log and the lease table tell different stories about what is done."""
 
 
 class HandlerError(LeaseholdError):

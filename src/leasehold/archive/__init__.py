@@ -1,0 +1,9 @@
+"""Exactly-once objects in an object store or a folder: what both runtimes write to. See docs/archive.md.
+
+from leasehold.archive import ArchiveSettings, archive_batches
+"""
+
+from leasehold.archive.archive import Archive as Archive
+from leasehold.archive.archive import ArchiveSession as ArchiveSession
+from leasehold.archive.archive import WriteReport as WriteReport
+from leasehold.archive.settings import ArchiveSettings as ArchiveSettings
