@@ -6,4 +6,5 @@ from leasehold.archive import ArchiveSettings, archive_batches
 from leasehold.archive.archive import Archive as Archive
 from leasehold.archive.archive import ArchiveSession as ArchiveSession
 from leasehold.archive.archive import WriteReport as WriteReport
+from leasehold.archive.handler import archive_batches as archive_batches
 from leasehold.archive.settings import ArchiveSettings as ArchiveSettings

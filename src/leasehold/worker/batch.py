@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold.core.model import Pin, ShardId
+from leasehold.core.model import HoldingId, Pin, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 from leasehold.errors import CheckpointRejectedError
@@ -98,6 +98,13 @@ class Batch:
     def token_number(self) -> int:
         """Rises with every change of owner: a sink can refuse the older of two. Compare it, not the texts."""
         return int(self.token.rpartition(":")[2])
+
+    @property
+    def holding(self) -> HoldingId:
+        """Names this holding of the lease, as `token` does, but stays unique when the lease table was lost."""
+        holding = self._desk.held.lease.holding
+        assert holding is not None, "a shard is served only after its lease was taken"
+        return holding
 
     def __iter__(self) -> Iterator[UserRecord]:
         return iter(self.records)

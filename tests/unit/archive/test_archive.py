@@ -1,0 +1,307 @@
+"""Ranges become objects, each exactly once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.adapters.memory.objects import MemoryObjects
+from leasehold.adapters.memory.trouble import Trouble
+from leasehold.archive import ArchiveSettings, WriteReport
+from leasehold.columns import SLICE
+from leasehold.core.archive_keys import key_to_text
+from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
+from leasehold.ports import StoredObject
+from tests.unit.archive.world import (
+    A,
+    B,
+    archive_on,
+    keys_in,
+    numbers_in,
+    records,
+    run,
+    spans_in,
+    table,
+    troubled,
+)
+
+
+class CountingObjects(MemoryObjects):
+    """Counts listings, and lets others run while one is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listings: list[str] = []
+
+    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        self.listings.append(offset)
+        await asyncio.sleep(0)
+        async for portion in super().list_after(offset, prefix=prefix):
+            yield portion
+
+
+def test_a_range_becomes_one_object_a_minute() -> None:
+    """Records of a minute stand together in order, even where arrival times go back and forth at its edge."""
+    store = MemoryObjects()
+    rows = table(records([1, 2, 3, 4, 5], minute=lambda number: 11 if number in {3, 5} else 10))
+    report = run(archive_on(store).write(A, "one", rows))
+    assert spans_in(store) == [(10, 1, 4), (11, 3, 5)]
+    assert (report.objects, report.rows, report.already_there, report.dropped_rows) == (2, 5, 0, 0)
+    assert report.bytes == sum(len(store.objects[key_to_text(key)]) for key in keys_in(store))
+
+
+def test_an_object_holds_all_columns_except_slice() -> None:
+    """What was given can be read back with any Parquet reader, payload included."""
+    store = MemoryObjects()
+    rows = table(records([1, 2]))
+    run(archive_on(store).write(A, "one", rows))
+    (key,) = keys_in(store)
+    stored = pq.read_table(pa.BufferReader(store.objects[key_to_text(key)]))
+    assert stored.equals(rows.drop_columns([SLICE]))
+
+
+def test_json_lines_hold_data_as_base64() -> None:
+    """One object a row; bytes are base64, times are ISO in UTC."""
+    store = MemoryObjects()
+    run(archive_on(store, format="jsonl", compression="none").write(A, "one", table(records([7]))))
+    (key,) = keys_in(store)
+    assert orjson.loads(store.objects[key_to_text(key)]) == {
+        "partitionKey": "key-7",
+        "data": "ZGF0YSA3",
+        "stream": "orders",
+        "shardId": A,
+        "sequenceNumber": "7",
+        "approximateArrivalTimestamp": "1970-01-01T00:10:00.007000+00:00",
+        "subSequenceNumber": 0,
+        "explicitHashKey": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("format_", "compression"),
+    [("parquet", "zstd"), ("parquet", "none"), ("jsonl", "zstd"), ("jsonl", "gzip"), ("jsonl", "none")],
+)
+def test_any_number_of_attempts_leave_the_same_objects(format_: str, compression: str) -> None:
+    """Retries in this process and in others find everything there."""
+    store = MemoryObjects()
+    rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
+    archive = archive_on(store, format=format_, compression=compression)
+    run(archive.write(A, "one", rows))
+    before = dict(store.objects)
+    again = run(archive.write(A, "one", rows))
+    assert (again.objects, again.already_there, again.already_there_rows) == (0, 3, 8)
+    elsewhere = run(archive_on(store, format=format_, compression=compression).write(A, "two", rows))
+    assert elsewhere == WriteReport(dropped_rows=8)
+    assert store.objects == before
+
+
+def test_two_attempts_at_once_leave_the_same_objects() -> None:
+    """Two processes that write one range at the same time create each object once between them."""
+    store = MemoryObjects()
+    rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
+
+    async def story() -> WriteReport:
+        both = await asyncio.gather(*(archive_on(store).write(A, "one", rows) for _ in range(2)))
+        return both[0] + both[1]
+
+    report = run(story())
+    assert report.rows == 8
+    assert numbers_in(store) == list(range(1, 9))
+
+
+def test_an_object_of_another_size_with_the_same_records_is_fine() -> None:
+    """Another version of the writing library makes other bytes of the same records."""
+    store = MemoryObjects()
+    archive, rows = archive_on(store), table(records([1, 2]))
+    run(archive.write(A, "one", rows))
+    (name,) = [key_to_text(key) for key in keys_in(store)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="none")
+    store.objects[name] = bytes(sink.getvalue())
+    assert run(archive.write(A, "one", rows)).already_there == 1
+
+
+@pytest.mark.parametrize("foreign", [b"something else", b""])
+def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) -> None:
+    """The error names the object, and nothing is replaced."""
+    store = MemoryObjects()
+    archive, rows = archive_on(store), table(records([1, 2, 3]))
+    run(archive.write(A, "one", rows))
+    (name,) = [key_to_text(key) for key in keys_in(store)]
+    store.objects[name] = foreign
+    with pytest.raises(ArchiveConflictError, match=name):
+        run(archive.write(A, "one", rows))
+    other = MemoryObjects()
+    run(archive_on(other).write(A, "one", table(records([1, 3]))))
+    with pytest.raises(ArchiveConflictError, match=r"holds other records \(2, expected 3\)"):
+        run(_written_blindly(other, rows))
+    assert numbers_in(other) == [1, 3]
+
+
+async def _written_blindly(store: MemoryObjects, rows: object) -> None:
+    """By an attempt that has listed the archive when it was empty."""
+    archive = archive_on(store)
+    objects, store.objects = store.objects, {}
+    await archive.write(A, "one", table(records([0])))
+    store.objects = objects
+    await archive.write(A, "one", rows)
+
+
+def test_trouble_on_the_way_is_overcome() -> None:
+    """Requests and answers may be lost; what was put before its answer was lost is recognised."""
+    store = MemoryObjects()
+    troubles: dict[str, list[Trouble | None]] = {
+        "put": [Trouble.ANSWER_LOST, Trouble.REQUEST_LOST, None, Trouble.ANSWER_LOST, Trouble.THROTTLED, *[None] * 9],
+        "size": [Trouble.REQUEST_LOST, *[None] * 9],
+        "list": [Trouble.REQUEST_LOST, *[None] * 9],
+        "get": [Trouble.REQUEST_LOST, *[None] * 9],
+    }  # fmt: skip
+    report = run(archive_on(troubled(store, troubles)).write(A, "one", table(records([1, 2]))))
+    assert numbers_in(store) == [1, 2]
+    assert report.rows + report.already_there_rows == 2
+
+
+def test_a_store_that_stays_away_is_an_error_and_the_range_can_be_written_again() -> None:
+    """The caller hears UnavailableError; nothing is remembered that was not written."""
+    store = MemoryObjects()
+    away: dict[str, list[Trouble | None]] = {"put": [None, *[Trouble.REQUEST_LOST] * 6, *[None] * 9]}
+    archive = archive_on(troubled(store, away))
+    with pytest.raises(UnavailableError):
+        run(archive.write(A, "one", table(records([1]))))
+    assert run(archive.write(A, "one", table(records([1])))).rows == 1
+
+
+# -- when the lease table was lost ---------------------------------------------------------------------------------
+
+
+def _minute(number: int) -> int:
+    """Arrival times that are not monotonic at the edge of a minute."""
+    return 10 + number // 10 - (1 if number % 10 == 0 and number else 0)
+
+
+@given(
+    st.lists(st.integers(1, 60), unique=True).map(sorted),
+    st.lists(st.integers(1, 60), unique=True).map(sorted),
+    st.integers(1, 60),
+)
+def test_a_stream_that_is_cut_anew_is_archived_once(first: list[int], second: list[int], until: int) -> None:
+    """Whatever the cuts before and after the lease table was lost, every record is there once, in ranges apart."""
+    store = MemoryObjects()
+
+    async def story() -> None:
+        await _archived(store, "before", first, until)
+        await _archived(store, "after", second, 60)
+
+    run(story())
+    assert numbers_in(store) == list(range(1, 61))
+    _require_apart(store)
+
+
+async def _archived(store: MemoryObjects, ownership: str, cuts: list[int], until: int) -> None:
+    archive = archive_on(store)
+    ends = sorted({cut for cut in cuts if cut < until} | {until})
+    for start, end in zip([0, *ends], ends, strict=False):
+        for _ in range(2):  # every range comes again, as after a failed task
+            await archive.write(A, ownership, table(records(range(start + 1, end + 1), minute=_minute)))
+
+
+def _require_apart(store: MemoryObjects) -> None:
+    spans = spans_in(store)
+    for one, other in pairwise(spans):
+        assert one[0] != other[0] or one[2] < other[1]
+
+
+def test_the_archive_is_listed_once_an_ownership() -> None:
+    """From five minutes before the first record on, and again only for the next owner."""
+    store = CountingObjects()
+    archive = archive_on(store)
+
+    async def story() -> None:
+        for number in range(1, 5):
+            await archive.write(A, "one", table(records([number], minute=lambda each: 10 + each)))
+        await archive.write(A, "two", table(records([5], minute=lambda each: 10 + each)))
+
+    run(story())
+    assert store.listings == ["1970/01/01/00/06", "1970/01/01/00/10"]
+
+
+def test_shards_of_one_session_share_a_listing() -> None:
+    """Names begin with the minute, so one listing tells of all shards."""
+    store = CountingObjects()
+    session = archive_on(store).session()
+
+    async def story() -> None:
+        for shard in (A, B):
+            await session.write(shard, "one", table(records([1, 2]), shard=shard))
+
+    run(story())
+    assert len(store.listings) == 1
+
+
+def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
+    """However many ask while a listing is made, one more serves them all, from the earliest minute wanted."""
+    store = CountingObjects()
+    archive = archive_on(store)
+    minutes = [40, 30, 20, 50]
+
+    async def story() -> None:
+        await asyncio.gather(
+            *(
+                archive.write(shard, "one", table(records([1], minute=lambda _, m=minute: m), shard=shard))  # type: ignore[misc]
+                for minute in minutes
+                for shard in [type(A)(f"shardId-{minute}")]
+            )
+        )
+
+    run(story())
+    assert len(store.listings) <= 2
+    assert store.listings[-1] == "1970/01/01/00/15"
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_an_archive_is_of_one_stream() -> None:
+    """Shards of another stream have the same ids: their records would count as written."""
+    store = MemoryObjects()
+    run(archive_on(store).write(A, "one", table(records([1]))))
+    with pytest.raises(ConfigError, match="is of stream 'orders', not 'clicks'"):
+        run(archive_on(store).write(A, "one", table(records([2]), stream="clicks")))
+    run(archive_on(store, prefix="clicks").write(A, "one", table(records([2]), stream="clicks")))
+    assert numbers_in(store, "clicks") == [2]
+
+
+def test_rows_without_their_position_are_refused() -> None:
+    """The sentence says how to read the stream."""
+    rows = table(records([1])).drop_columns(["subSequenceNumber"])
+    with pytest.raises(ConfigError, match=r'without subSequenceNumber .*option\("columns", "archive"\)'):
+        run(archive_on(MemoryObjects()).write(A, "one", rows))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"url": ""}, "url is missing"),
+        ({"format": "csv"}, "format='csv': expected 'parquet' or 'jsonl'"),
+        ({"format": "jsonl", "compression": "snappy"}, "expected 'zstd' or 'gzip' or 'none'"),
+        ({"prefix": "../x"}, "prefix"),
+        ({"puts_at_once": 0}, "puts_at_once=0"),
+    ],
+)
+def test_settings_check_themselves(settings: dict[str, object], sentence: str) -> None:
+    """Each message names the setting, its value and what is expected."""
+    with pytest.raises(ConfigError, match=sentence):
+        ArchiveSettings(**{"url": "x", **settings})  # type: ignore[arg-type]
+
+
+def test_no_rows_leave_no_trace() -> None:
+    """An empty range makes neither an object nor a request."""
+    store = MemoryObjects()
+    assert run(archive_on(store).write(A, "one", table([]))) == WriteReport()
+    assert not store.objects
