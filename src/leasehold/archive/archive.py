@@ -59,12 +59,19 @@ class Archive:
     """One archive, used from one event loop. Keep it: it remembers what it has found out about each shard."""
 
     def __init__(
-        self, store: ObjectStore, settings: ArchiveSettings, *, clock: Clock, rng: random.Random
+        self,
+        store: ObjectStore,
+        settings: ArchiveSettings,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self.settings = settings
         self.store = store
         self._clock = clock
         self._rng = rng
+        self._in_thread = in_thread  # the simulator has none
         self._puts = asyncio.Semaphore(settings.puts_at_once)
         self._listings = Listings(store, settings.prefix)
         self._remembered: dict[ShardId, Remembered] = {}
@@ -139,7 +146,7 @@ class Archive:
         extension = self.settings.extension
         key = key_to_text(ArchiveKey(part.minute, shard, part.range, extension), self.settings.prefix)
         async with self._puts:
-            body = await asyncio.to_thread(encode, part.table, extension, self.settings.compression)
+            body = await self._in_thread(encode, part.table, extension, self.settings.compression)
             if await self._create(key, body, part):
                 return WriteReport(1, part.table.num_rows, len(body))
         return WriteReport(already_there=1, already_there_rows=part.table.num_rows)
@@ -164,7 +171,7 @@ class Archive:
         """Another size may be another version of the writing library. Other records are a conflict."""
         body = await self._patiently(lambda: self.store.get(key))
         try:
-            stored = await asyncio.to_thread(decode_identity, body or b"", self.settings.extension)
+            stored = await self._in_thread(decode_identity, body or b"", self.settings.extension)
         except ValueError as error:
             raise ArchiveConflictError(key, str(error)) from error
         if not same_records(stored, part.table):

@@ -8,7 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.adapters.memory.objects import MemoryObjects
@@ -29,6 +29,7 @@ from tests.unit.archive.world import (
     spans_in,
     table,
     troubled,
+    written_blindly,
 )
 
 
@@ -140,17 +141,8 @@ def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) 
     other = MemoryObjects()
     run(archive_on(other).write(A, "one", table(records([1, 3]))))
     with pytest.raises(ArchiveConflictError, match=r"holds other records \(2, expected 3\)"):
-        run(_written_blindly(other, rows))
+        run(written_blindly(other, A, "one", rows))
     assert numbers_in(other) == [1, 3]
-
-
-async def _written_blindly(store: MemoryObjects, rows: object) -> None:
-    """By an attempt that has listed the archive when it was empty."""
-    archive = archive_on(store)
-    objects, store.objects = store.objects, {}
-    await archive.write(A, "one", table(records([0])))
-    store.objects = objects
-    await archive.write(A, "one", rows)
 
 
 def test_trouble_on_the_way_is_overcome() -> None:
@@ -185,6 +177,7 @@ def _minute(number: int) -> int:
     return 10 + number // 10 - (1 if number % 10 == 0 and number else 0)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 60), unique=True).map(sorted),
     st.lists(st.integers(1, 60), unique=True).map(sorted),
@@ -285,7 +278,7 @@ def test_rows_without_their_position_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("wrong", "sentence"),
     [
         ({"url": ""}, "url is missing"),
         ({"format": "csv"}, "format='csv': expected 'parquet' or 'jsonl'"),
@@ -294,10 +287,10 @@ def test_rows_without_their_position_are_refused() -> None:
         ({"puts_at_once": 0}, "puts_at_once=0"),
     ],
 )
-def test_settings_check_themselves(settings: dict[str, object], sentence: str) -> None:
+def test_settings_check_themselves(wrong: dict[str, object], sentence: str) -> None:
     """Each message names the setting, its value and what is expected."""
     with pytest.raises(ConfigError, match=sentence):
-        ArchiveSettings(**{"url": "x", **settings})  # type: ignore[arg-type]
+        ArchiveSettings(**{"url": "x", **wrong})  # type: ignore[arg-type]
 
 
 def test_no_rows_leave_no_trace() -> None:

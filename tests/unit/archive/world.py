@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from leasehold.adapters.memory.objects import MemoryObjects, TroubledObjects
 from leasehold.adapters.memory.trouble import Trouble
-from leasehold.archive import Archive, ArchiveSettings
+from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.formats import decode_identity
 from leasehold.columns import ARCHIVE_COLUMNS, arrow_schema, record_batches
 from leasehold.core.archive_keys import ArchiveKey, key_from_text
@@ -35,10 +35,14 @@ class NoWaiting(Clock):
         await asyncio.sleep(0)
 
 
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 def archive_on(store: ObjectStore, **settings: Any) -> Archive:
     """A new process's archive on a store."""
     chosen = ArchiveSettings(**{"url": "memory://", **settings})
-    return Archive(store, chosen, clock=NoWaiting(), rng=random.Random(1))
+    return Archive(store, chosen, clock=NoWaiting(), rng=random.Random(1), in_thread=_at_once)
 
 
 def records(numbers: Iterable[int], minute: Callable[[int], int] = lambda _: 10) -> list[UserRecord]:
@@ -79,6 +83,15 @@ def numbers_in(store: MemoryObjects, prefix: str = "") -> list[int]:
 def troubled(store: ObjectStore, troubles: dict[str, list[Trouble | None]]) -> TroubledObjects:
     """The store, with the troubles given for each operation, one after the other."""
     return TroubledObjects(store, lambda operation, _: (troubles.get(operation) or [None]).pop(0))
+
+
+async def written_blindly(store: MemoryObjects, shard: ShardId, ownership: str, rows: Any) -> WriteReport:
+    """A range, by an attempt that has listed the archive when it was empty."""
+    archive = archive_on(store)
+    objects, store.objects = store.objects, {}
+    await archive.write(shard, ownership, rows)
+    store.objects = objects
+    return await archive.write(shard, ownership, rows)
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:
