@@ -40,6 +40,7 @@ from leasehold.core.events import (
     MemberStopped,
     PageRead,
     ParentsAwaited,
+    ProcessorCalled,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
@@ -144,6 +145,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ),
     RecordSkipped: Line(WORKER, WARNING, "record skipped shard={shard} position={position} error={error}"),
     Checkpointed: Line(WORKER, DEBUG, "checkpointed shard={shard} position={position}"),
+    ProcessorCalled: Line(WORKER, DEBUG, "processor called shard={shard} method={method} time_ms={time_ms}"),
     WorkerFailed: Line(WORKER, ERROR, "worker failed, it stops error={error}"),
 }
 

@@ -42,6 +42,7 @@ from leasehold.core.events import (
     MemberStopped,
     PageRead,
     ParentsAwaited,
+    ProcessorCalled,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
@@ -183,6 +184,7 @@ class PrometheusMetrics(Collector):
                 | HandoffAsked()
                 | ParentsAwaited()
                 | ReadingStarted()
+                | ProcessorCalled()
                 | LeaseDeleted()
                 | WorkerFailed()
             ):

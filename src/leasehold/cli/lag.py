@@ -23,7 +23,7 @@ from leasehold.core.lease_view import LeaseState, LeaseView, position_to_json, s
 from leasehold.core.model import InitialPosition, Lease
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.errors import NotFoundError, ThrottledError, UnavailableError
-from leasehold.ports import Stream
+from leasehold.ports import Page, Stream
 
 PROBES_AT_ONCE: Final = 16
 ATTEMPTS_MAX: Final = 5
@@ -135,10 +135,13 @@ async def _probe(stream: Stream, view: LeaseView) -> ShardLag:
 async def _read_one(stream: Stream, view: LeaseView, start: IteratorStart) -> ShardLag:
     lease = view.lease
     page = await stream.get_records(await stream.iterator(lease.shard_id, start), limit=1)
-    return ShardLag(view, page.millis_behind, _note(lease, page.records))
+    return ShardLag(view, page.millis_behind, _note(lease, page))
 
 
-def _note(lease: Lease, records: Sequence[Any]) -> str:
+def _note(lease: Lease, page: Page) -> str:
+    records = page.records
+    if not records and page.next_iterator is None:
+        return "the shard has ended, and nothing of it is retained: what was not done, if anything, is lost"
     if lease.checkpoint.is_sentinel:
         return "nothing done yet"
     if records and gap_before(lease.checkpoint, records[0].sequence_number, None):

@@ -33,12 +33,13 @@ class MemberStopped:
 
 @dataclass(frozen=True, slots=True)
 class FleetSeen:
-    """One look at the lease table. `unclaimed` leases have no live owner."""
+    """One look at the lease table, which took `time_ms`. `unclaimed` leases have no live owner."""
 
     leases: int
     unclaimed: int
     mine: int
     workers: int
+    time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ShardsSynced:
 
     shards: int
     created: int
+    time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class AggregateTrouble:
 
 @dataclass(frozen=True, slots=True)
 class BatchHandled:
-    """A handler returned; everything up to `end` is done."""
+    """A handler returned, or a program that iterates over the shard said so; everything up to `end` is done."""
 
     shard: ShardId
     records: int
@@ -234,10 +236,20 @@ class RecordSkipped:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """Everything up to `position` is done, and the table knows it."""
+    """Everything up to `position` is done, and the table knows it; to write that took `time_ms`."""
 
     shard: ShardId
     position: Position
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorCalled:
+    """A life-cycle class returned from `initialize`, `shard_ended`, `shutdown_requested` or `lease_lost`."""
+
+    shard: ShardId
+    method: str
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +307,7 @@ Event = (
     | RecordDeadLettered
     | RecordSkipped
     | Checkpointed
+    | ProcessorCalled
     | ShardEnded
     | LeaseDeleted
     | StepFailed

@@ -31,6 +31,7 @@ from leasehold.core.events import (
     MemberStopped,
     PageRead,
     ParentsAwaited,
+    ProcessorCalled,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
@@ -166,6 +167,7 @@ class Lags:
                 | IteratorExpired()
                 | GapFound()
                 | AggregateTrouble()
+                | ProcessorCalled()
                 | LeaseDeleted()
                 | StepFailed()
                 | WorkerFailed()

@@ -36,6 +36,7 @@ from leasehold.core.events import (
     MemberStopped,
     PageRead,
     ParentsAwaited,
+    ProcessorCalled,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
@@ -212,7 +213,11 @@ def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
         case LeasesRenewed() | LeaseLost():
             yield from _renew_points(event, _of_worker("RenewAllLeases", worker))
         case ShardsSynced():
-            yield Point("Success", Unit.COUNT, 1, _of("ShardSyncTask"))
+            yield from _sync_points(event)
+        case ProcessorCalled(method="initialize", time_ms=time_ms):
+            yield Point("RecordProcessor.initialize.Time", Unit.MILLISECONDS, time_ms, _of("InitializeTask"))
+        case ProcessorCalled(time_ms=time_ms):
+            yield Point("RecordProcessor.shutdown.Time", Unit.MILLISECONDS, time_ms, _of("ShutdownTask"))
         case StepFailed(step=step):
             if step in _STEP_DIMENSIONS:
                 yield Point("Success", Unit.COUNT, 0, _of(_STEP_DIMENSIONS[step]))
@@ -254,7 +259,9 @@ def _shard_points(
         case BatchHandled():
             yield Point("RecordsProcessed", Unit.COUNT, event.records, of_shard)
             yield Point("DataBytesProcessed", Unit.BYTES, event.size_bytes, of_shard)
-            yield Point("RecordProcessor.processRecords.Time", Unit.MILLISECONDS, event.time_ms, of_shard)
+            # One batch is one task here, so both mean the same.
+            for name in ("RecordProcessor.processRecords.Time", "Time"):
+                yield Point(name, Unit.MILLISECONDS, event.time_ms, of_shard)
             yield Point("Success", Unit.COUNT, 1, of_shard)
         case HandlerFailed():
             yield Point("Success", Unit.COUNT, 0, of_shard)
@@ -267,12 +274,23 @@ def _shard_points(
             yield Point("KinesisDataFetcher.getRecords.Success", Unit.COUNT, 0, of_shard, detailed)
         case Checkpointed():
             yield Point("UpdateLease.Success", Unit.COUNT, 1, of_shard, detailed)
+            yield Point("UpdateLease.Time", Unit.MILLISECONDS, event.time_ms, of_shard, detailed)
+
+
+def _sync_points(event: ShardsSynced) -> Iterator[Point]:
+    of_sync, detailed = _of("ShardSyncTask"), MetricsLevel.DETAILED
+    yield Point("Success", Unit.COUNT, 1, of_sync)
+    yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_sync)
+    yield Point("SyncShards.Success", Unit.COUNT, 1, of_sync, detailed)
+    for _ in range(event.created):
+        yield Point("CreateLease.Success", Unit.COUNT, 1, of_sync, detailed)
 
 
 def _take_points(event: FleetSeen | LeaseTaken, of_worker: Dimensions) -> Iterator[Point]:
     match event:
         case FleetSeen():
             yield Point("Success", Unit.COUNT, 1, of_worker)
+            yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_worker)
             yield Point("NumWorkers", Unit.COUNT, event.workers, of_worker)
             yield Point("ExpiredLeases", Unit.COUNT, event.unclaimed, of_worker)
             yield Point("TakenLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
@@ -288,5 +306,7 @@ def _renew_points(event: LeasesRenewed | LeaseLost, of_worker: Dimensions) -> It
             yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_worker)
             yield Point("CurrentLeases", Unit.COUNT, event.renewed, of_worker)
             yield Point("LostLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
+            for success in (1,) * event.renewed + (0,) * event.failed:
+                yield Point("RenewLease.Success", Unit.COUNT, success, of_worker, MetricsLevel.DETAILED)
         case LeaseLost():
             yield Point("LostLeases", Unit.COUNT, 1, of_worker)

@@ -151,6 +151,7 @@ class Member:
                 await self._first_of(stop.wait(), self._clock.sleep_ms(LOOK_AGAIN_AFTER_MS))
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
+        began_ms = self._clock.now_ms()
         listing = await self._table.list()
         for error in listing.rejected:
             self._observe(RowRejected(error.key, error.problem))
@@ -179,7 +180,10 @@ class Member:
             self._limits(),
         )
         memory.workers = plan.workers
-        self._observe(FleetSeen(len(listing.leases), plan.unclaimed, len(self._serving), plan.workers))
+        seen = FleetSeen(
+            len(listing.leases), plan.unclaimed, len(self._serving), plan.workers, now_ms - began_ms
+        )
+        self._observe(seen)
         self._notice_handoffs(listing.leases, group)
         await self._carry_out(plan, group)
 

@@ -77,8 +77,9 @@ class ShardSync:
         listing = await self._listing()
         if listing.rejected:
             return before
+        began_ms = self.clock.now_ms()
         shards = await self.stream.list_shards()
-        self.observe(ShardsSynced(len(shards), 0))
+        self.observe(ShardsSynced(len(shards), 0, self.clock.now_ms() - began_ms))
         audit = audit_leases(
             listing.leases,
             before,
@@ -124,10 +125,10 @@ class ShardSync:
                 self.observe(LeaseDeleted(deleted.key))
 
     async def _create(self, new: tuple[Lease, ...], shards: int) -> None:
-        created = 0
+        created, began_ms = 0, self.clock.now_ms()
         for lease in new:  # one after the other: the order makes a crash half-way harmless
             created += await self._create_one(lease)
-        self.observe(ShardsSynced(shards, created))
+        self.observe(ShardsSynced(shards, created, self.clock.now_ms() - began_ms))
 
     async def _create_one(self, lease: Lease) -> bool:
         """Until it is answered: half of the first leases would pass for all of them, and the rest go unread."""

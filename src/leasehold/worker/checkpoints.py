@@ -6,7 +6,7 @@ All of it runs on the engine's loop. Whoever held the lease before and still run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leasehold.core.events import Checkpointed, Observe
 from leasehold.core.model import ChildShard
@@ -46,11 +46,16 @@ class Checkpoints:
         self._moved = asyncio.Event()
         self._stored_at_ms = clock.now_ms()
         self._is_closed = False
+        self._when_moved: Callable[[], object] = lambda: None
 
     @property
     def is_automatic(self) -> bool:
         """Whether handlers that return move the checkpoint."""
         return self._settings.checkpoint is Checkpointing.AUTOMATIC
+
+    def call_when_moved(self, note: Callable[[], object]) -> None:
+        """From now on tell `note` whenever something got done, by whatever way."""
+        self._when_moved = note
 
     def give(self, end: Position, records: int, buffered_bytes: int) -> Portion:
         """Records up to `end` go out to user code."""
@@ -134,6 +139,7 @@ class Checkpoints:
             self.all_done.set()
         if self.progress.worth_storing() is not None:
             self._moved.set()
+        self._when_moved()
 
     def _wait_ms(self) -> int:
         """How long what is done may wait before it is stored."""
@@ -151,10 +157,11 @@ class Checkpoints:
             await self._write(at)
 
     async def _write(self, at: Position) -> None:
+        began_ms = self._clock.now_ms()
         await self._held.checkpoint(at)
         self.progress.note_stored(at)
         self._stored_at_ms = self._clock.now_ms()
-        self._observe(Checkpointed(self._held.shard, at))
+        self._observe(Checkpointed(self._held.shard, at, self._stored_at_ms - began_ms))
 
     def _require_open(self) -> None:
         if self._is_closed:

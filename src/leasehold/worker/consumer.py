@@ -88,7 +88,7 @@ class Consumer:
 
         def decorate(factory: Processor) -> Processor:
             handling = handling_settings(self.settings.handling, options)
-            _refuse_automatic_checkpoints(options, handling.checkpoints.checkpoint)
+            _refuse_automatic_checkpoints(options, handling.checkpoints)
             # Only the class knows what it has done.
             by_hand = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
             self._give(ProcessorForm(factory), replace(handling, checkpoints=by_hand))
@@ -198,14 +198,19 @@ class Consumer:
             raise reason
 
 
-def _refuse_automatic_checkpoints(options: Mapping[str, object], asked_for: Checkpointing) -> None:
-    refused = {each.name for each in fields(CheckpointSettings)} & options.keys()
-    if asked_for is Checkpointing.MANUAL:
+def _refuse_automatic_checkpoints(options: Mapping[str, object], asked_for: CheckpointSettings) -> None:
+    """Whether they stand in the decorator or among the consumer's settings: they would have no effect."""
+    names, default = [each.name for each in fields(CheckpointSettings)], CheckpointSettings()
+    refused = {name for name in names if getattr(asked_for, name) != getattr(default, name)} | (
+        options.keys() & set(names)
+    )
+    if asked_for.checkpoint is Checkpointing.MANUAL:
         refused.discard("checkpoint")
     for name in sorted(refused):
         raise ConfigError(
-            f"@consumer.processor({name}={options[name]!r}): a processor checkpoints by hand, since only the class "
-            f"knows what it has done; leave {name} out, and call checkpointer.checkpoint()"
+            f"@consumer.processor with {name}={options.get(name, getattr(asked_for, name))!r}: a processor checkpoints "
+            f"by hand, since only the class knows what it has done; leave {name} out, here and among the settings of "
+            "the consumer, and call checkpointer.checkpoint()"
         )
 
 

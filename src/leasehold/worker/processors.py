@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from leasehold.core.events import HandlerFailed
+from leasehold.core.events import HandlerFailed, ProcessorCalled
 from leasehold.core.model import ChildShard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
@@ -198,13 +198,13 @@ class _ProcessorSession(Session):
         self._checkpointer.deliver_end(None)
 
     async def drained(self) -> None:
-        if (processor := self._processor) is None:
+        if self._processor is None:
             return
-        for function, argument in (
-            (processor.shutdown_requested, ShutdownRequestedInput(self._checkpointer)),
-            (processor.lease_lost, LeaseLostInput()),
+        for method, argument in (
+            ("shutdown_requested", ShutdownRequestedInput(self._checkpointer)),
+            ("lease_lost", LeaseLostInput()),
         ):
-            outcome = await self._call(function, argument)
+            outcome = await self._call_method(method, argument)
             if isinstance(outcome, Raised):
                 self._tell_failed(outcome, 1)
 
@@ -228,8 +228,8 @@ class _ProcessorSession(Session):
                 return made
             self._processor = cast("RecordProcessor", made.value)
         lease, pin = self._held.lease, self._shard.pin
-        return await self._call(
-            self._processor.initialize,
+        return await self._call_method(
+            "initialize",
             InitializeInput(
                 self._held.shard,
                 lease.checkpoint.sequence_number,
@@ -240,12 +240,20 @@ class _ProcessorSession(Session):
         )
 
     async def _try_to_end(self) -> Outcome:
-        assert self._processor is not None
-        outcome = await self._call(self._processor.shard_ended, ShardEndedInput(self._checkpointer))
+        outcome = await self._call_method("shard_ended", ShardEndedInput(self._checkpointer))
         if isinstance(outcome, Returned) and not self._held.ended:
             return Raised(
                 CheckpointRejectedError(f"shard_ended of {self._held.shard} returned without a checkpoint")
             )
+        return outcome
+
+    async def _call_method(self, method: str, argument: object) -> Outcome:
+        workplace = self._shard.workplace
+        began_ms = workplace.clock.now_ms()
+        outcome = await self._call(getattr(self._processor, method), argument)
+        if isinstance(outcome, Returned):
+            took_ms = workplace.clock.now_ms() - began_ms
+            workplace.observe(ProcessorCalled(self._held.shard, method, took_ms))
         return outcome
 
     async def _call(self, function: Function, *arguments: object) -> Outcome:

@@ -7,12 +7,15 @@ it likes, and says of each when it is done.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from leasehold.core.events import BatchHandled
 from leasehold.core.model import ChildShard, ShardId
 from leasehold.errors import LeaseLostError
+from leasehold.fleet.slicing import payload_bytes
 from leasehold.worker.batch import Batch
 from leasehold.worker.cutting import Cut
 from leasehold.worker.engine_calls import EngineCalls
@@ -76,11 +79,15 @@ class _ShardSession(Session):
         # A batch waits here until it is asked for. None: there will be no more.
         self._waiting: asyncio.Queue[Cut | None] = asyncio.Queue(maxsize=1)
         self._end_told = False
+        # Batches in the hands of the program, in shard order, and when each was given.
+        self._given: deque[tuple[Cut, int]] = deque()
+        shard.desk.checkpoints.call_when_moved(self._tell_handled)
 
     async def next_batch(self) -> Batch | None:
         """The next batch for the program, or None when there will be no more. On the engine's loop."""
         while (cut := await self._waiting.get()) is not None and self._held.is_proven():
             if cut.records:
+                self._given.append((cut, self._shard.workplace.clock.now_ms()))
                 return self._shard.batch(cut, self._shard.desk.give(cut))
             await self._shard.desk.pass_over(cut)
         self._close()
@@ -105,6 +112,22 @@ class _ShardSession(Session):
 
     def lost(self) -> None:
         self._close()
+
+    def _tell_handled(self) -> None:
+        """A batch is told once all before it are done, too: `BatchHandled` says so of everything up to its end."""
+        done, workplace = self._shard.desk.checkpoints.progress.done, self._shard.workplace
+        while self._given and self._given[0][0].end <= done:
+            cut, given_ms = self._given.popleft()
+            workplace.observe(
+                BatchHandled(
+                    self._held.shard,
+                    len(cut.records),
+                    payload_bytes(cut.records),
+                    cut.end,
+                    workplace.clock.now_ms() - given_ms,
+                    cut.millis_behind,
+                )
+            )
 
     async def _tell_end(self) -> None:
         """There is room for it only once the last batch has been taken."""

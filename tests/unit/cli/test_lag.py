@@ -10,7 +10,7 @@ from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.lease_view import view_leases
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId
-from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Page, Stream
 
@@ -18,8 +18,9 @@ from leasehold.ports import Page, Stream
 class TroubledStream(Stream):
     """Fails with each of these before it answers."""
 
-    def __init__(self, failures: Sequence[LeaseholdError]) -> None:
+    def __init__(self, failures: Sequence[LeaseholdError] = (), page: Page | None = None) -> None:
         self.failures = list(failures)
+        self.page = page
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return ()
@@ -31,7 +32,7 @@ class TroubledStream(Stream):
         assert limit == 1
         if self.failures:
             raise self.failures.pop(0)
-        return Page((), iterator, millis_behind=1_234)
+        return self.page or Page((), iterator, millis_behind=1_234)
 
     async def close(self) -> None:
         pass
@@ -42,9 +43,11 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "RETRY_S", 0)
 
 
-def probe(*failures: LeaseholdError) -> lag.ShardLag:
-    lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=TRIM_HORIZON)
-    (measured,) = asyncio.run(lag.probe_all(TroubledStream(failures), view_leases([lease])))
+def probe(
+    *failures: LeaseholdError, page: Page | None = None, checkpoint: Position = TRIM_HORIZON
+) -> lag.ShardLag:
+    lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=checkpoint)
+    (measured,) = asyncio.run(lag.probe_all(TroubledStream(failures, page), view_leases([lease])))
     return measured
 
 
@@ -64,3 +67,16 @@ def test_trouble_that_waiting_does_not_cure_ends_the_command() -> None:
     """What the credentials do not allow for one shard they allow for none."""
     with pytest.raises(ServiceError, match="denied"):
         probe(ServiceError("denied"))
+
+
+@pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, Position("7")])
+def test_an_ended_shard_of_which_nothing_is_left_is_told(checkpoint: Position) -> None:
+    """It is 0 behind, since there is nothing to read; that this is no good news is said beside it."""
+    measured = probe(page=Page((), None, millis_behind=0), checkpoint=checkpoint)
+    assert measured.millis_behind == 0
+    assert "nothing of it is retained" in measured.note
+
+
+def test_an_empty_answer_is_not_the_end_of_a_shard() -> None:
+    """While there is an iterator to go on with, nothing is said to be lost."""
+    assert probe(checkpoint=Position("7")).note == ""

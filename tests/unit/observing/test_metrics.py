@@ -7,6 +7,7 @@ import pytest
 from leasehold.core.events import (
     AggregateTrouble,
     BatchHandled,
+    Checkpointed,
     Event,
     FleetSeen,
     GapFound,
@@ -16,6 +17,7 @@ from leasehold.core.events import (
     LeasesRenewed,
     LeaseTaken,
     PageRead,
+    ProcessorCalled,
     RecordDeadLettered,
     RecordSkipped,
     ShardEnded,
@@ -70,6 +72,7 @@ def merged(each: StatisticSet) -> tuple[int, int, int, int]:
                 "RecordsProcessed": 7,
                 "DataBytesProcessed": 700,
                 "RecordProcessor.processRecords.Time": 31,
+                "Time": 31,
                 "Success": 1,
             },
         ),
@@ -82,7 +85,17 @@ def merged(each: StatisticSet) -> tuple[int, int, int, int]:
         ),
         (LeaseLost(LeaseKey(A), A, None, "taken"), RENEWING, {"LostLeases": 1}),
         (taken(A), TAKING, {"TakenLeases": 1}),
-        (ShardsSynced(8, 2), SYNCING, {"Success": 1}),
+        (ShardsSynced(8, 2, 90), SYNCING, {"Success": 1, "Time": 90}),
+        (
+            ProcessorCalled(A, "initialize", 5),
+            (("Operation", "InitializeTask"),),
+            {"RecordProcessor.initialize.Time": 5},
+        ),
+        (
+            ProcessorCalled(A, "shard_ended", 6),
+            (("Operation", "ShutdownTask"),),
+            {"RecordProcessor.shutdown.Time": 6},
+        ),
         (StepFailed("audit", "no answer"), SYNCING, {"Success": 0}),
         (StepFailed("look", "no answer"), TAKING, {"Success": 0}),
         (GapFound(A, Gap(Position("1"), "5", None)), (), {"gaps": 1}),
@@ -100,11 +113,30 @@ def test_an_event_means_these_numbers(event: Event, dimensions: object, points: 
     assert {point.dimensions for point in found} == {dimensions}
 
 
+@pytest.mark.parametrize(
+    ("event", "name", "values"),
+    [
+        (LeasesRenewed(2, 1, 12), "RenewLease.Success", [1, 1, 0]),
+        (ShardsSynced(8, 2, 90), "CreateLease.Success", [1, 1]),
+        (ShardsSynced(8, 0, 90), "SyncShards.Success", [1]),
+        (Checkpointed(A, Position("1"), 4), "UpdateLease.Time", [4]),
+    ],
+)
+def test_details_are_told_one_by_one(event: Event, name: str, values: list[int]) -> None:
+    """So that their number, and the share of those that succeeded, can be seen."""
+    found = [point for point in points_of(event, ME) if point.name == name]
+    assert [point.value for point in found] == values
+    assert {point.level for point in found} == {MetricsLevel.DETAILED}
+
+
 def test_a_look_at_the_fleet_means_the_takers_numbers() -> None:
     """NumWorkers, ExpiredLeases and a zero for TakenLeases come with every look; TotalLeases is a detail."""
-    points = {point.name: (point.value, point.level.value) for point in points_of(FleetSeen(9, 2, 4, 3), ME)}
+    points = {
+        point.name: (point.value, point.level.value) for point in points_of(FleetSeen(9, 2, 4, 3, 7), ME)
+    }
     assert points == {
         "Success": (1, "summary"),
+        "Time": (7, "summary"),
         "NumWorkers": (3, "summary"),
         "ExpiredLeases": (2, "summary"),
         "TakenLeases": (0, "summary"),
@@ -154,7 +186,7 @@ def test_the_state_of_the_fleet_is_sampled_once_a_window() -> None:
     window.note(FleetSeen(9, 1, 4, 2), 0)
     window.close(0)
     window.note(ShardsSynced(9, 0), 0)
-    assert {each.name for each in window.close(0)} == {"Success", "total_shards"}
+    assert {each.name for each in window.close(0)} == {"Success", "Time", "total_shards"}
 
 
 def test_closing_empties_the_window() -> None:

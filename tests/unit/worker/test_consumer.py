@@ -38,7 +38,7 @@ def test_a_decorated_function_stays_what_it_was() -> None:
 
 
 def test_a_processor_checkpoints_by_itself_alone() -> None:
-    """Whatever the settings of the consumer say about automatic checkpoints."""
+    """It is not asked when; the class says it."""
     consumer = make()
 
     @consumer.processor
@@ -61,6 +61,17 @@ def test_a_processor_cannot_be_told_when_to_checkpoint(options: HandlingOptions,
     """What would have no effect is refused, with the reason."""
     with pytest.raises(ConfigError, match=f"{named}.*a processor checkpoints by hand"):
         make().processor(**options)(RecordProcessor)
+
+
+def test_a_processor_is_not_for_a_consumer_that_says_when_to_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wherever the setting comes from: it would have no effect, so it is refused."""
+    with pytest.raises(ConfigError, match=r"checkpoint_records=5.*among the settings of the consumer"):
+        Consumer(stream="orders", application="billing", checkpoint_records=5).processor(RecordProcessor)
+    monkeypatch.setenv("LEASEHOLD_CHECKPOINT_EVERY", "1s")
+    with pytest.raises(ConfigError, match="checkpoint_every"):
+        make().processor(RecordProcessor)
 
 
 def test_a_processor_may_be_told_what_it_is_anyway() -> None:

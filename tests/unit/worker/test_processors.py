@@ -11,6 +11,7 @@ from leasehold.core.events import (
     LeaseLost,
     LeaseReleased,
     LeaseTaken,
+    ProcessorCalled,
     RecordDeadLettered,
     ShardEnded,
 )
@@ -107,6 +108,11 @@ def test_a_graceful_stop() -> None:
             "records c",
             "shutdown requested",
             "lease lost",
+        ]
+        assert [event.method for event in worker.told(ProcessorCalled)] == [
+            "initialize",
+            "shutdown_requested",
+            "lease_lost",
         ]
         assert await world.checkpoint() == "c"
 

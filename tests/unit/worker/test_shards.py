@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.events import Checkpointed, LeaseLost, ShardEnded, ShardStalled
+from leasehold.core.events import BatchHandled, Checkpointed, LeaseLost, ShardEnded, ShardStalled
 from leasehold.core.model import ShardId
 from leasehold.core.position import SHARD_END
 from leasehold.errors import LeaseLostError
@@ -44,6 +44,29 @@ def test_batches_come_in_order_and_the_checkpoint_follows_done() -> None:
         assert await world.checkpoint() == "d"
         await batches[2].done()
         assert await world.checkpoint() == "f"
+        await worker.stopped()
+
+    run_virtually(scenario())
+
+
+def test_a_batch_is_told_as_handled_once_all_before_it_are_done() -> None:
+    """Said by `done` or by a checkpoint, in whatever order: the events come in shard order, each batch once."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"abcdef")
+        worker, offered = start(world)
+        shard = await offered.get()
+        batches = [await anext(shard) for _ in range(3)]
+        await world.clock.sleep_ms(500)
+        await batches[1].done()
+        assert worker.told(BatchHandled) == []
+        await batches[0].done()
+        await batches[0].done()
+        await batches[2].checkpoint()
+        assert [event.end for event in worker.told(BatchHandled)] == [batch.end for batch in batches]
+        assert {(event.records, event.size_bytes) for event in worker.told(BatchHandled)} == {(2, 8)}
+        assert all(event.time_ms >= 500 for event in worker.told(BatchHandled))
         await worker.stopped()
 
     run_virtually(scenario())
