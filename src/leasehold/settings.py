@@ -14,6 +14,21 @@ def milliseconds(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
+class Mode(Enum):
+    """How the members of a fleet share out its leases."""
+
+    AUTO = "auto"  # join what is there; a new fleet gets a leader
+    LEADER = "leader"  # one member, elected, assigns leases by load (KCL 3.x)
+    PEER = "peer"  # every member takes its own share (KCL 2.x)
+
+
+class BalanceBy(Enum):
+    """What a leader evens out."""
+
+    LOAD = "load"  # throughput of the shards, and how busy the members are
+    COUNT = "count"  # the number of leases
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
     """How a member keeps its leases and shares the shards with others.
@@ -21,9 +36,10 @@ class FleetSettings:
     `failover_after` must be the same for every member, Java's included (there: failoverTimeMillis).
     """
 
+    mode: Mode = Mode.PEER
     failover_after: timedelta = timedelta(seconds=10)
     look_every: timedelta = timedelta(seconds=1.5)  # at the lease table; a clean stop is noticed within it
-    max_leases: int | None = None  # for this member; None: no limit
+    max_leases: int | None = None  # for this member, and as a leader for each; None: no limit
     leases_to_acquire: int | None = None  # free leases to take in one look; None: a fair share at once
     handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish what it has in hand
     stalled_after: timedelta = timedelta(minutes=15)  # without any progress a shard is given up
@@ -34,6 +50,9 @@ class FleetSettings:
     audit_sightings: int = 3
     clean_up_every: timedelta = timedelta(seconds=60)
     ignore_unexpected_child_shards: bool = False
+    leader_lock: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
+    balance_by: BalanceBy = BalanceBy.LOAD
+    max_kbps: int | None = None  # whoever delivers more gets no further lease from the leader; None: no limit
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -49,7 +68,12 @@ class FleetSettings:
                 f"failover_after={self.failover_after}: less than a second would cost a healthy member its leases "
                 "with every slow write; the KCL's default is 10 seconds"
             )
-        for name in ("max_leases", "leases_to_acquire"):
+        if not timedelta(seconds=5) <= self.leader_lock <= timedelta(minutes=10):
+            raise ConfigError(
+                f"leader_lock={self.leader_lock}: expected 5 seconds to 10 minutes; shorter costs a healthy leader its "
+                "place with every slow write, longer leaves a fleet alone"
+            )
+        for name in ("max_leases", "leases_to_acquire", "max_kbps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected at least 1, or None for no limit")

@@ -1,4 +1,8 @@
-"""Whether a leader shares out the leases of a fleet, from the KCL's migration row. Two who share out would fight."""
+"""The rows of the KCL that concern a whole fleet: their keys, their kinds, and the tables in which they may lie.
+
+Since KCL 3.5 they lie in the lease table, told apart by `entityType`. KCL 3.0 to 3.4 keep them in two tables of their
+own, whose key attributes have other names.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,28 @@ from typing import Final
 
 from leasehold.core.row_writes import Row
 
-# In the lease table (KCL 3.5+), or in `<application>-CoordinatorState` (KCL 3.0 to 3.4).
 MIGRATION_KEY: Final = "Migration3.0"
+TABLE_MIGRATION_KEY: Final = "TableMigration3.5"
+LEADER_KEY: Final = "Leader"
+
 COORDINATOR_TABLE_SUFFIX: Final = "-CoordinatorState"
 COORDINATOR_KEY_ATTRIBUTE: Final = "key"
+METRICS_TABLE_SUFFIX: Final = "-WorkerMetricStats"
+METRICS_KEY_ATTRIBUTE: Final = "wid"
+
+LEADER_ENTITY: Final = "LEADER"
+METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 
 _LED: Final = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
 
 
+def client_version(migration: Row | None) -> str | None:
+    """What the migration row says the fleet runs; None if there is no such row."""
+    if migration is None:
+        return None
+    return str(migration.get("cv", {}).get("S", ""))
+
+
 def is_led(migration: Row | None) -> bool:
     """True if members of this fleet get their leases from a leader (KCL 3.x), false if they take them (2.x, peers)."""
-    return migration is not None and migration.get("cv", {}).get("S") in _LED
+    return client_version(migration) in _LED

@@ -15,13 +15,17 @@ from leasehold.core.model import Lease, LeaseKey, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of a lease: its counter and owners, since when, and since when it is being handed over."""
+    """What was seen of a lease: its counter and owners, since when, and since when it is being handed over.
+
+    `given_ms` is when we saw it come to the one who may read it now; None if it was so when we first looked.
+    """
 
     counter: int
     owner: WorkerId | None
     checkpoint_owner: WorkerId | None
     unchanged_since_ms: int
     handoff_since_ms: int | None
+    given_ms: int | None = None
 
 
 Observations = Mapping[LeaseKey, Observation]
@@ -45,6 +49,7 @@ def _next(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
         lease.checkpoint_owner,
         unchanged_since,
         _handoff_since(before, lease, now_ms),
+        _given(before, lease, now_ms),
     )
 
 
@@ -58,6 +63,18 @@ def _handoff_since(before: Observation | None, lease: Lease, now_ms: int) -> int
     return before.handoff_since_ms if before is not None and known else now_ms
 
 
+def _given(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
+    if before is None or (before.checkpoint_owner or before.owner) == lease.actual_owner:
+        return before.given_ms if before is not None else None
+    return now_ms
+
+
 def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> int:
     """How long a lease has not changed, as far as this observer knows."""
     return now_ms - observations[key].unchanged_since_ms
+
+
+def was_just_given(observations: Observations, key: LeaseKey) -> bool:
+    """Whether a lease came to its owner before our eyes, and has shown no sign of life since."""
+    seen = observations[key]
+    return seen.given_ms is not None and seen.given_ms == seen.unchanged_since_ms

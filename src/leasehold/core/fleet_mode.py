@@ -1,0 +1,128 @@
+"""How a fleet shares out its leases, and where its common rows lie: what a member concludes from the rows that it finds
+before it joins. Join what is there; write only what a foreign member may.
+
+The KCL says it in two rows. `Migration3.0` names the generation: 3.x has a leader, 2.x has peers, and in between
+members still are peers but already tell how busy they are. `TableMigration3.5` names the phase of the move from three
+tables to one. Only Java members write these two rows; we follow them, in every phase.
+
+Without either row: a leader lock or workers' reports mean a fleet of ours that has a leader; owners without them mean
+KCL 2.x or peers of ours, whose lists of leases would break on rows of another kind; nobody at all means that we are the
+first, and may choose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from leasehold.core.coordinator import client_version
+from leasehold.core.row_writes import Row
+from leasehold.errors import ConfigError
+from leasehold.settings import Mode
+
+_LEADER: Final = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
+_UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
+_PEERS: Final = frozenset({"CLIENT_VERSION_2X", "CLIENT_VERSION_INIT", _UPGRADING})
+
+_DEPLOYED: Final = "TABLE_MIGRATION_STATUS_DEPLOYED"
+_PENDING: Final = "TABLE_MIGRATION_STATUS_PENDING"
+_COMPLETE: Final = "TABLE_MIGRATION_STATUS_COMPLETE"
+
+
+class Place(Enum):
+    """Where rows that are not leases lie."""
+
+    LEASE_TABLE = "the lease table"  # KCL 3.5 and later
+    OWN_TABLES = "tables of their own"  # KCL 3.0 to 3.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRows:
+    """What a member found. A row is None where it is missing, or where its table is.
+
+    `migration` may come from either table; `table_migration` counts only in the coordinator's own table, which is
+    where Java decides by it.
+    """
+
+    migration: Row | None = None
+    has_coordinator_table: bool = False
+    table_migration: Row | None = None
+    has_lock: bool = False
+    has_reports: bool = False
+    has_reports_in_lease_table: bool = False
+    has_owners: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetMode:
+    """How to take part: with a leader or as peers, whether to tell how busy we are, and where those rows go."""
+
+    has_leader: bool
+    reports: bool
+    lock_in: Place = Place.LEASE_TABLE
+    reports_in: Place = Place.LEASE_TABLE
+
+
+PEERS: Final = FleetMode(has_leader=False, reports=False)
+
+
+def conclude_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode:
+    """How to take part in the fleet that these rows belong to. Raises ConfigError where `wanted` would fight it."""
+    version = client_version(found.migration)
+    if version is not None and version not in _LEADER | _PEERS:
+        raise ConfigError(
+            f"application {application!r}: its row Migration3.0 says {version!r}, which no KCL that we know writes; "
+            "repair or delete the row"
+        )
+    is_led = _is_led(found, version)
+    if wanted is Mode.PEER and (version in _LEADER or (version is None and found.has_lock)):
+        raise ConfigError(
+            f"application {application!r} has a leader, which assigns the leases: a member with mode='peer' takes "
+            "leases by itself, and the two would fight; use mode='auto' or another application name"
+        )
+    if wanted is Mode.LEADER and version is not None and not is_led:
+        raise ConfigError(
+            f"application {application!r} has no leader: its KCL 2.x members take leases by themselves, and cannot "
+            "read the rows of a leader; use mode='auto', or finish their migration to 3.x first"
+        )
+    if wanted is Mode.PEER:
+        return PEERS
+    has_leader = is_led or wanted is Mode.LEADER
+    return FleetMode(
+        has_leader=has_leader,
+        # Java takes an owner without a report for a 2.x worker, and would wait for it for ever.
+        reports=has_leader or version == _UPGRADING,
+        lock_in=_lock_in(found),
+        reports_in=_reports_in(found),
+    )
+
+
+def _is_led(found: FleetRows, version: str | None) -> bool:
+    if version is not None:
+        return version in _LEADER
+    return found.has_lock or found.has_reports or found.has_coordinator_table or not found.has_owners
+
+
+def _phase(found: FleetRows) -> str:
+    return str((found.table_migration or {}).get("tm", {}).get("S", ""))
+
+
+def _lock_in(found: FleetRows) -> Place:
+    """The lock moves last, when the move of the tables is complete."""
+    if not found.has_coordinator_table or _phase(found) == _COMPLETE:
+        return Place.LEASE_TABLE
+    return Place.OWN_TABLES
+
+
+def _reports_in(found: FleetRows) -> Place:
+    """Where our own report goes: never to two places, and not to the old one once the others have left it.
+
+    In the phase DEPLOYED each Java member moves when it is restarted; we move when the first of them has. The move
+    would not go on while anybody reports in the old place.
+    """
+    if not found.has_coordinator_table or _phase(found) in {_COMPLETE, _PENDING}:
+        return Place.LEASE_TABLE
+    if _phase(found) == _DEPLOYED and found.has_reports_in_lease_table:
+        return Place.LEASE_TABLE
+    return Place.OWN_TABLES

@@ -1,0 +1,138 @@
+"""Who leads a fleet: the KCL's lock row, and when it may be taken from a leader that has fallen silent.
+
+There is no time in the row. The leader writes a new random version with every heartbeat; a standby remembers when it
+first saw a version, on its own monotonic clock, and may take the lock once that version has stood for longer than the
+duration *in the row*. The leader counts from before its write, a standby from after its read, so there are never two.
+
+A row of another client is hostile until read: a duration of hours would leave the fleet without a leader for hours, one
+of nothing would let standbys fight a leader that is well. Such values are bounded; what cannot be read counts as the
+KCL's default. Reads nothing, writes nothing, draws no random version itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from leasehold.core.coordinator import LEADER_ENTITY, LEADER_KEY
+from leasehold.core.lease_row import ENTITY_TYPE
+from leasehold.core.model import WorkerId
+from leasehold.core.row_writes import (
+    Absent,
+    Attribute,
+    Condition,
+    DeleteRow,
+    Equals,
+    PutRow,
+    Row,
+    UpdateRow,
+    text,
+)
+
+OWNER_NAME: Final = "ownerName"
+DURATION: Final = "leaseDuration"  # text, in milliseconds; as a number it would break every Java leader check
+VERSION: Final = "recordVersionNumber"
+RELEASED: Final = "isReleased"
+DATA: Final = "data"
+
+KCL_DURATION_MS: Final = 120_000
+DURATION_MIN_MS: Final = 5_000
+DURATION_MAX_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLock:
+    """The lock as a row says it is. `version` is the attribute as it stands there, None where there is none."""
+
+    owner: WorkerId | None
+    version: Attribute | None
+    duration_ms: int
+    is_released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockWatch:
+    """What one standby has seen: this version, unchanged since then on its own clock."""
+
+    version: Attribute | None
+    since_ms: int
+
+
+def lock_from_row(row: Row) -> LeaderLock:
+    """The lock in a row, whatever stands there."""
+    owner = row.get(OWNER_NAME, {}).get("S")
+    return LeaderLock(
+        owner=WorkerId(owner) if isinstance(owner, str) and owner else None,
+        version=row.get(VERSION),
+        duration_ms=_duration_ms(row.get(DURATION, {})),
+        is_released=RELEASED in row,
+    )
+
+
+def next_watch(before: LockWatch | None, lock: LeaderLock | None, now_ms: int) -> LockWatch | None:
+    """What a standby remembers after one more look; a version that has changed is a heartbeat."""
+    if lock is None:
+        return None
+    if before is not None and before.version == lock.version:
+        return before
+    return LockWatch(lock.version, now_ms)
+
+
+def may_be_taken(lock: LeaderLock | None, watch: LockWatch | None, now_ms: int) -> bool:
+    """Whether nobody leads: no lock, a released one, or one that has been silent for its whole duration."""
+    if lock is None or lock.is_released:
+        return True
+    return watch is not None and now_ms - watch.since_ms > lock.duration_ms
+
+
+def is_suspicious(lock: LeaderLock | None, watch: LockWatch | None, now_ms: int) -> bool:
+    """Whether the leader has been silent for half of what it may be: time to see which leases still move."""
+    return lock is None or watch is None or 2 * (now_ms - watch.since_ms) > lock.duration_ms
+
+
+def acquire(
+    found: LeaderLock | None, me: WorkerId, version: str, duration_ms: int, key_attribute: str
+) -> PutRow | UpdateRow:
+    """Become the leader, if the lock is still as it was found."""
+    members = {OWNER_NAME: text(me), DURATION: text(str(duration_ms)), VERSION: text(version)}
+    # KCL 3.0 to 3.4 write no kind into their own table, and 3.5 needs it in the lease table.
+    kind: dict[str, Attribute] = {} if key_attribute != "leaseKey" else {ENTITY_TYPE: text(LEADER_ENTITY)}
+    if found is None:
+        return PutRow(LEADER_KEY, {key_attribute: text(LEADER_KEY), **kind, **members})
+    return UpdateRow(
+        key=LEADER_KEY,
+        when=(Equals(key_attribute, text(LEADER_KEY)), _as_found(found)),
+        set={**kind, **members},
+        remove=(RELEASED, DATA),
+        proof=(Equals(VERSION, text(version)),),
+    )
+
+
+def heartbeat(me: WorkerId, version: str, new_version: str, duration_ms: int) -> UpdateRow:
+    """Stay the leader for one more duration."""
+    return UpdateRow(
+        key=LEADER_KEY,
+        when=_is_mine(me, version),
+        set={DURATION: text(str(duration_ms)), VERSION: text(new_version)},
+        proof=(Equals(OWNER_NAME, text(me)), Equals(VERSION, text(new_version))),
+    )
+
+
+def release(me: WorkerId, version: str) -> DeleteRow:
+    """Let another lead at once. Nothing happens to a lock that is no longer ours."""
+    return DeleteRow(key=LEADER_KEY, when=_is_mine(me, version))
+
+
+def _is_mine(me: WorkerId, version: str) -> tuple[Condition, ...]:
+    return (Equals(VERSION, text(version)), Equals(OWNER_NAME, text(me)))
+
+
+def _as_found(found: LeaderLock) -> Condition:
+    return Absent(VERSION) if found.version is None else Equals(VERSION, found.version)
+
+
+def _duration_ms(value: Attribute) -> int:
+    digits = value.get("S", "")
+    if not isinstance(digits, str) or not digits.isascii() or not digits.isdigit() or len(digits) > 15:
+        return KCL_DURATION_MS
+    return max(DURATION_MIN_MS, min(DURATION_MAX_MS, int(digits)))

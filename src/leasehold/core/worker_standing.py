@@ -1,0 +1,180 @@
+"""Which workers a leader may give leases to, and what a lease costs each of them. Remembers, as a value, what one
+leader has seen; nothing of it is in any table.
+
+A worker may be given leases while its report keeps coming. Whether it does is judged by our own clock; its wall clock
+matters only for the very first sight of it. A worker all of whose leases are silent is a *suspect*: its report may
+still look fresh for a minute, but it gets nothing until it reports again. So a dead worker never blocks its own
+fail-over.
+
+What a kilobyte costs a worker is learned slowly from its processor use, and only while its leases stay as they are: a
+young worker's figures, and those just after a move, say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, WorkerReport
+
+# Learning a worker's cost (spec: measured in simulation; without the waiting it made more moves than it saved).
+REPORTS_BEFORE_LEARNING: Final = 4
+CALM_BEFORE_LEARNING_MS: Final = 150_000
+LEARNING_RATE: Final = 0.3
+COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
+COST_MIN, COST_MAX = 1 / 3, 3.0
+BASE_UTILISATION: Final = 2.0  # what a worker uses without any lease
+UTILISATION_WORTH_LEARNING: Final = 10.0
+KBPS_WORTH_LEARNING: Final = 0.25  # of the mean; whoever delivers little is busy with something else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """What a leader remembers of one worker."""
+
+    updated_s: int
+    heard_ms: int
+    suspected_at_s: int | None = None
+    leases: frozenset[LeaseKey] = frozenset()
+    calm_since_ms: int = 0
+    reports_in_calm: int = 0
+    learned_cost: float = 1.0
+
+    @property
+    def cost(self) -> float:
+        """How much more than others it pays for the same throughput."""
+        return 1.0 if abs(self.learned_cost - 1) <= COST_TOLERANCE else self.learned_cost
+
+
+WorkerRecords = Mapping[WorkerId, WorkerRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The workers that may be given leases, and how to treat them."""
+
+    reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
+    records: WorkerRecords = field(default_factory=dict)
+    assignable: AbstractSet[WorkerId] = frozenset()
+
+    def is_hot(self, worker: WorkerId) -> bool:
+        """It works above the range that it wants: give it nothing if there is another, and take from it."""
+        return self.reports[worker].is_above_range
+
+    @property
+    def mean_utilisation(self) -> float | None:
+        """Of those that measure it."""
+        figures = [self.reports[worker].utilisation for worker in self.assignable]
+        known = [figure for figure in figures if figure is not None]
+        return sum(known) / len(known) if known else None
+
+
+def next_standing(
+    before: WorkerRecords,
+    reports: Sequence[WorkerReport],
+    *,
+    leases: Sequence[Lease],
+    silent: AbstractSet[LeaseKey],
+    now_ms: int,
+    wall_s: int,
+) -> Standing:
+    """How every worker stands after one more look."""
+    owned = _owned(leases)
+    records: dict[WorkerId, WorkerRecord] = {}
+    for report in reports:
+        known = before.get(report.worker) or _first_record(report, now_ms, wall_s)
+        theirs = owned.get(report.worker, frozenset())
+        is_silent = bool(theirs) and theirs <= silent
+        records[report.worker] = _next_record(known, report, theirs, now_ms, is_silent=is_silent)
+    heard = [report for report in reports if _is_heard(records[report.worker], report, now_ms)]
+    trusted = {report.worker for report in heard if records[report.worker].suspected_at_s is None}
+    standing = Standing(
+        reports={report.worker: report for report in reports},
+        records=records,
+        # A suspect is better than nobody.
+        assignable=trusted or {report.worker for report in heard},
+    )
+    return replace(standing, records=_learn(before, standing, _delivered_kbps(leases), now_ms))
+
+
+def _is_heard(record: WorkerRecord, report: WorkerReport, now_ms: int) -> bool:
+    return now_ms - record.heard_ms <= EXPIRED_AFTER_MS and not report.is_failing
+
+
+def _delivered_kbps(leases: Iterable[Lease]) -> dict[WorkerId, float]:
+    """What each worker delivers."""
+    delivered: dict[WorkerId, float] = {}
+    for lease in leases:
+        if lease.actual_owner is not None and lease.throughput_kbps is not None:
+            so_far = delivered.get(lease.actual_owner, 0.0)
+            delivered[lease.actual_owner] = so_far + float(lease.throughput_kbps)
+    return delivered
+
+
+def _owned(leases: Iterable[Lease]) -> dict[WorkerId, frozenset[LeaseKey]]:
+    owned: dict[WorkerId, set[LeaseKey]] = {}
+    for lease in leases:
+        if lease.actual_owner is not None:
+            owned.setdefault(lease.actual_owner, set()).add(lease.key)
+    return {worker: frozenset(keys) for worker, keys in owned.items()}
+
+
+def _first_record(report: WorkerReport, now_ms: int, wall_s: int) -> WorkerRecord:
+    # A clock that is ahead of ours makes nobody younger than now.
+    age_ms = max(0, wall_s - report.updated_s) * 1000
+    return WorkerRecord(updated_s=report.updated_s, heard_ms=now_ms - age_ms, calm_since_ms=now_ms)
+
+
+def _next_record(
+    before: WorkerRecord,
+    report: WorkerReport,
+    leases: frozenset[LeaseKey],
+    now_ms: int,
+    *,
+    is_silent: bool,
+) -> WorkerRecord:
+    has_reported = report.updated_s != before.updated_s
+    is_calm = leases == before.leases
+    return replace(
+        before,
+        updated_s=report.updated_s,
+        heard_ms=now_ms if has_reported else before.heard_ms,
+        suspected_at_s=report.updated_s if is_silent else None if has_reported else before.suspected_at_s,
+        leases=leases,
+        calm_since_ms=before.calm_since_ms if is_calm else now_ms,
+        reports_in_calm=before.reports_in_calm + has_reported if is_calm else 0,
+    )
+
+
+def _learn(
+    before: WorkerRecords, standing: Standing, kbps: Mapping[WorkerId, float], now_ms: int
+) -> WorkerRecords:
+    """Move the learned cost of each worker that has just reported in calm a little towards what it shows."""
+    worth_kbps = KBPS_WORTH_LEARNING * sum(kbps.values()) / max(1, len(standing.assignable))
+    shown = {
+        worker: (utilisation - BASE_UTILISATION) / kbps[worker]
+        for worker in standing.assignable
+        if (utilisation := standing.reports[worker].utilisation or 0.0) >= UTILISATION_WORTH_LEARNING
+        and kbps.get(worker, 0.0) > worth_kbps
+        and _is_settled(standing.records[worker], now_ms)
+    }
+    if len(shown) < 2:
+        return standing.records
+    typical = median(shown.values())
+    learned = dict(standing.records)
+    for worker, cost in shown.items():
+        record = learned[worker]
+        if worker in before and before[worker].updated_s != record.updated_s:
+            towards = max(COST_MIN, min(COST_MAX, cost / typical))
+            step = LEARNING_RATE * (towards - record.learned_cost)
+            learned[worker] = replace(record, learned_cost=record.learned_cost + step)
+    return learned
+
+
+def _is_settled(record: WorkerRecord, now_ms: int) -> bool:
+    calm_ms = now_ms - record.calm_since_ms
+    return record.reports_in_calm >= REPORTS_BEFORE_LEARNING and calm_ms >= CALM_BEFORE_LEARNING_MS

@@ -1,0 +1,185 @@
+"""Plays the scenarios of leader mode: what a leader decides after one look at its fleet.
+
+A worker has a processor figure in percent (or several samples, or none), and leases: `7x100` is seven of 100 KiB/s,
+`2x-` two whose throughput is unknown. Single leases are written as in peer mode: `a:X` owned by X, `a:-` free, `X/Y` on
+its way to X from Y, `@20` unchanged for twenty seconds, `E` finished, `<p,q` child of p and q, `~41` on its way for
+forty-one seconds, `=100` its throughput.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from leasehold.core.leader_assignment import LeaderLimits, LeaderMemory, LeaderView, plan_assignment
+from leasehold.core.lease_observations import Observation
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.position import SHARD_END, Position
+from leasehold.core.worker_metrics import CPU, WorkerReport
+from leasehold.core.worker_standing import WorkerRecord
+from tests.scenarios.reading import Scenario, only, scenarios
+
+NOW_MS = 10_000_000
+WALL_S = 1_790_000_000
+SINGLE = re.compile(
+    r"(?P<key>\w+):(?P<owner>-|\w+?)(?:/(?P<old>\w+))?(?:@(?P<age>\d+))?(?P<ended>E?)(?:~(?P<handoff>\d+))?"
+    r"(?:=(?P<kbps>\d+))?(?:<(?P<parents>[\w,]+))?"
+)
+GIVEN = (
+    "workers",
+    "free",
+    "leases",
+    "members_for_s",
+    "leases_max",
+    "kbps_max",
+    "by_count",
+    "moved",
+    "unreadable",
+)
+EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "spilled")
+WORKER = ("cpu", "samples", "range", "leases", "report_age_s", "silent_s", "cost", "suspect")
+
+
+@scenarios("leader")
+def test_leader(scenario: Scenario) -> None:
+    """A look at this fleet gives this plan."""
+    given = only(scenario.given, optional=GIVEN)
+    expect = only(scenario.expect, optional=EXPECT)
+    view = _view(given)
+    plan = plan_assignment(
+        view,
+        LeaderLimits(
+            failover_ms=10_000,
+            handoff_timeout_ms=30_000,
+            leases_max=given.get("leases_max"),
+            kbps_max=given.get("kbps_max"),
+            by_count=given.get("by_count", False),
+        ),
+    )
+    if "has" in expect:
+        assert _after(view, plan.assign + plan.hand_off) == expect["has"]
+    for name, lines, count in (
+        ("assign", plan.assign, "assigned"),
+        ("hand_off", plan.hand_off, "handed_off"),
+    ):
+        if name in expect:
+            assert {line.lease.key: line.to for line in lines} == expect[name]
+        else:
+            assert len(lines) == expect.get(count, 0), name
+    assert plan.spilled == expect.get("spilled", 0)
+
+
+def _after(view: LeaderView, lines: Any) -> dict[str, int]:
+    """How many leases head to each worker once the plan is carried out."""
+    heading = {lease.key: lease.owner for lease in view.leases} | {line.lease.key: line.to for line in lines}
+    counts = Counter({report.worker: 0 for report in view.reports})
+    counts.update(owner for owner in heading.values() if owner is not None)
+    return {str(worker): number for worker, number in counts.items()}
+
+
+def _view(given: dict[str, Any]) -> LeaderView:
+    seen: list[tuple[Lease, Observation]] = []
+    reports, records = [], {}
+    for name, told in given.get("workers", {}).items():
+        worker = only(told, optional=WORKER)
+        age_s = worker.get("silent_s", 1)
+        for number, kbps in enumerate(_groups(worker.get("leases", []))):
+            seen.append(_lease(f"{name}{number}", owner=name, age_s=age_s, kbps=kbps))
+        reports.append(_report(name, worker))
+        records[WorkerId(name)] = WorkerRecord(
+            updated_s=reports[-1].updated_s,
+            heard_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
+            learned_cost=worker.get("cost", 1.0),
+            suspected_at_s=reports[-1].updated_s if worker.get("suspect") else None,
+        )
+    for number, kbps in enumerate(_groups(given.get("free", []))):
+        seen.append(_lease(f"free{number}", kbps=kbps))
+    seen += [_single(text) for text in given.get("leases", [])]
+    members_for_ms = 1000 * given.get("members_for_s", 3600)
+    memory = LeaderMemory(
+        workers=records, moved_ms={key: NOW_MS - 1000 * s for key, s in given.get("moved", {}).items()}
+    )
+    leases, observations = [lease for lease, _ in seen], {lease.key: one for lease, one in seen}
+    view = LeaderView(
+        now_ms=NOW_MS - members_for_ms,
+        wall_s=WALL_S,
+        leases=leases,
+        observations=observations,
+        reports=reports,
+        unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
+        memory=memory,
+    )
+    return _settled(view, members_for_ms)
+
+
+def _settled(view: LeaderView, members_for_ms: int) -> LeaderView:
+    """The same look, with a memory in which the workers that count now have been there for so long."""
+    first = plan_assignment(
+        replace(view, now_ms=NOW_MS), LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
+    )
+    memory = replace(view.memory, members=first.memory.members, members_since_ms=NOW_MS - members_for_ms)
+    return replace(view, now_ms=NOW_MS, memory=memory)
+
+
+def _report(name: str, worker: dict[str, Any]) -> WorkerReport:
+    samples = worker.get("samples", {CPU: [worker["cpu"]]} if "cpu" in worker else {})
+    return WorkerReport(
+        worker=WorkerId(name),
+        updated_s=WALL_S - worker.get("report_age_s", 5),
+        samples={metric: tuple(map(float, values)) for metric, values in samples.items()},
+        ranges={metric: (worker.get("range", 100),) for metric in samples},
+    )
+
+
+def _groups(groups: list[str]) -> Iterator[str | None]:
+    for group in groups:
+        number, kbps = group.split("x")
+        yield from [None if kbps == "-" else kbps] * int(number)
+
+
+def _single(text: str) -> tuple[Lease, Observation]:
+    found = SINGLE.fullmatch(text)
+    assert found is not None, text
+    return _lease(
+        found["key"],
+        owner=None if found["owner"] == "-" else found["owner"],
+        old=found["old"],
+        age_s=int(found["age"] or 1),
+        handoff_s=int(found["handoff"] or 1),
+        kbps=found["kbps"],
+        ended=bool(found["ended"]),
+        parents=tuple((found["parents"] or "").split(",")) if found["parents"] else (),
+    )
+
+
+def _lease(
+    key: str,
+    *,
+    owner: str | None = None,
+    old: str | None = None,
+    age_s: int = 1,
+    handoff_s: int = 1,
+    kbps: str | None = None,
+    ended: bool = False,
+    parents: tuple[str, ...] = (),
+) -> tuple[Lease, Observation]:
+    lease = Lease(
+        key=LeaseKey(key),
+        shard_id=ShardId(key),
+        checkpoint=SHARD_END if ended else Position("100"),
+        owner=WorkerId(owner) if owner else None,
+        checkpoint_owner=WorkerId(old) if old else None,
+        parents=frozenset(map(ShardId, parents)),
+        throughput_kbps=None if kbps is None else Decimal(kbps),
+        holding=HoldingId("some") if owner else None,
+    )
+    seen = Observation(
+        0,
+        lease.owner,
+        lease.checkpoint_owner,
+        NOW_MS - 1000 * age_s,
+        NOW_MS - 1000 * handoff_s if old else None,
+    )
+    return lease, seen
