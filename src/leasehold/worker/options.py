@@ -77,12 +77,15 @@ class ConsumerOptions(HandlingOptions, total=False):
     region: str | None
     profile: str | None
     role_arn: str | None
+    role_external_id: str | None
+    role_session_name: str | None
     kinesis_endpoint: str | None
     dynamodb_endpoint: str | None
     cloudwatch_endpoint: str | None
     s3_endpoint: str | None
     grace: Duration
     max_handlers: int
+    mode: str
     failover_after: Duration
     look_every: Duration
     max_leases: int | None
@@ -96,6 +99,9 @@ class ConsumerOptions(HandlingOptions, total=False):
     audit_sightings: int
     clean_up_every: Duration
     ignore_unexpected_child_shards: bool
+    leader_lock: Duration
+    balance_by: str
+    max_kbps: int | None
     records_per_call: int
     calls_per_second: float
     bytes_per_second: int
