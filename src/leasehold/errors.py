@@ -14,6 +14,7 @@ LeaseholdError
 + ArchiveConflictError      the archive holds other records under the name of a range
 + BrokenRangeError          rows of a pinned range are missing, doubled or out of order
 + OffsetMismatchError       a query's own log and the lease table tell different stories
++ QueryFailedError          the Spark query of a pipeline has ended with an error
 + HandlerError              user code keeps failing, and the settings say to stop rather than to skip
 + ServiceError              the other side said no, or said nothing
   + ThrottledError          too fast; wait and ask again
@@ -100,6 +101,10 @@ class BrokenRangeError(LeaseholdError):
 
 class OffsetMismatchError(LeaseholdError):
     """A query's own log and the lease table tell different stories about what is done."""
+
+
+class QueryFailedError(LeaseholdError):
+    """The Spark query of a pipeline has ended with an error, which this one repeats."""
 
 
 class HandlerError(LeaseholdError):
