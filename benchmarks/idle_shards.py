@@ -3,7 +3,8 @@
     python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--dynamodb URL] [--json]
 
 The Kinesis server (ours) runs in a process of its own; leases are in SQLite, or in the DynamoDB at the URL (a server on
-this machine). Each shard is polled once a second.
+this machine). Each shard is polled once a second. Machines differ, and so does one machine from hour to hour: beside
+the worker's share of a core stands what the same polls alone, without leases and handlers, would take through boto3.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from leasehold.local import LocalKinesis
 
@@ -33,6 +35,7 @@ consumer.run()
 """
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WARM_UP_DEADLINE_S = 120
+BOTO3_CALLS = 200
 
 
 def cpu_s(pid: int) -> float:
@@ -56,6 +59,18 @@ def held_leases(leases: str) -> int:
     return answer.stdout.count('"state": "held"') + answer.stdout.count('"state":"held"')
 
 
+def boto3_percent(client: Any, shards: int) -> float:
+    """The share of a core that boto3 takes to ask so many shards once a second, and nothing else."""
+    iterator = client.get_shard_iterator(
+        StreamName="idle", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
+    )["ShardIterator"]
+    client.get_records(ShardIterator=iterator)
+    before = time.process_time()
+    for _ in range(BOTO3_CALLS):
+        client.get_records(ShardIterator=iterator)
+    return 100 * shards * (time.process_time() - before) / BOTO3_CALLS
+
+
 def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, object]:
     """Run a worker until it holds every shard, then watch it."""
     with tempfile.TemporaryDirectory() as folder, LocalKinesis.in_process() as kinesis:
@@ -76,6 +91,7 @@ def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, obje
                 "leases": "DynamoDB" if dynamodb else "SQLite",
                 "seconds": round(took, 1),
                 "cpu_percent_of_a_core": round(100 * used / took, 1),
+                "boto3_percent_for_the_same_polls": round(boto3_percent(kinesis.client(), shards), 1),
                 "memory_mb": round(memory_mb(worker.pid), 1),
                 "python": platform.python_version(),
                 "load_average": os.getloadavg()[0],
@@ -98,7 +114,7 @@ def main() -> None:
         print(json.dumps(result))
         return
     for name, value in result.items():
-        print(f"{name:>22}  {value}")
+        print(f"{name:>33}  {value}")
 
 
 if __name__ == "__main__":
