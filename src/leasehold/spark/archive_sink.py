@@ -90,7 +90,7 @@ class ArchiveCommit(WriterCommitMessage):
     report: WriteReport
 
 
-class ArchiveDataSource(DataSource):
+class ArchiveSink(DataSource):
     """The sink, as Spark looks it up by name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from leasehold.archive import ArchiveSettings
 from leasehold.columns import ARCHIVE_COLUMNS
 from leasehold.errors import BrokenRangeError, ConfigError
-from leasehold.spark.archive_sink import ArchiveDataSource, archive_settings, require_columns
+from leasehold.spark.archive_sink import ArchiveSink, archive_settings, require_columns
 from leasehold.spark.whole_ranges import whole_ranges
 from tests.unit.archive.world import A, B, records, table
 
@@ -124,7 +124,7 @@ def test_an_archive_is_never_overwritten() -> None:
     from pyspark.sql.types import StructType
 
     with pytest.raises(ConfigError, match="only appends"):
-        ArchiveDataSource({"path": "x"}).streamWriter(StructType(), overwrite=True)
+        ArchiveSink({"path": "x"}).streamWriter(StructType(), overwrite=True)
 
 
 def test_a_writer_travels_to_executors() -> None:
@@ -134,5 +134,5 @@ def test_a_writer_travels_to_executors() -> None:
     schema = StructType()
     for name in ARCHIVE_COLUMNS:
         schema = schema.add(name, BinaryType())
-    writer = ArchiveDataSource({"path": "x"}).streamWriter(schema, overwrite=False)
+    writer = ArchiveSink({"path": "x"}).streamWriter(schema, overwrite=False)
     assert pickle.loads(pickle.dumps(writer))._settings == ArchiveSettings(url="x")
