@@ -103,11 +103,12 @@ def start_of(
     """Where to read from, for a shard that goes on after `after`.
 
     A lease that was never read holds a word. What the word means is settled once, in the first offset that names the
-    shard: "latest" is the moment when the query first met it, however often it is restarted before the first record.
+    shard, and `known` then: "latest" is the moment when the query first met it, however often it is restarted before
+    the first record.
     """
     if after.is_record:
         return ReadStart(after)
-    if known is not None and not known.position.is_record:
+    if known is not None:
         return known
     if after == LATEST:
         return ReadStart(AT_TIMESTAMP, now_wall_ms)

@@ -44,14 +44,14 @@ async def connect(settings: ConsumerSettings, observe: Observe | None = None) ->
         failover_after=settings.fleet.failover_after,
         clock=clock,
         cloudwatch_client=lambda: clients.cloudwatch_client(
-            _access(connection, connection.cloudwatch_endpoint)
+            aws_access(connection, connection.cloudwatch_endpoint)
         ),
         also=observe,
     )
     async with watching as observe_all:
         table = lease_table(connection, identity.application)
         stream = KinesisStream(
-            clients.kinesis_client(_access(connection, connection.kinesis_endpoint)), identity.stream
+            clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint)), identity.stream
         )
         try:
             # Jitter and ids of holdings, nothing secret; but no two processes may draw alike.
@@ -66,7 +66,7 @@ def lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
     """The table of leases: in DynamoDB, or in a SQLite file."""
     if connection.leases.startswith(SQLITE):
         return LeaseTable(SqliteRows(Path(connection.leases.removeprefix(SQLITE))))
-    client = clients.dynamodb_client(_access(connection, connection.dynamodb_endpoint))
+    client = clients.dynamodb_client(aws_access(connection, connection.dynamodb_endpoint))
     return LeaseTable(
         # Peers look at all leases, so they need no index; next to KCL 2.x there should be none.
         DynamoDbRows(client, connection.lease_table or application, settings=TableSettings(with_index=False)),
@@ -82,7 +82,7 @@ def dead_letters_at(place: object, connection: ConnectionSettings) -> DeadLetter
         return None
     if "://" not in place:
         return FileDeadLetters(Path(place))
-    access = _access(connection, connection.s3_endpoint)
+    access = aws_access(connection, connection.s3_endpoint)
     return ObjectDeadLetters(open_obstore(place, access, setting="dead_letters", extra="objects"), place)
 
 
@@ -91,10 +91,13 @@ def new_worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-def _access(connection: ConnectionSettings, endpoint_url: str | None) -> AwsAccess:
+def aws_access(connection: ConnectionSettings, endpoint_url: str | None) -> AwsAccess:
+    """How the settings say to reach one service of AWS."""
     return AwsAccess(
         region=connection.region,
         profile=connection.profile,
         endpoint_url=endpoint_url,
         role_arn=connection.role_arn,
+        role_external_id=connection.role_external_id,
+        role_session_name=connection.role_session_name,
     )

@@ -65,6 +65,8 @@ class ConnectionSettings:
     region: str | None = None
     profile: str | None = None
     role_arn: str | None = None
+    role_external_id: str | None = None  # what the role's owner asks for, in another account
+    role_session_name: str | None = None
     kinesis_endpoint: str | None = None
     dynamodb_endpoint: str | None = None
     cloudwatch_endpoint: str | None = None

@@ -34,6 +34,8 @@ class AwsAccess:
     profile: str | None = None
     endpoint_url: str | None = None
     role_arn: str | None = None  # assumed with the credentials that are there, and renewed
+    role_external_id: str | None = None
+    role_session_name: str | None = None
 
 
 _DEFAULT_ACCESS: Final = AwsAccess()
@@ -67,11 +69,16 @@ def aws_session(access: AwsAccess) -> boto3.Session:
         session._session.create_client,  # noqa: SLF001 - boto3 offers no public way to the session beneath
         source,
         access.role_arn,
-        extra_args={"RoleSessionName": "leasehold"},
+        extra_args=_role_arguments(access),
     )
     assumed = botocore.session.get_session()
     assumed._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")  # noqa: SLF001
     return boto3.Session(botocore_session=assumed, region_name=session.region_name)
+
+
+def _role_arguments(access: AwsAccess) -> dict[str, str]:
+    external = {"ExternalId": access.role_external_id} if access.role_external_id else {}
+    return {"RoleSessionName": access.role_session_name or "leasehold", **external}
 
 
 def _client(

@@ -1,0 +1,394 @@
+"""A query's part in a fleet: the leases that its member holds, and the generations in which it reads them.
+
+`serve` is what the member runs for every lease. `plan` makes the next generation from the shards that have something
+new; `replay` makes a logged one again. Both rest on one fact of Spark's: when the plan of generation n+1 is asked for,
+generation n is committed. Shards are read elsewhere, by tasks; here only the leases tell what they did.
+
+Runs on one event loop, through ports; knows nothing of pyspark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any
+
+from leasehold.core.backoff import backoff_ms
+from leasehold.core.catching_up import awaited
+from leasehold.core.model import ChildShard, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.pinned_batch import (
+    AheadOfQuery,
+    Delivered,
+    ReadOn,
+    Redo,
+    Stamp,
+    next_slice,
+    note_of,
+    replayed_end,
+)
+from leasehold.core.position import Position
+from leasehold.core.query_offset import QueryOffset, ReadStart, is_behind, start_of
+from leasehold.core.slice_plan import BatchLimits, SliceLimits, share_of
+from leasehold.errors import (
+    IteratorExpiredError,
+    LeaseLostError,
+    NotFoundError,
+    OffsetMismatchError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.pinned_slices import SlicePlan
+from leasehold.ports import Clock, Stream
+from leasehold.settings import milliseconds
+from leasehold.spark.probe import Finding, Probe
+
+# Kinesis allows five reads a second and shard, for all readers together.
+_STRETCH_PAUSE_MS = 250
+_WATCH_MS = 100
+
+
+class OnLeasesBehind(Enum):
+    """What to do with a lease that stands before what the query has committed: its table was lost, or put back."""
+
+    FAIL = "fail"
+    OFFSETS = "offsets"  # go on where the query's log says
+    LEASES = "leases"  # go on where the lease says: records are delivered again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySettings:
+    """How a query reads its shards."""
+
+    initial: InitialPosition
+    starting: Mapping[ShardId, ReadStart] = field(default_factory=dict)  # where single shards begin instead
+    poll_every: timedelta = timedelta(seconds=1)
+    on_leases_behind: OnLeasesBehind = OnLeasesBehind.FAIL
+    max_leases: int | None = None
+
+
+class Standing(Enum):
+    """What is known of a shard between two plans."""
+
+    TAKEN = auto()  # what its lease means is for the next plan to say
+    IDLE = auto()  # all that was delivered is committed, and nothing new was seen
+    READY = auto()  # likewise, and there is something to read
+    IN_BATCH = auto()  # a generation reads it
+    OVER = auto()
+
+
+@dataclass(slots=True, eq=False)
+class QueryShard:
+    """One shard while the query holds its lease."""
+
+    held: HeldLease
+    standing: Standing = Standing.TAKEN
+    start: ReadStart | None = None
+    redo_to: Position | None = None
+    iterator: str | None = None
+    probe: Probe | None = None
+    pin_is_done: bool = False  # the lease's pin is of a committed generation: it may become the checkpoint
+    has_caught_up: bool = False
+    millis_behind: int | None = None
+    records: int = 0
+    failures: int = 0
+
+
+class Generations:
+    """The shards of one query, generation after generation."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        table: LeaseTable,
+        stream: Stream,
+        settings: QuerySettings,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._worker = worker
+        self._table = table
+        self._stream = stream
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._shards: dict[ShardId, QueryShard] = {}
+        self._first_counters: dict[LeaseKey, int] = {}
+        self._is_stopping = False
+        self.reads_what_there_is = False  # a bounded run: each shard to its tip, once
+        self.records_read = 0
+
+    # -- holding leases ----------------------------------------------------------------------------------------
+
+    async def serve(self, held: HeldLease) -> None:
+        """Hold a lease until its shard has ended, or until it is wanted back and nothing is under way."""
+        await held.parents_ended()
+        shard = QueryShard(held)
+        self._shards[held.shard] = shard
+        try:
+            while shard.standing is not Standing.OVER and not self._may_let_go(shard):
+                await self._attend(shard)
+            if shard.pin_is_done:
+                await held.promote()
+        finally:
+            del self._shards[held.shard]
+
+    def stop(self) -> None:
+        """From now on a lease that is wanted back is not kept for the batch that reads it: nobody will commit it."""
+        self._is_stopping = True
+
+    def _may_let_go(self, shard: QueryShard) -> bool:
+        in_batch = shard.standing is Standing.IN_BATCH
+        return shard.held.draining.is_set() and (self._is_stopping or not in_batch)
+
+    async def _attend(self, shard: QueryShard) -> None:
+        """One round of what a shard needs between plans."""
+        if shard.standing is Standing.IDLE:
+            wait_ms = await self._look_for_news(shard)
+        else:
+            # A batch takes as long as it takes: Spark watches over it, and its end shows in the lease.
+            shard.held.note_progress()
+            wait_ms = milliseconds(self._settings.poll_every)
+        before = shard.standing
+        until_ms = self._clock.now_ms() + wait_ms
+        while shard.standing is before and not self._may_let_go(shard):
+            left_ms = until_ms - self._clock.now_ms()
+            if left_ms <= 0:
+                return
+            await self._clock.sleep_ms(min(left_ms, _WATCH_MS))
+
+    async def _look_for_news(self, shard: QueryShard) -> int:
+        """Look once at an idle shard; says how long to leave it alone then."""
+        probe = shard.probe
+        assert probe is not None
+        try:
+            finding = await probe.look()
+        except (ThrottledError, UnavailableError, IteratorExpiredError) as error:
+            if isinstance(error, IteratorExpiredError):
+                probe.renew()
+            shard.failures += 1
+            return backoff_ms(shard.failures, self._rng.random())
+        except NotFoundError:
+            finding = Finding.RECORDS  # the shard is gone: a task finds out what that means
+        shard.failures = 0
+        shard.held.note_progress()
+        page = probe.page
+        behind_ms = (page.millis_behind if page else None) or 0
+        shard.millis_behind = behind_ms
+        if finding is Finding.RECORDS:
+            shard.iterator, shard.standing = probe.iterator, Standing.READY
+            return 0
+        if finding is Finding.END:
+            assert page is not None
+            await self._finish(shard, page.children)
+            return 0
+        return await self._rest(shard, behind_ms)
+
+    async def _rest(self, shard: QueryShard, behind_ms: int) -> int:
+        if shard.pin_is_done:
+            await shard.held.promote()
+            shard.pin_is_done = False
+        if behind_ms:
+            return _STRETCH_PAUSE_MS  # a stretch without records; it is crossed in empty answers
+        shard.has_caught_up = True
+        return int(milliseconds(self._settings.poll_every) * (0.75 + self._rng.random() / 2))
+
+    async def _finish(self, shard: QueryShard, children: tuple[ChildShard, ...]) -> None:
+        await shard.held.finish(children)
+        shard.pin_is_done = False
+        shard.standing = Standing.OVER
+
+    # -- planning ----------------------------------------------------------------------------------------------
+
+    async def plan(
+        self, logged: QueryOffset, limits: BatchLimits
+    ) -> tuple[QueryOffset, list[SlicePlan]] | None:
+        """The generation after `logged`, which is committed; None if no shard has anything new."""
+        unsettled = [each for each in self._shards.values() if _is_unsettled(each)]
+        await asyncio.gather(*(self._settle(each, logged) for each in unsettled))
+        settled = {each.held.shard: each for each in self._shards.values() if each.start is not None}
+        ready = [each for _, each in sorted(settled.items()) if self._is_wanted(each)]
+        if not ready:
+            return None
+        stamp, share = logged.stamp.next, share_of(limits, len(ready))
+        plans = [_slice_plan(each, stamp, share) for each in ready]
+        for each in ready:
+            each.standing = Standing.IN_BATCH
+        starts = {shard: each.start for shard, each in settled.items() if each.start is not None}
+        return QueryOffset(stamp, starts), plans
+
+    async def replay(self, logged: QueryOffset, patience: timedelta) -> list[SlicePlan]:
+        """What a logged generation delivered before, to be delivered once more: exactly that, and nothing new."""
+        await self._take_back(logged, patience)
+        plans = []
+        for name, start in sorted(logged.starts.items()):
+            shard = self._shards.get(name)
+            if shard is None:
+                continue
+            lease = await shard.held.refresh()
+            end = replayed_end(lease, logged.stamp)
+            if end is not None:
+                plans.append(SlicePlan(lease, logged.stamp, start, SliceLimits(), replay_to=end))
+                shard.standing = Standing.IN_BATCH
+        return plans
+
+    async def has_all(self) -> bool:
+        """Whether this member has read all that it can get, up to the tip. For bounded runs."""
+        if any(_is_unsettled(each) or not each.has_caught_up for each in self._shards.values()):
+            return False
+        listing = await self._table.list()
+        for lease in listing.leases:
+            self._first_counters.setdefault(lease.key, lease.counter)
+        reading = {each.held.lease.key for each in self._shards.values()}
+        if self._settings.max_leases is not None and len(reading) >= self._settings.max_leases:
+            return True
+        return bool(listing.leases) and not awaited(
+            listing.leases, self._worker, reading, self._first_counters
+        )
+
+    @property
+    def shards(self) -> int:
+        """How many shards the query holds."""
+        return len(self._shards)
+
+    def report(self) -> dict[str, Any]:
+        """How far behind each shard is; for the query's progress."""
+        shards = {
+            name: {"millisBehind": each.millis_behind, "position": str(each.start) if each.start else None}
+            for name, each in sorted(self._shards.items())
+        }
+        behind = [each.millis_behind for each in self._shards.values() if each.millis_behind is not None]
+        return {
+            "shards": shards,
+            "maxMillisBehind": max(behind, default=None),
+            "recordsRead": self.records_read,
+        }
+
+    def _is_wanted(self, shard: QueryShard) -> bool:
+        is_done = self.reads_what_there_is and shard.has_caught_up
+        return shard.standing is Standing.READY and not is_done and not shard.held.draining.is_set()
+
+    async def _settle(self, shard: QueryShard, logged: QueryOffset) -> None:
+        """Find out, from its lease, where a shard stands now that the logged generation is committed."""
+        is_new = shard.standing is Standing.TAKEN
+        try:
+            lease = shard.held.lease if is_new else await shard.held.refresh()
+            await self._settle_with(shard, lease, logged, is_new=is_new)
+        except LeaseLostError:
+            return  # the member ends the serving of it
+        except ServiceError:
+            return  # the next plan tries again
+
+    async def _settle_with(
+        self, shard: QueryShard, lease: Lease, logged: QueryOffset, *, is_new: bool
+    ) -> None:
+        match next_slice(lease, logged.stamp):
+            case ReadOn(after):
+                await self._go_on(shard, lease, after, logged, is_new=is_new)
+            case Redo(after, end):
+                shard.start, shard.redo_to = self._start_of(shard.held.shard, after, logged), end
+                shard.iterator, shard.standing = None, Standing.READY
+            case Delivered(children):
+                self._count(shard, lease)
+                await self._finish(shard, children)
+            case AheadOfQuery(stamp):
+                raise OffsetMismatchError(_old_copy(lease, stamp, logged))
+
+    async def _go_on(
+        self, shard: QueryShard, lease: Lease, after: Position, logged: QueryOffset, *, is_new: bool
+    ) -> None:
+        known = logged.starts.get(lease.shard_id)
+        if is_new and known is not None and is_behind(lease, known):
+            after = await self._after_disagreement(shard, lease, known)
+        note = note_of(lease) if lease.pin is not None else None
+        was_read = shard.start is not None and after != shard.start.position
+        shard.start, shard.redo_to, shard.iterator = self._start_of(lease.shard_id, after, logged), None, None
+        shard.pin_is_done = lease.pin is not None
+        if not is_new and note is not None and was_read:
+            self._count(shard, lease)
+            shard.has_caught_up = shard.has_caught_up or not note.has_more
+        never_read = not shard.start.position.is_record and is_new
+        has_more = note is not None and note.has_more
+        shard.probe = Probe(self._stream, lease.shard_id, shard.start, was_just_read=not is_new)
+        shard.standing = Standing.READY if never_read or has_more else Standing.IDLE
+
+    def _count(self, shard: QueryShard, lease: Lease) -> None:
+        note = note_of(lease)
+        if note is not None:
+            shard.records += note.records
+            self.records_read += note.records
+            shard.millis_behind = note.millis_behind
+
+    async def _after_disagreement(self, shard: QueryShard, lease: Lease, known: ReadStart) -> Position:
+        if self._settings.on_leases_behind is OnLeasesBehind.LEASES:
+            return lease.checkpoint
+        if self._settings.on_leases_behind is OnLeasesBehind.OFFSETS:
+            await shard.held.checkpoint(known.position)
+            return known.position
+        raise OffsetMismatchError(
+            f"shard {lease.shard_id}: the checkpoint location says that everything up to {known} is committed, the "
+            f"lease table stands at {lease.checkpoint}: the table was deleted, or put back from an older copy. Put the "
+            "right table back; or set onLeasesBehind=offsets to go on after the former (the last batch may come "
+            "twice), or onLeasesBehind=leases to read again from the latter (all since then comes twice; the archive "
+            "drops it)"
+        )
+
+    def _start_of(self, shard: ShardId, after: Position, logged: QueryOffset) -> ReadStart:
+        known = logged.starts.get(shard)
+        if known is None or known.position.is_record:
+            known = self._settings.starting.get(shard)
+        return start_of(after, known, self._settings.initial, self._clock.wall_ms())
+
+    # -- taking leases back ------------------------------------------------------------------------------------
+
+    async def _take_back(self, logged: QueryOffset, patience: timedelta) -> None:
+        """Wait until the member holds what an earlier run of this query pinned in the logged generation."""
+        until_ms = self._clock.now_ms() + milliseconds(patience)
+        missing = [LeaseKey(name) for name in logged.starts]
+        while missing and self._clock.now_ms() < until_ms:
+            leases = await asyncio.gather(*(self._table.get(key) for key in missing))
+            missing = [
+                lease.key
+                for lease in leases
+                if lease is not None and self._may_come_back(lease, logged.stamp)
+            ]
+            if missing:
+                await self._clock.sleep_ms(_WATCH_MS)
+
+    def _may_come_back(self, lease: Lease, stamp: Stamp) -> bool:
+        is_ours_to_redo = replayed_end(lease, stamp) is not None
+        return is_ours_to_redo and lease.shard_id not in self._shards and lease.owner in {None, self._worker}
+
+
+def _is_unsettled(shard: QueryShard) -> bool:
+    return shard.standing in {Standing.TAKEN, Standing.IN_BATCH}
+
+
+def _slice_plan(shard: QueryShard, stamp: Stamp, limits: SliceLimits) -> SlicePlan:
+    assert shard.start is not None
+    return SlicePlan(
+        shard.held.lease,
+        stamp,
+        shard.start,
+        limits,
+        redo_to=shard.redo_to,
+        iterator=shard.iterator,
+    )
+
+
+def _old_copy(lease: Lease, delivered: Stamp, logged: QueryOffset) -> str:
+    end = lease.pin.end if lease.pin else lease.checkpoint
+    start = logged.starts.get(lease.shard_id, "nowhere")
+    return (
+        f"shard {lease.shard_id}: the lease table says that generation {delivered.generation} of this query is "
+        f"delivered up to {end}, the checkpoint location knows generation {logged.stamp.generation} only, which begins "
+        f"at {start}: it is an old copy. Put the newest copy back, or give the query a new checkpoint location: it "
+        "then goes on where the lease table says"
+    )

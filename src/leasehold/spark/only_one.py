@@ -1,0 +1,71 @@
+"""One member of an application in one Spark driver, and no second.
+
+A self-join starts two readers with the same options: as two members of one fleet each would get half of the shards, and
+the join half of its rows. The readers of one driver have one parent process, so a lock that carries its id finds them
+out. It goes with the process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+from leasehold.errors import ConfigError
+
+# A reader that was told to stop still gives its leases back, while the next run of the query starts.
+PATIENCE_S = 20.0
+
+
+class OnlyOne:
+    """The right to be this driver's member of an application."""
+
+    def __init__(self, application: str, place: str) -> None:
+        self._application = application
+        self._path = _folder() / f"{_name(application, place)}.lock"
+        self._file: IO[bytes] | None = None
+
+    def claim(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait for the right, if a reader is just about to stop; a ConfigError if it does not."""
+        file = self._path.open("ab")
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    file.close()
+                    raise ConfigError(self._refusal()) from None
+                time.sleep(0.1)
+            else:
+                self._file = file
+                return
+
+    def give_up(self) -> None:
+        """Let another reader of the driver be the member."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _refusal(self) -> str:
+        return (
+            f"another reader of this Spark application is already the member of application {self._application!r}: "
+            "members share the shards, so each of the two would see a part of the records. In a self-join, load the "
+            "stream twice with two application names; for two queries that both want everything, use two names as well"
+        )
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"leasehold-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise ConfigError(f"{folder} belongs to another user: set TMPDIR to a folder of your own")
+    return folder
+
+
+def _name(application: str, place: str) -> str:
+    return hashlib.sha256(f"{os.getppid()}\0{application}\0{place}".encode()).hexdigest()[:32]

@@ -1,0 +1,182 @@
+"""The source as Spark sees it: `spark.readStream.format("leasehold")`, and `spark.read` for a stretch of time.
+
+Spark makes these objects in several processes and pickles them, so they hold options and nothing else until the
+driver's own reader process calls a method that only the driver calls.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from leasehold.columns import spark_ddl
+from leasehold.core.query_offset import INITIAL
+from leasehold.core.slice_plan import BatchLimits
+from leasehold.errors import ConfigError
+from leasehold.fleet.pinned_slices import SlicePlan
+from leasehold.spark.bounded import Stretch, grouped, read_stretches, stretches
+from leasehold.spark.driver import QueryDriver
+from leasehold.spark.options import SourceOptions, source_options
+from leasehold.spark.tasks import read_slices
+from leasehold.spark.wiring import LoopThread
+
+FORMAT = "leasehold"
+
+
+class KinesisSource(DataSource):
+    """A Kinesis stream, deaggregated, exactly once."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._checked = source_options(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns that were asked for."""
+        return spark_ddl(self._checked.columns)
+
+    def streamReader(self, schema: Any) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's name and arguments
+        """For `readStream`."""
+        return KinesisStreamReader(self._checked)
+
+    def reader(self, schema: Any) -> KinesisBatchReader:  # noqa: ARG002 - Spark's arguments
+        """For `read`."""
+        return KinesisBatchReader(self._checked)
+
+
+@dataclass
+class SlicesOfTask(InputPartition):
+    """What one task of a streaming query reads."""
+
+    plans: list[SlicePlan]
+
+
+@dataclass
+class StretchesOfTask(InputPartition):
+    """What one task of a bounded read reads."""
+
+    parts: list[Stretch]
+
+
+class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's reader. On the driver it is a member of the fleet; in tasks it reads what it is given."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        options.require_application()
+        if options.ending_ms is not None:
+            raise ConfigError(
+                "endingTimestamp bounds a batch read (spark.read); a streaming query has no end"
+            )
+        self._options = options
+        self._driver: QueryDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_driver": None}
+
+    # -- on the driver -----------------------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What a batch may take; other limits that the options name are kept besides."""
+        limits = self._options.limits
+        if limits.records is not None:
+            return ReadMaxRows(limits.records)
+        assert limits.size_bytes is not None
+        return ReadMaxBytes(limits.size_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Let the run end at the tip of every shard."""
+        self._started().read_what_there_is()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """A constant, however often it is asked for."""
+        return dict(INITIAL)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The plan of the next batch; `start` itself when nothing is new."""
+        everything = isinstance(limit, ReadAllAvailable)
+        limits = BatchLimits() if everything else self._limits(limit)
+        planned = self._started().plan(start, limits, wait_for_all=everything)
+        return start if planned is start else dict(planned)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        return [SlicesOfTask(plans) for plans in self._started().slices(start, end)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the next plan knows that the batch before it is committed."""
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """How far behind each shard is: `sources[0].latestOffset` in the query's progress."""
+        return self._driver.report() if self._driver else None
+
+    def stop(self) -> None:
+        """Give the leases back."""
+        if self._driver is not None:
+            self._driver.stop()
+
+    def _started(self) -> QueryDriver:
+        """The driver's half, made by the first call: a constructor also runs in processes that read nothing."""
+        if self._driver is None:
+            # Spark ends this process by SIGTERM, twice; without a handler, `stop` would not be called.
+            signal.signal(signal.SIGTERM, _leave)
+            self._driver = QueryDriver(self._options)
+        return self._driver
+
+    def _limits(self, limit: ReadLimit) -> BatchLimits:
+        own = self._options.limits
+        if isinstance(limit, ReadMaxRows):
+            return replace(own, records=limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            return replace(own, size_bytes=limit.max_bytes)
+        return own
+
+    # -- in a task ---------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, SlicesOfTask)
+        return read_slices(partition.plans, self._options)
+
+
+class KinesisBatchReader(DataSourceReader):
+    """A stretch of a stream, once."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        loop = LoopThread("leasehold-list")
+        parts = loop.run(stretches(self._options, time.time_ns() // 1_000_000))
+        return [
+            StretchesOfTask(each) for each in grouped(parts, self._options.partitions or os.cpu_count() or 1)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        assert isinstance(partition, StretchesOfTask)
+        return read_stretches(partition.parts, self._options)
+
+
+def _leave(_signal: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
