@@ -91,7 +91,7 @@ def _view(given: dict[str, Any], salt: int) -> PeerView:
         observations={lease.key: seen for lease, seen, _ in read},
         held={lease.key for lease, _, held in read if held},
         resting={LeaseKey(key) for key in given.get("resting", [])},
-        asked={LeaseKey(key) for key in given.get("asked", [])},
+        asked={LeaseKey(key): HoldingId(holding) for key, holding in given.get("asked", {}).items()},
         ended={ShardId(shard) for shard in given.get("ended", [])},
         unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
         salt=salt,

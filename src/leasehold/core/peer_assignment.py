@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 from leasehold.core.lease_observations import Observations, unchanged_for_ms
-from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.shard_graph import running_parents
 
 # The KCL's: a lease that was nobody's for three failover times is anybody's.
@@ -50,9 +50,10 @@ class PeerView:
     """One look at the table by one member.
 
     `held` are the leases that it serves now, `resting` those that it has just given up and leaves to others for a
-    while, `asked` those that it has asked for, `ended` the shards that it has just finished, `unreadable` the keys of
-    rows that cannot be understood. A member that may not take (`may_take`) only keeps what it has. `salt` differs from
-    member to member and look to look: equals are chosen by it, so that members do not all go for the same lease.
+    while, `asked` those that it has asked for, with the holding that they had then, `ended` the shards that it has
+    just finished, `unreadable` the keys of rows that cannot be understood. A member that may not take (`may_take`)
+    only keeps what it has. `salt` differs from member to member and look to look: equals are chosen by it, so that
+    members do not all go for the same lease.
     """
 
     me: WorkerId
@@ -61,7 +62,7 @@ class PeerView:
     observations: Observations
     held: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     resting: AbstractSet[LeaseKey] = field(default_factory=frozenset)
-    asked: AbstractSet[LeaseKey] = field(default_factory=frozenset)
+    asked: Mapping[LeaseKey, HoldingId | None] = field(default_factory=dict)
     ended: AbstractSet[ShardId] = field(default_factory=frozenset)
     unreadable: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     may_take: bool = True
@@ -130,12 +131,15 @@ def _is_free(lease: Lease, view: PeerView, limits: PeerLimits) -> bool:
 
 
 def _is_given_to_us(lease: Lease, view: PeerView) -> bool:
-    """Handed or assigned to us and not begun by anyone: whoever hands over takes the holding out of the row."""
+    """Handed or assigned to us and not begun by anyone: whoever hands over takes the holding out of the row.
+
+    Java leaves the one that was there; any other is that of a second process with our id.
+    """
     return (
         lease.owner == view.me
         and not lease.is_in_handoff
         and lease.key not in view.held | view.resting
-        and (lease.holding is None or lease.key in view.asked)
+        and (lease.holding is None or lease.holding == view.asked.get(lease.key))
     )
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from leasehold.errors import MalformedRowError
+
 Attribute = Mapping[str, Any]
 Row = Mapping[str, Attribute]
 
@@ -143,7 +145,7 @@ def next_row(write: RowWrite, row: Row | None) -> Row | None:
         case UpdateRow():
             assert row is not None
             kept = {name: value for name, value in row.items() if name not in write.remove}
-            sums = {name: number(_added(kept.get(name), amount)) for name, amount in write.add.items()}
+            sums = {name: number(_sum(write.key, name, kept, amount)) for name, amount in write.add.items()}
             return {**kept, **write.set, **sums}
 
 
@@ -158,10 +160,13 @@ def has_landed(write: RowWrite, row: Row | None) -> bool:
             return row is None
 
 
-def _added(current: Attribute | None, amount: int) -> int | Decimal:
-    if current is None:
+def _sum(key: str, name: str, row: Row, amount: int) -> int | Decimal:
+    if name not in row:
         return amount
-    return _decimal(current["N"]) + amount
+    if "N" not in row[name]:
+        # DynamoDB refuses the whole write, too; no condition covers it.
+        raise MalformedRowError(key, f"{name}: expected a number (type N); repair or delete the row")
+    return _decimal(row[name]["N"]) + amount
 
 
 def _decimal(digits: str) -> Decimal:

@@ -119,13 +119,14 @@ class HeldLease:
             self._adopt(Contended(await self._table.get(self._lease.key)))
         return self._lease
 
-    async def promote(self) -> None:
-        """The pinned batch is done, its end becomes the checkpoint. Nothing to do if nothing is pinned."""
-        if self._lease.pin is not None:
-            await self._write(self._promote)
+    async def promote(self, end: Position) -> None:
+        """The batch that is pinned up to `end` is done. Another pin, or none, is left as it is."""
 
-    async def _promote(self, lease: Lease) -> Lease | Contended:
-        return lease if lease.pin is None else await self._table.promote(lease)
+        async def promote(lease: Lease) -> Lease | Contended:
+            is_pinned = lease.pin is not None and lease.pin.end == end
+            return await self._table.promote(lease) if is_pinned else lease
+
+        await self._write(promote)
 
     async def finish(self, children: Sequence[ChildShard]) -> None:
         """The shard is done to its end: write that, together with the leases of its children.
@@ -161,7 +162,8 @@ class HeldLease:
 
     async def _running_parents(self) -> tuple[ShardId, ...]:
         parents = sorted(self._lease.parents)
-        leases = await asyncio.gather(*(self._table.get(lease_key(p, self._lease.stream)) for p in parents))
+        # One after the other: when a read of several at once fails, the others run on behind our back.
+        leases = [await self._table.get(lease_key(parent, self._lease.stream)) for parent in parents]
         self.follows_parent = any(lease is not None and lease.checkpoint.is_shard_end for lease in leases)
         return tuple(
             parent
@@ -188,7 +190,7 @@ class HeldLease:
         """Which of the children and their parents have a lease."""
         shards = {shard for child in children for shard in (child.id, *child.parents)}
         keys = sorted(lease_key(shard, self._lease.stream) for shard in shards)
-        leases = await asyncio.gather(*(self._table.get(key) for key in keys))
+        leases = [await self._table.get(key) for key in keys]
         return {lease.key for lease in leases if lease is not None}
 
     async def _write(self, write: _Write) -> None:

@@ -11,22 +11,17 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
 
 from leasehold.core import lease_rules
-from leasehold.core.coordinator import MIGRATION_KEY, is_led
 from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.model import HashRange, HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import Position
-from leasehold.core.row_writes import PutRow, Row, RowWrite, has_landed, may_apply
-from leasehold.errors import MalformedRowError, NotFoundError, ServiceError, ThrottledError, UnavailableError
+from leasehold.core.row_writes import Row, RowWrite, has_landed, may_apply
+from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
+from leasehold.fleet.common_rows import CommonRows
+from leasehold.fleet.settling import WRITE_ATTEMPTS_MAX, settle
 from leasehold.ports import Applied, Refused, RowStore
-
-# How often an unanswered write is put again before the trouble is the caller's. Each one is conditional, so a late
-# arrival of an earlier try cannot do harm: it makes the next one fail, and the row then shows that it landed.
-WRITE_ATTEMPTS_MAX: Final = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Contended:
@@ -38,26 +33,15 @@ class Contended:
 class LeaseTable:
     """The leases of one application."""
 
-    def __init__(self, rows: RowStore, *, coordinator: RowStore | None = None) -> None:
+    def __init__(
+        self, rows: RowStore, *, coordinator: RowStore | None = None, metrics: RowStore | None = None
+    ) -> None:
         self._rows = rows
-        self._coordinator = coordinator  # where KCL 3.0 to 3.4 keep what concerns the whole fleet
+        self.common = CommonRows(rows, coordinator=coordinator, metrics=metrics)
 
     async def prepare(self) -> None:
         """Make the table ready for use; safe to call by every member at once."""
         await self._rows.prepare()
-
-    async def is_led(self) -> bool:
-        """Whether a leader (KCL 3.x) shares out the leases of this fleet."""
-        if is_led(await self._rows.get(MIGRATION_KEY)):
-            return True
-        if self._coordinator is None:
-            return False
-        try:
-            return is_led(await self._coordinator.get(MIGRATION_KEY))
-        except (ThrottledError, UnavailableError):
-            raise
-        except ServiceError:
-            return False  # there is no such table, or none of ours: this fleet never was a KCL 3.0 to 3.4 one
 
     async def get(self, key: LeaseKey) -> Lease | None:
         """The lease as it is now."""
@@ -89,7 +73,7 @@ class LeaseTable:
 
     async def create(self, lease: Lease) -> bool:
         """Create a free lease. False if it was there already, which is as good."""
-        return isinstance(await self._settle(lease_rules.create(lease)), Applied)
+        return isinstance(await settle(self._rows, lease_rules.create(lease)), Applied)
 
     async def take(self, lease: Lease, by: WorkerId, holding: HoldingId) -> Lease | Contended:
         """Become the owner, if nobody has written to the lease since it was read."""
@@ -133,7 +117,7 @@ class LeaseTable:
         """
         end = lease_rules.finish(lease, plan.children)
         for _ in range(WRITE_ATTEMPTS_MAX):
-            present = await asyncio.gather(*(self._rows.get(child.key) for child in plan.leases))
+            present = [await self._rows.get(child.key) for child in plan.leases]
             new = [
                 lease_rules.create(child)
                 for child, row in zip(plan.leases, present, strict=True)
@@ -183,41 +167,18 @@ class LeaseTable:
 
     async def delete(self, lease: Lease) -> bool:
         """Remove a lease that has not moved since it was read. False if it has."""
-        return isinstance(await self._settle(lease_rules.delete(lease)), Applied)
+        return isinstance(await settle(self._rows, lease_rules.delete(lease)), Applied)
 
     async def close(self) -> None:
         """Give back what the stores hold open."""
         await self._rows.close()
-        if self._coordinator is not None:
-            await self._coordinator.close()
+        await self.common.close()
 
     async def _apply(self, write: RowWrite) -> Lease | Contended:
-        outcome = await self._settle(write)
+        outcome = await settle(self._rows, write)
         if isinstance(outcome, Refused):
             return Contended(_lease(outcome.row))
         return _present(_lease(outcome.row), write.key)
-
-    async def _settle(self, write: RowWrite) -> Applied | Refused:
-        """Apply a write, and find out whether it happened when the store could not say."""
-        for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
-            try:
-                outcome = await self._rows.write(write)
-            except UnavailableError:
-                row = await self._rows.get(write.key)
-                if has_landed(write, row):
-                    return Applied(row)
-                if attempt == WRITE_ATTEMPTS_MAX:
-                    raise
-            else:
-                return _recognised(write, outcome)
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _recognised(write: RowWrite, outcome: Applied | Refused) -> Applied | Refused:
-    """A refusal may be the echo of our own success: a client that retried finds what its first try wrote."""
-    if isinstance(outcome, Refused) and not isinstance(write, PutRow) and has_landed(write, outcome.row):
-        return Applied(outcome.row)
-    return outcome
 
 
 def _lease(row: Row | None) -> Lease | None:

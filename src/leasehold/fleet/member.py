@@ -67,7 +67,7 @@ class _Memory:
     observations: Observations = field(default_factory=dict)
     audited: Sightings = field(default_factory=Sightings)
     resting_until_ms: dict[LeaseKey, int] = field(default_factory=dict)
-    asked: set[LeaseKey] = field(default_factory=set)
+    asked: dict[LeaseKey, HoldingId | None] = field(default_factory=dict)
     ended: set[ShardId] = field(default_factory=set)
     workers: int = 1
     released: int = 0
@@ -215,7 +215,7 @@ class Member:
             return
         if not isinstance(lease, Lease):
             return
-        self._memory.asked.discard(lease.key)
+        self._memory.asked.pop(lease.key, None)
         silent_ms = unchanged_for_ms(self._memory.observations, lease.key, began_ms) if seen.owner else None
         self._observe(
             LeaseTaken(lease.key, lease.shard_id, seen.owner, silent_ms, lease.counter, lease.checkpoint)
@@ -240,7 +240,7 @@ class Member:
             self._observe(StepFailed(f"ask for {lease.key}", str(error)))
             return
         if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
-            self._memory.asked.add(lease.key)
+            self._memory.asked[lease.key] = answer.holding
             self._observe(HandoffAsked(lease.key, answer.checkpoint_owner, self._worker))
 
     def _notice_handoffs(self, leases: tuple[Lease, ...], group: asyncio.TaskGroup) -> None:
