@@ -23,7 +23,8 @@ class ShardLedger:
     places: list[Place] = field(default_factory=list)
     index_of: dict[Place, int] = field(default_factory=dict)
     done: list[bool] = field(default_factory=list)
-    trimmed: set[int] = field(default_factory=set)
+    trimmed: set[int] = field(default_factory=set)  # and not done before
+    gone: int = 0  # everything before this index has left the stream, done or not
     poison: set[int] = field(default_factory=set)
     settled: int = 0
 
@@ -44,7 +45,8 @@ class ShardLedger:
 
     def trim(self) -> None:
         """Everything so far is gone from the stream; what was not done by now may never be."""
-        self.trimmed.update(range(self.settled, len(self.places)))
+        self.gone = len(self.places)
+        self.trimmed.update(index for index in range(self.settled, self.gone) if not self.done[index])
         self._settle()
 
     def first_after(self, position: Position) -> int:

@@ -63,7 +63,10 @@ class SimulatedLoop(VirtualLoop):
         serials = count()
 
         def make_task(loop: asyncio.AbstractEventLoop, coro: Any, **arguments: Any) -> SimulatedTask:
-            return SimulatedTask(next(serials), coro, loop=loop, **arguments)
+            task = SimulatedTask(next(serials), coro, loop=loop, **arguments)
+            if task.process is not None:
+                task.process.adopt(task)
+            return task
 
         self.set_task_factory(make_task)
 
@@ -131,6 +134,8 @@ class SimulatedProcess:
         self.main: asyncio.Task[Any] | None = None
         self.is_stopping = False
         self._loop = loop
+        self._context = contextvars.copy_context()
+        self._context.run(PROCESS.set, self)
         self._put_off: list[asyncio.Handle] = []
         self._wreck: list[SimulatedTask] = []
 
@@ -141,9 +146,7 @@ class SimulatedProcess:
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Begin to run `main`."""
-        context = contextvars.copy_context()
-        context.run(PROCESS.set, self)
-        self.main = context.run(lambda: self._loop.create_task(main(), context=context))
+        self.main = self._context.run(lambda: self._loop.create_task(main(), context=self._context))
 
     def may_step(self) -> bool:
         """Asked before each step. Counts down to a death that was ordered."""
@@ -181,13 +184,18 @@ class SimulatedProcess:
             self._wreck = self._loop.tasks_of(self)
             self.on_killed()
 
+    def adopt(self, task: SimulatedTask) -> None:
+        """A task was made. That of a dead process, in the very step in which it was killed, will never run."""
+        if self.state is ProcessState.DEAD:
+            self._wreck.append(task)
+
     def bury(self) -> None:
-        """Take apart what a killed process left behind. To be called when the world has ended."""
-        self.state = ProcessState.DEAD
-        for task in self._wreck or self._loop.tasks_of(self):
+        """Take apart what the process left behind, once the world has ended. Its loop must still run."""
+        self.kill()
+        while self._wreck:
+            task = self._wreck.pop()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be pending
-            _close(task.get_coro())
-        self._wreck.clear()
+            self._context.run(_close, task.get_coro())
 
 
 def _owner_of(handle: asyncio.Handle) -> SimulatedProcess | None:

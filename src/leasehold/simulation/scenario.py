@@ -74,7 +74,7 @@ def simulate(
     finally:
         outcome = run.outcome()
         loop.set_exception_handler(lambda *_: None)
-        run.world.bury_the_dead()
+        loop.run_until_complete(run.world.bury_the_dead())
         loop.close()
     return outcome
 

@@ -7,6 +7,7 @@ How a process is made (`MakeMain`) is passed in, so that other kinds of members 
 from __future__ import annotations
 
 import contextvars
+import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -206,10 +207,16 @@ class World:
         """The loop met an error that nobody waited for."""
         self.break_promise("no-error-unseen", f"{context.get('exception') or context.get('message')!r}")
 
-    def bury_the_dead(self) -> None:
+    async def bury_the_dead(self) -> None:
         """Take apart what killed processes left behind. The end of the world."""
-        for process in self.processes:
-            process.bury()
+        logging.disable(
+            logging.CRITICAL
+        )  # what a wreck complains about while it is taken apart is of no interest
+        try:
+            for process in self.processes:
+                process.bury()
+        finally:
+            logging.disable(logging.NOTSET)
 
     def _row_changed(self, change: RowChange) -> None:
         seen: LeaseChange = lease_change(change)

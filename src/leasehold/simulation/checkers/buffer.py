@@ -14,7 +14,7 @@ from leasehold.simulation.facts import Delivery
 from leasehold.simulation.process import SimulatedProcess
 
 # An answer is reserved for by the weight of the last one, and the first by a quarter of the budget.
-_SURPRISES = 1.5
+_SURPRISES = 2.0
 
 
 class BufferWithinBudget(Checker):

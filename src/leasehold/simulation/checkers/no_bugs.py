@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leasehold.core.events import Event, StepFailed
 from leasehold.simulation.checkers.base import Checker
 from leasehold.simulation.process import ProcessState, SimulatedProcess
 
@@ -10,6 +11,11 @@ class NoBugs(Checker):
     """An error of ours ends a member, and its leases expire: never because of what the world did."""
 
     promise = "runs-until-told-to-stop"
+
+    def told(self, process: SimulatedProcess, event: Event) -> None:
+        # Only of errors that are not ours is the type told alone.
+        if isinstance(event, StepFailed) and event.error.isidentifier():
+            self.broken(f"{process.name}: {event.step} failed with {event.error}")
 
     def process_gone(self, process: SimulatedProcess) -> None:
         main = process.main

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from leasehold.core.events import Event, RecordDeadLettered
-from leasehold.simulation.checkers.base import Checker
+from leasehold.core.model import ShardId
+from leasehold.simulation.checkers.base import Checker, Report, Scene
 from leasehold.simulation.facts import Delivery, Ownership
 from leasehold.simulation.process import SimulatedProcess
 
@@ -13,13 +14,18 @@ class OrderWithinAnOwnership(Checker):
 
     promise = "order-within-an-ownership"
 
+    def __init__(self, scene: Scene, report: Report) -> None:
+        super().__init__(scene, report)
+        self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
+
     def delivery_began(self, delivery: Delivery) -> None:
         ownership = delivery.ownership
         if ownership is None:
             return  # of a holding that the table never saw: stale-owners says so
-        expected = self._next_index(ownership)
-        if delivery.first != expected:
-            places = self.scene.ledger.shard(delivery.shard).places
+        self._latest[delivery.process, delivery.shard] = ownership
+        expected, book = ownership.next_index, self.scene.ledger.shard(delivery.shard)
+        if delivery.first < expected or delivery.first > max(expected, book.gone):
+            places = book.places
             wanted = places[expected] if expected < len(places) else "nothing"
             self.broken(
                 f"{delivery.process.name} was given {places[delivery.first]} of {delivery.shard} "
@@ -32,13 +38,7 @@ class OrderWithinAnOwnership(Checker):
 
     def told(self, process: SimulatedProcess, event: Event) -> None:
         if isinstance(event, RecordDeadLettered):
-            ownership = self.scene.ownerships.current.get(event.shard)
-            if ownership is not None and ownership.process is process:
+            ownership = self._latest.get((process, event.shard))
+            if ownership is not None:
                 after = self.scene.ledger.shard(event.shard).first_after(event.position)
                 ownership.next_index = max(ownership.next_index, after)
-
-    def _next_index(self, ownership: Ownership) -> int:
-        trimmed = self.scene.ledger.shard(ownership.shard).trimmed
-        while ownership.next_index in trimmed:
-            ownership.next_index += 1
-        return ownership.next_index
