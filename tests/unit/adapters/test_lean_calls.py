@@ -134,3 +134,23 @@ def test_a_stream_by_arn_is_left_to_boto3(server: Recorder, client: Any) -> None
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     read(client, arn)
     assert b"StreamARN" in server.body
+
+
+def test_credentials_of_a_role_are_renewed_off_the_event_loop(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To renew them is a call that may take seconds; heartbeats must not wait for it."""
+    renewing: list[threading.Thread] = []
+
+    class Renewable(Credentials):  # type: ignore[misc]
+        def refresh_needed(self) -> bool:
+            return not renewing
+
+        def get_frozen_credentials(self) -> Any:
+            renewing.append(threading.current_thread())
+            return super().get_frozen_credentials()
+
+    monkeypatch.setattr(client._request_signer, "_credentials", Renewable("AKIDEXAMPLE", "secret"))
+    assert read(client).next_iterator == "next"
+    assert renewing
+    assert renewing[0] is not threading.main_thread()

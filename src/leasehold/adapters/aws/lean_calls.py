@@ -1,4 +1,4 @@
-"""The few calls that a worker makes all the time, at a fifth of the processor time: signed by botocore, sent on the
+"""The few calls that a worker makes all the time, at a quarter of the processor time: signed by botocore, sent on the
 event loop, with neither boto3's layers nor a thread between.
 
 An idle worker asks every shard once a second (GetRecords), renews every lease every few seconds (UpdateItem), and looks
