@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Make `leasehold` and `leasehold-archive` formats of this session."""
-    from leasehold.spark.archive_sink import ArchiveDataSource  # noqa: PLC0415 - pyspark is an extra
+    from leasehold.spark.archive_sink import ArchiveSink  # noqa: PLC0415 - pyspark is an extra
     from leasehold.spark.source import KinesisSource  # noqa: PLC0415
 
     spark.dataSource.register(KinesisSource)
-    spark.dataSource.register(ArchiveDataSource)
+    spark.dataSource.register(ArchiveSink)
