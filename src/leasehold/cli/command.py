@@ -7,6 +7,7 @@ import click
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
+from leasehold.cli.pipeline import pipeline
 from leasehold.cli.run import run
 from leasehold.errors import LeaseholdError
 
@@ -30,4 +31,5 @@ def leasehold() -> None:
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)
+leasehold.add_command(pipeline)
 leasehold.add_command(run)

@@ -1,0 +1,62 @@
+"""What Spark tells of a running query, as values. The texts come from `StreamingQuery`; nothing is asked here.
+
+Spark passes on, as `latestOffset`, what the source reports of its shards; the number of bytes is observed by the
+pipeline, see `pipeline.OBSERVED`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+OBSERVED: Final = "leasehold"
+_OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One trigger of a query. Without records it is only a sign of life."""
+
+    batch: int
+    records: int
+    size_bytes: int
+    duration_ms: int
+    behind_ms: Mapping[str, int | None]  # by shard; None: not known yet
+
+    @property
+    def furthest_behind_ms(self) -> int | None:
+        """Of all shards whose lag is known."""
+        return max((each for each in self.behind_ms.values() if each is not None), default=None)
+
+
+def progress_from_json(text: str) -> BatchProgress:
+    """One progress report of Spark's."""
+    report = json.loads(text)
+    return BatchProgress(
+        batch=report["batchId"],
+        records=report.get("numInputRows", 0),
+        size_bytes=(report.get("observedMetrics", {}).get(OBSERVED) or {}).get("bytes") or 0,
+        duration_ms=report.get("durationMs", {}).get("triggerExecution", 0),
+        behind_ms=_lags(report.get("sources") or [{}]),
+    )
+
+
+def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:
+    latest = sources[0].get("latestOffset")
+    shards = latest.get("shards", {}) if isinstance(latest, dict) else {}
+    return {shard: each.get("millisBehind") for shard, each in shards.items()}
+
+
+def reason(message: str) -> str:
+    r"""The sentence that matters in what Spark says of a failed query: ours, if the trouble was told by us.
+
+    >>> reason("[STREAM_FAILED] Query failed\n  File x\nleasehold.errors.ConfigError: no stream\n\tat org.apache")
+    'no stream'
+    >>> reason("[STREAM_FAILED] Query failed.\nSQLSTATE: XXKST")
+    '[STREAM_FAILED] Query failed.'
+    """
+    ours: list[str] = _OURS.findall(message)
+    return ours[-1].strip() if ours else message.strip().partition("\n")[0]

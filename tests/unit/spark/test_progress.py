@@ -1,0 +1,49 @@
+"""What Spark tells of a query becomes numbers, and what it says of a failure one sentence."""
+
+import json
+
+from leasehold.spark.progress import BatchProgress, progress_from_json, reason
+
+REPORT = {
+    "batchId": 7,
+    "numInputRows": 120,
+    "durationMs": {"triggerExecution": 840, "addBatch": 600},
+    "observedMetrics": {"leasehold": {"bytes": 5000}},
+    "sources": [
+        {
+            "latestOffset": {
+                "shards": {"s-0": {"millisBehind": 1500}, "s-1": {"millisBehind": None}},
+                "recordsRead": 1,
+            }
+        }
+    ],
+}
+
+
+def test_a_batch_in_numbers() -> None:
+    """Records, bytes, time, and how far behind each shard is."""
+    progress = progress_from_json(json.dumps(REPORT))
+    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None})
+    assert progress.furthest_behind_ms == 1500
+
+
+def test_a_batch_of_which_little_is_known() -> None:
+    """An idle query has no metrics, and a source may have reported nothing yet."""
+    report = {
+        "batchId": 0,
+        "sources": [{"latestOffset": None}],
+        "observedMetrics": {"leasehold": {"bytes": None}},
+    }
+    progress = progress_from_json(json.dumps(report))
+    assert progress == BatchProgress(0, 0, 0, 0, {})
+    assert progress.furthest_behind_ms is None
+
+
+def test_the_reason_of_a_failure_is_ours_where_we_told_it() -> None:
+    """Not the stack around it."""
+    text = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] Traceback
+  File "member.py", line 1
+leasehold.errors.NotFoundError: stream orders does not exist: create it
+\tat org.apache.spark.Runner
+SQLSTATE: 38000"""
+    assert reason(text) == "stream orders does not exist: create it"
