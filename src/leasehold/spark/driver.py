@@ -195,8 +195,8 @@ class _Running:
             return True
         if not self._looks:
             return False
-        seen = self._looks[-1]
-        return len(self._looks) > 1 or (self.generations.shards >= seen.leases > 0)
+        seen, holding = self._looks[-1], self.generations.shards
+        return holding >= seen.leases > 0 or (seen.unclaimed == 0 and holding >= seen.mine)
 
     async def _until(self, condition: Callable[[], bool], patience: timedelta) -> None:
         until_ms = self._clock.now_ms() + patience // timedelta(milliseconds=1)

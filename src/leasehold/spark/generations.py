@@ -80,6 +80,7 @@ class Standing(Enum):
     IDLE = auto()  # all that was delivered is committed, and nothing new was seen
     READY = auto()  # likewise, and there is something to read
     IN_BATCH = auto()  # a generation reads it
+    ENDED = auto()  # all of it is delivered and committed; what is left is to write that
     OVER = auto()
 
 
@@ -93,11 +94,18 @@ class QueryShard:
     redo_to: Position | None = None
     iterator: str | None = None
     probe: Probe | None = None
-    pin_is_done: bool = False  # the lease's pin is of a committed generation: it may become the checkpoint
+    done_to: Position | None = None  # pinned by a committed generation: may become the checkpoint
+    children: tuple[ChildShard, ...] = ()
     has_caught_up: bool = False
     millis_behind: int | None = None
     records: int = 0
     failures: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def move(self, standing: Standing) -> None:
+        """Stand differently from now on."""
+        self.standing = standing
+        self.changed.set()
 
 
 class Generations:
@@ -135,14 +143,16 @@ class Generations:
         try:
             while shard.standing is not Standing.OVER and not self._may_let_go(shard):
                 await self._attend(shard)
-            if shard.pin_is_done:
-                await held.promote()
+            if shard.done_to is not None and not held.ended:
+                await held.promote(shard.done_to)
         finally:
             del self._shards[held.shard]
 
     def stop(self) -> None:
         """From now on a lease that is wanted back is not kept for the batch that reads it: nobody will commit it."""
         self._is_stopping = True
+        for shard in self._shards.values():
+            shard.changed.set()
 
     def _may_let_go(self, shard: QueryShard) -> bool:
         in_batch = shard.standing is Standing.IN_BATCH
@@ -150,19 +160,32 @@ class Generations:
 
     async def _attend(self, shard: QueryShard) -> None:
         """One round of what a shard needs between plans."""
+        shard.changed.clear()
         if shard.standing is Standing.IDLE:
             wait_ms = await self._look_for_news(shard)
+        elif shard.standing is Standing.ENDED:
+            wait_ms = await self._finish(shard)
         else:
             # A batch takes as long as it takes: Spark watches over it, and its end shows in the lease.
             shard.held.note_progress()
             wait_ms = milliseconds(self._settings.poll_every)
-        before = shard.standing
-        until_ms = self._clock.now_ms() + wait_ms
-        while shard.standing is before and not self._may_let_go(shard):
-            left_ms = until_ms - self._clock.now_ms()
-            if left_ms <= 0:
-                return
-            await self._clock.sleep_ms(min(left_ms, _WATCH_MS))
+        if not shard.changed.is_set():
+            await self._wait(shard, wait_ms)
+
+    async def _wait(self, shard: QueryShard, wait_ms: int) -> None:
+        """Until so much time has passed, the shard stands differently, or it is wanted back."""
+        waits = [
+            asyncio.ensure_future(self._clock.sleep_ms(wait_ms)),
+            asyncio.ensure_future(shard.changed.wait()),
+        ]
+        if not shard.held.draining.is_set():
+            waits.append(asyncio.ensure_future(shard.held.draining.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _look_for_news(self, shard: QueryShard) -> int:
         """Look once at an idle shard; says how long to leave it alone then."""
@@ -183,27 +206,34 @@ class Generations:
         behind_ms = (page.millis_behind if page else None) or 0
         shard.millis_behind = behind_ms
         if finding is Finding.RECORDS:
-            shard.iterator, shard.standing = probe.iterator, Standing.READY
+            shard.iterator = probe.iterator
+            shard.move(Standing.READY)
             return 0
         if finding is Finding.END:
             assert page is not None
-            await self._finish(shard, page.children)
+            shard.children = page.children
+            shard.move(Standing.ENDED)
             return 0
         return await self._rest(shard, behind_ms)
 
     async def _rest(self, shard: QueryShard, behind_ms: int) -> int:
-        if shard.pin_is_done:
-            await shard.held.promote()
-            shard.pin_is_done = False
+        if shard.done_to is not None:
+            await shard.held.promote(shard.done_to)
+            shard.done_to = None
         if behind_ms:
             return _STRETCH_PAUSE_MS  # a stretch without records; it is crossed in empty answers
         shard.has_caught_up = True
         return int(milliseconds(self._settings.poll_every) * (0.75 + self._rng.random() / 2))
 
-    async def _finish(self, shard: QueryShard, children: tuple[ChildShard, ...]) -> None:
-        await shard.held.finish(children)
-        shard.pin_is_done = False
-        shard.standing = Standing.OVER
+    async def _finish(self, shard: QueryShard) -> int:
+        """Write the end of a shard; says how long to wait before another try."""
+        try:
+            await shard.held.finish(shard.children)
+        except ServiceError:
+            shard.failures += 1
+            return backoff_ms(shard.failures, self._rng.random())
+        shard.move(Standing.OVER)
+        return 0
 
     # -- planning ----------------------------------------------------------------------------------------------
 
@@ -220,7 +250,7 @@ class Generations:
         stamp, share = logged.stamp.next, share_of(limits, len(ready))
         plans = [_slice_plan(each, stamp, share) for each in ready]
         for each in ready:
-            each.standing = Standing.IN_BATCH
+            each.move(Standing.IN_BATCH)
         starts = {shard: each.start for shard, each in settled.items() if each.start is not None}
         return QueryOffset(stamp, starts), plans
 
@@ -236,12 +266,12 @@ class Generations:
             end = replayed_end(lease, logged.stamp)
             if end is not None:
                 plans.append(SlicePlan(lease, logged.stamp, start, SliceLimits(), replay_to=end))
-                shard.standing = Standing.IN_BATCH
+                shard.move(Standing.IN_BATCH)
         return plans
 
     async def has_all(self) -> bool:
         """Whether this member has read all that it can get, up to the tip. For bounded runs."""
-        if any(_is_unsettled(each) or not each.has_caught_up for each in self._shards.values()):
+        if not all(self._has_tip(each) for each in self._shards.values()):
             return False
         listing = await self._table.list()
         for lease in listing.leases:
@@ -252,6 +282,9 @@ class Generations:
         return bool(listing.leases) and not awaited(
             listing.leases, self._worker, reading, self._first_counters
         )
+
+    def _has_tip(self, shard: QueryShard) -> bool:
+        return shard.has_caught_up and shard.standing in {Standing.IDLE, Standing.READY}
 
     @property
     def shards(self) -> int:
@@ -294,10 +327,12 @@ class Generations:
                 await self._go_on(shard, lease, after, logged, is_new=is_new)
             case Redo(after, end):
                 shard.start, shard.redo_to = self._start_of(shard.held.shard, after, logged), end
-                shard.iterator, shard.standing = None, Standing.READY
+                shard.iterator = None
+                shard.move(Standing.READY)
             case Delivered(children):
                 self._count(shard, lease)
-                await self._finish(shard, children)
+                shard.children = children
+                shard.move(Standing.ENDED)
             case AheadOfQuery(stamp):
                 raise OffsetMismatchError(_old_copy(lease, stamp, logged))
 
@@ -310,14 +345,14 @@ class Generations:
         note = note_of(lease) if lease.pin is not None else None
         was_read = shard.start is not None and after != shard.start.position
         shard.start, shard.redo_to, shard.iterator = self._start_of(lease.shard_id, after, logged), None, None
-        shard.pin_is_done = lease.pin is not None
+        shard.done_to = lease.pin.end if lease.pin else None
         if not is_new and note is not None and was_read:
             self._count(shard, lease)
             shard.has_caught_up = shard.has_caught_up or not note.has_more
         never_read = not shard.start.position.is_record and is_new
-        has_more = note is not None and note.has_more
+        has_more = note is not None and note.has_more and was_read
         shard.probe = Probe(self._stream, lease.shard_id, shard.start, was_just_read=not is_new)
-        shard.standing = Standing.READY if never_read or has_more else Standing.IDLE
+        shard.move(Standing.READY if never_read or has_more else Standing.IDLE)
 
     def _count(self, shard: QueryShard, lease: Lease) -> None:
         note = note_of(lease)
