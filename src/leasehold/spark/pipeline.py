@@ -16,6 +16,7 @@ from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark.archive_sink import ArchiveSink
 from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.progress import OBSERVED, BatchProgress, progress_from_json, reason
+from leasehold.spark.registering import register
 from leasehold.spark.session import jvm_process
 from leasehold.spark.source import KinesisSource
 
@@ -55,10 +56,7 @@ def start_query(spark: Any, pipeline: Pipeline) -> Any:
 
 
 def _started(spark: Any, pipeline: Pipeline) -> Any:
-    # Spark finds both by name, unless the module of some other package fails to load.
-    spark.dataSource.register(KinesisSource)
-    if pipeline.sink.kind is SinkKind.ARCHIVE:
-        spark.dataSource.register(ArchiveSink)
+    register(spark)  # Spark finds both by name, unless the module of some other package fails to load
     frame = spark.readStream.format(KinesisSource.name()).options(**pipeline.source).load()
     rows = _transformed(spark, _counted(frame), pipeline.sql)
     writer = _writer(rows, pipeline.sink).queryName(pipeline.name)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 OBSERVED: Final = "leasehold"
 _OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
+_PYTHON: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,14 @@ def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:
 
 
 def reason(message: str) -> str:
-    r"""The sentence that matters in what Spark says of a failed query: ours, if the trouble was told by us.
+    r"""The sentence that matters in what Spark says of a failed query: the error in Python, if there was one.
 
     >>> reason("[STREAM_FAILED] Query failed\n  File x\nleasehold.errors.ConfigError: no stream\n\tat org.apache")
     'no stream'
+    >>> reason("[STREAM_FAILED] Traceback (most recent call last):\n  File x\nKeyError: 7\n\tat org.apache")
+    'KeyError: 7'
     >>> reason("[STREAM_FAILED] Query failed.\nSQLSTATE: XXKST")
     '[STREAM_FAILED] Query failed.'
     """
-    ours: list[str] = _OURS.findall(message)
-    return ours[-1].strip() if ours else message.strip().partition("\n")[0]
+    found: list[str] = _OURS.findall(message) or _PYTHON.findall(message)
+    return found[-1].strip() if found else message.strip().partition("\n")[0]
