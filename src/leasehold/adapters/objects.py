@@ -23,15 +23,17 @@ _CREDENTIALS_KEPT_FOR: Final = timedelta(minutes=5)
 _RETRIES: Final[Any] = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 
 
-def open_objects(url: str, access: AwsAccess, *, setting: str, extra: str) -> ObjectStore:
+def open_objects(
+    url: str, access: AwsAccess, *, setting: str, extra: str, make_folder: bool = True
+) -> ObjectStore:
     """The store at a URL such as `s3://bucket/prefix`, or in a folder, which is made if it is missing.
 
     `setting` is what the user calls the URL, `extra` what has to be installed for it.
     """
-    return Objects(open_obstore(url, access, setting=setting, extra=extra), url)
+    return Objects(open_obstore(url, access, setting=setting, extra=extra, make_folder=make_folder), url)
 
 
-def open_obstore(url: str, access: AwsAccess, *, setting: str, extra: str) -> Any:
+def open_obstore(url: str, access: AwsAccess, *, setting: str, extra: str, make_folder: bool = True) -> Any:
     """The same as obstore sees it."""
     try:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra that may be missing
@@ -43,9 +45,9 @@ def open_obstore(url: str, access: AwsAccess, *, setting: str, extra: str) -> An
     scheme = url.partition("://")[0] if "://" in url else ""
     try:
         if not scheme:
-            return LocalStore(Path(url).absolute(), mkdir=True)
+            return LocalStore(Path(url).absolute(), mkdir=make_folder)
         if scheme == "file":
-            return LocalStore.from_url(url, mkdir=True)
+            return LocalStore.from_url(url, mkdir=make_folder)
         if scheme == "memory":
             return from_url(url)
         s3: Any = _s3_options(access) if scheme in {"s3", "s3a"} else {}

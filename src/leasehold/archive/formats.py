@@ -35,7 +35,7 @@ def decode_identity(body: bytes, extension: str) -> Any:
         if extension == "parquet":
             return pq.read_table(pa.BufferReader(body), columns=list(IDENTITY)).select(IDENTITY)
         return _identity_from_json_lines(body, _JSON_COMPRESSION[extension])
-    except (pa.ArrowException, KeyError, OSError) as error:
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"unreadable: {type(error).__name__}") from error
 
 

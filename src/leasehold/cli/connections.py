@@ -36,10 +36,13 @@ class Connection:
     plain_http: bool
 
     def __post_init__(self) -> None:
-        if not (self.application or self.table or self.sqlite):
-            raise click.UsageError("Name the leases: --application, --table or --sqlite.")
         for url in (self.endpoint_url, self.kinesis_endpoint_url, self.dynamodb_endpoint_url):
-            _check_endpoint(url, plain_http=self.plain_http)
+            check_endpoint(url, plain_http=self.plain_http)
+
+    @property
+    def has_leases(self) -> bool:
+        """Whether the options name any."""
+        return bool(self.application or self.table or self.sqlite)
 
     def kinesis(self, *, threads: int) -> Any:
         """A boto3 client of Kinesis."""
@@ -74,7 +77,21 @@ class Connection:
 
 
 def connection_options(command: Command) -> Command:
-    """Add the options to a command; it gets them as `connection`."""
+    """Add the options to a command that needs leases; it gets them as `connection`."""
+
+    @wraps(command)
+    def with_leases(*, connection: Connection, **given: Any) -> Any:
+        if not connection.has_leases:
+            raise click.UsageError("Name the leases: --application, --table or --sqlite.")
+        return command(connection=connection, **given)
+
+    decorated: Any = with_leases
+    result: Command = optional_connection_options(decorated)
+    return result
+
+
+def optional_connection_options(command: Command) -> Command:
+    """Add the options to a command that can do without leases; it gets them as `connection`."""
     options = [
         click.option("--application", metavar="NAME", help="Name of the fleet, and of its lease table."),
         click.option(
@@ -106,7 +123,7 @@ def connection_options(command: Command) -> Command:
     return result
 
 
-def _check_endpoint(url: str | None, *, plain_http: bool) -> None:
+def check_endpoint(url: str | None, *, plain_http: bool) -> None:
     """A signed request carries the session token, so it must not travel in the clear by accident."""
     if url is None:
         return
