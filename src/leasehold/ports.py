@@ -147,6 +147,14 @@ class ObjectStore(Protocol):
         ...
 
 
+class LoadMeter(Protocol):
+    """How busy this member is."""
+
+    async def percent(self) -> float | None:
+        """0 to 100, since the last call; None if it cannot be told, as at the first call."""
+        ...
+
+
 class Clock(Protocol):
     """Time, as this process sees it."""
 

@@ -33,6 +33,9 @@ from leasehold.core.events import (
     HandlerFailed,
     HandoffAsked,
     IteratorExpired,
+    LeadershipEnded,
+    LeadershipTaken,
+    LeaseAssigned,
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
@@ -186,6 +189,9 @@ class PrometheusMetrics(Collector):
                 | ReadingStarted()
                 | ProcessorCalled()
                 | LeaseDeleted()
+                | LeaseAssigned()
+                | LeadershipTaken()
+                | LeadershipEnded()
                 | WorkerFailed()
             ):
                 pass  # news, not numbers

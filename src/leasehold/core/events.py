@@ -81,6 +81,31 @@ class HandoffAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseAssigned:
+    """As the leader, we gave a lease that nobody read to a member, or ended a handoff that did not end by itself."""
+
+    key: LeaseKey
+    taken_from: WorkerId | None
+    to: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipTaken:
+    """We lead the fleet now. `taken_from` is a leader that fell silent; None if there was none."""
+
+    worker: WorkerId
+    taken_from: WorkerId | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipEnded:
+    """We no longer lead the fleet; another member will."""
+
+    worker: WorkerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost:
     """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
 
@@ -290,6 +315,9 @@ Event = (
     | RowRejected
     | LeaseTaken
     | HandoffAsked
+    | LeaseAssigned
+    | LeadershipTaken
+    | LeadershipEnded
     | LeaseLost
     | LeaseReleased
     | LeasesRenewed

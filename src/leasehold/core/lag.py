@@ -22,6 +22,9 @@ from leasehold.core.events import (
     HandlerFailed,
     HandoffAsked,
     IteratorExpired,
+    LeadershipEnded,
+    LeadershipTaken,
+    LeaseAssigned,
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
@@ -169,6 +172,9 @@ class Lags:
                 | AggregateTrouble()
                 | ProcessorCalled()
                 | LeaseDeleted()
+                | LeaseAssigned()
+                | LeadershipTaken()
+                | LeadershipEnded()
                 | StepFailed()
                 | WorkerFailed()
             ):

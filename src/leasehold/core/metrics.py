@@ -27,6 +27,9 @@ from leasehold.core.events import (
     HandlerFailed,
     HandoffAsked,
     IteratorExpired,
+    LeadershipEnded,
+    LeadershipTaken,
+    LeaseAssigned,
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
@@ -243,6 +246,9 @@ def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
             | ReadingStarted()
             | ShardEnded()
             | LeaseDeleted()
+            | LeaseAssigned()
+            | LeadershipTaken()
+            | LeadershipEnded()
             | WorkerFailed()
         ):
             pass  # news, not numbers

@@ -23,6 +23,7 @@ from leasehold.fleet.common_rows import CommonRows
 from leasehold.fleet.settling import WRITE_ATTEMPTS_MAX, settle
 from leasehold.ports import Applied, Refused, RowStore
 
+
 @dataclass(frozen=True, slots=True)
 class Contended:
     """Someone else wrote first. `current` is the lease as it is now; None if its row is gone."""

@@ -14,6 +14,9 @@ from leasehold.core.events import (
     HandlerFailed,
     HandoffAsked,
     IteratorExpired,
+    LeadershipEnded,
+    LeadershipTaken,
+    LeaseAssigned,
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
@@ -109,6 +112,12 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "stops", "", f"{released} leases released"
         case ShardsSynced(shards=shards, created=created):
             return ("syncs", "", f"{shards} shards, {created} leases created") if created else None
+        case LeaseAssigned(key=key, to=to):
+            return "assigns", key, f"to {to}"
+        case LeadershipTaken(taken_from=taken_from):
+            return "leads", "", f"after {taken_from}" if taken_from else ""
+        case LeadershipEnded(reason=reason):
+            return "leads no more", "", reason
         case LeaseDeleted(key=key):
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):

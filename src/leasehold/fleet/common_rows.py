@@ -1,0 +1,155 @@
+"""The rows that a whole fleet has in common: the leader lock, the workers' reports, the state of migrations.
+
+They lie among the leases (KCL 3.5 and later), or in two tables of their own (KCL 3.0 to 3.4), which are only used where
+they exist: to create them in a fleet without them would split it in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leasehold.core.coordinator import (
+    COORDINATOR_KEY_ATTRIBUTE,
+    LEADER_KEY,
+    METRICS_KEY_ATTRIBUTE,
+    MIGRATION_KEY,
+    TABLE_MIGRATION_KEY,
+)
+from leasehold.core.fleet_mode import FleetMode, FleetRows, Place
+from leasehold.core.leader_lock import LeaderLock, lock_from_row
+from leasehold.core.lease_row import KEY, OWNER, LeaseListing, leases_from_rows
+from leasehold.core.row_writes import Row, RowWrite, has_landed
+from leasehold.core.worker_metrics import (
+    ReportListing,
+    WorkerReport,
+    create_report,
+    delete_report,
+    is_report_row,
+    reports_from_rows,
+    update_report,
+)
+from leasehold.errors import ServiceError, ThrottledError, UnavailableError
+from leasehold.fleet.settling import settle
+from leasehold.ports import Applied, Refused, RowStore
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLook:
+    """One look at everything: leases, workers' reports, the lock. `rows` is how many rows the lease table has."""
+
+    leases: LeaseListing
+    reports: ReportListing
+    lock: LeaderLock | None
+    rows: int
+
+
+class CommonRows:
+    """What the members of a fleet have in common, wherever it lies."""
+
+    def __init__(
+        self, leases: RowStore, *, coordinator: RowStore | None = None, metrics: RowStore | None = None
+    ) -> None:
+        self._leases = leases
+        self._coordinator = coordinator
+        self._metrics = metrics
+
+    async def find(self) -> FleetRows:
+        """What is there, for a member that wants to join."""
+        rows = await self._leases.scan()
+        by_key = {row.get(KEY, {}).get("S"): row for row in rows}
+        own = {key: await self._own_row(key) for key in (MIGRATION_KEY, TABLE_MIGRATION_KEY, LEADER_KEY)}
+        reports = any(map(is_report_row, rows))
+        return FleetRows(
+            migration=own[MIGRATION_KEY][1] or by_key.get(MIGRATION_KEY),
+            has_coordinator_table=own[MIGRATION_KEY][0],
+            table_migration=own[TABLE_MIGRATION_KEY][1],
+            has_lock=LEADER_KEY in by_key or own[LEADER_KEY][1] is not None,
+            has_reports=reports,
+            has_reports_in_lease_table=reports,
+            has_owners=any(OWNER in row for row in rows),
+        )
+
+    async def look(self, mode: FleetMode) -> FleetLook:
+        """Every lease and report, and the lock. May be a little behind."""
+        rows = await self._leases.scan()
+        reports: Sequence[Row] = [row for row in rows if is_report_row(row)]
+        listing = reports_from_rows(reports, KEY)
+        if mode.reports_in is Place.OWN_TABLES or mode.lock_in is Place.OWN_TABLES:
+            listing = _together(listing, reports_from_rows(await self._own_reports(), METRICS_KEY_ATTRIBUTE))
+        if mode.lock_in is Place.LEASE_TABLE:
+            found = next((row for row in rows if row.get(KEY, {}).get("S") == LEADER_KEY), None)
+            lock = None if found is None else lock_from_row(found)
+        else:
+            lock = await self.lock(mode.lock_in)
+        return FleetLook(leases_from_rows(rows), listing, lock, len(rows))
+
+    async def lock(self, place: Place) -> LeaderLock | None:
+        """The leader lock as it is now."""
+        row = await self._store(place, self._coordinator).get(LEADER_KEY)
+        return None if row is None else lock_from_row(row)
+
+    async def write_lock(self, place: Place, write: RowWrite) -> bool:
+        """Take, keep or release the lock. Says whether it happened."""
+        outcome = await settle(self._store(place, self._coordinator), write)
+        return isinstance(outcome, Applied) or has_landed(write, outcome.row)
+
+    async def report(self, place: Place, report: WorkerReport) -> None:
+        """Tell how busy a worker is."""
+        store, key_attribute = self._reports_at(place)
+        outcome = await settle(store, update_report(report, key_attribute))
+        if isinstance(outcome, Refused):
+            await settle(store, create_report(report, key_attribute))
+
+    async def take_back_report(self, place: Place, report: WorkerReport) -> None:
+        """Remove a report that has not been renewed since."""
+        store, _ = self._reports_at(place)
+        await settle(store, delete_report(report))
+
+    async def close(self) -> None:
+        """Give back what the stores hold open; the leases' is closed by whoever opened it."""
+        for store in (self._coordinator, self._metrics):
+            if store is not None:
+                await store.close()
+
+    def _store(self, place: Place, own: RowStore | None) -> RowStore:
+        if place is Place.LEASE_TABLE:
+            return self._leases
+        assert own is not None, "a table of its own was found, so there is one"
+        return own
+
+    def _reports_at(self, place: Place) -> tuple[RowStore, str]:
+        key_attribute = KEY if place is Place.LEASE_TABLE else METRICS_KEY_ATTRIBUTE
+        return self._store(place, self._metrics), key_attribute
+
+    async def _own_row(self, key: str) -> tuple[bool, Row | None]:
+        """Whether the coordinator's own table exists, and a row of it."""
+        if self._coordinator is None:
+            return False, None
+        try:
+            return True, await self._coordinator.get(key)
+        except (ThrottledError, UnavailableError):
+            raise
+        except ServiceError:
+            return False, None  # there is no such table, or none of ours: never a KCL 3.0 to 3.4 fleet
+
+    async def _own_reports(self) -> Sequence[Row]:
+        if self._metrics is None:
+            return ()
+        return await self._metrics.scan()
+
+
+def _together(first: ReportListing, second: ReportListing) -> ReportListing:
+    """Reports of both places, the newer of two of the same worker."""
+    newest: dict[str, WorkerReport] = {}
+    for report in first.reports + second.reports:
+        known = newest.get(report.worker)
+        if known is None or known.updated_s < report.updated_s:
+            newest[report.worker] = report
+    return ReportListing(tuple(newest.values()), first.rejected + second.rejected)
+
+
+# The key attribute of the lock's own table, for whoever writes it.
+def lock_key_attribute(place: Place) -> str:
+    """What the key of the lock is called in a place."""
+    return KEY if place is Place.LEASE_TABLE else COORDINATOR_KEY_ATTRIBUTE

@@ -1,0 +1,295 @@
+"""The leases that this member serves: begins them, keeps them with heartbeats, and gives them back.
+
+Knows neither how leases are shared out (see `peer_mode`, `leader_mode`) nor what is done with them: `serve` does
+something with a lease until it returns, or until it is cancelled because the lease was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, KeysView
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final
+
+from leasehold.core.events import (
+    LeaseReleased,
+    LeasesRenewed,
+    LeaseTaken,
+    ShardStalled,
+    StepFailed,
+)
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.errors import LeaseholdError, LeaseLostError
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.steps import Steps, cancelled, ended, first_of
+from leasehold.settings import FleetSettings, milliseconds
+
+Serve = Callable[[HeldLease], Awaitable[None]]
+
+# A shard from which nothing was read at all for so long is given up, however patient the settings are with a handler.
+FIRST_PROGRESS_MS: Final = 60_000
+# A member that cannot read is no help: it leaves the leases to others, each time longer, up to this.
+AILING_MAX_MS: Final = 120_000
+
+
+@dataclass(slots=True)
+class _Serving:
+    """A lease and the task that serves it."""
+
+    held: HeldLease
+    task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered of leases that are no longer served. All of it is this process's own."""
+
+    resting_until_ms: dict[LeaseKey, int] = field(default_factory=dict)
+    ended: set[ShardId] = field(default_factory=set)
+    released: int = 0
+    ailments: int = 0
+    ailing_until_ms: int = 0
+    renewed_ms: int = 0
+
+
+class Holdings:
+    """What one member holds. Lives inside the task group of the member."""
+
+    def __init__(
+        self,
+        *,
+        table: LeaseTable,
+        worker: WorkerId,
+        serve: Serve,
+        settings: FleetSettings,
+        steps: Steps,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._table = table
+        self._worker = worker
+        self._serve = serve
+        self._settings = settings
+        self._steps = steps
+        self._group = group
+        self._clock, self._observe, self._rng = steps.clock, steps.observe, steps.rng
+        self._serving: dict[LeaseKey, _Serving] = {}
+        self._memory = _Memory(renewed_ms=self._clock.now_ms())
+        self._is_stopping = False
+        self.look_soon = asyncio.Event()
+
+    # -- what the ways of sharing out ask ----------------------------------------------------------------------
+
+    @property
+    def keys(self) -> KeysView[LeaseKey]:
+        """The leases that are served now."""
+        return self._serving.keys()
+
+    @property
+    def resting(self) -> AbstractSet[LeaseKey]:
+        """Leases that were given up a moment ago, and are left to others for a while."""
+        return self._memory.resting_until_ms.keys()
+
+    @property
+    def ended(self) -> AbstractSet[ShardId]:
+        """Shards that were finished here, and whose children are not all read yet."""
+        return self._memory.ended
+
+    @property
+    def released(self) -> int:
+        """How many leases were given back in good order."""
+        return self._memory.released
+
+    @property
+    def may_take(self) -> bool:
+        """Whether this member is well enough to serve more."""
+        return self._clock.now_ms() >= self._memory.ailing_until_ms
+
+    @property
+    def leases_max(self) -> int | None:
+        """How many leases this member may have. One shard is enough to find out whether reading works again."""
+        return 1 if self._memory.ailments else self._settings.max_leases
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether leases can be given to this member: it can read, and its heartbeats get through."""
+        unrenewed_ms = self._clock.now_ms() - self._memory.renewed_ms
+        return self.may_take and unrenewed_ms <= milliseconds(self._settings.failover_after)
+
+    def note_look(self, leases: Iterable[Lease]) -> None:
+        """Forget what a look at all leases has made obsolete."""
+        memory, now_ms = self._memory, self._clock.now_ms()
+        if any(each.held.has_progressed for each in self._serving.values()):
+            memory.ailments = 0
+        memory.ended &= {parent for lease in leases for parent in lease.parents}
+        self.forget_rest(now_ms)
+
+    def forget_rest(self, now_ms: int) -> None:
+        """Leases whose rest is over may be served again."""
+        resting = self._memory.resting_until_ms
+        for key in [key for key, until_ms in resting.items() if until_ms <= now_ms]:
+            del resting[key]
+
+    def notice_handoffs(self, leases: Iterable[Lease]) -> None:
+        """A look may show that one of our leases is wanted; its heartbeat, put now, finds out for certain."""
+        for lease in leases:
+            serving = self._serving.get(lease.key)
+            if serving and lease.checkpoint_owner == self._worker and not serving.held.draining.is_set():
+                self._group.create_task(self._renew_one(serving.held))
+
+    # -- beginning and ending ----------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        seen: Lease,
+        write: Callable[[HoldingId], Awaitable[Lease | Contended]],
+        *,
+        silent_ms: int | None,
+    ) -> bool:
+        """Make a lease ours by a write that may lose its race, and start to serve it. Says whether it is ours."""
+        began_ms = self._clock.now_ms()
+        try:
+            lease = await write(HoldingId(f"{self._rng.getrandbits(128):032x}"))
+        except LeaseholdError as error:
+            self._observe(StepFailed(f"take {seen.key}", str(error)))
+            return False
+        if not isinstance(lease, Lease):
+            return False
+        self._observe(
+            LeaseTaken(lease.key, lease.shard_id, seen.owner, silent_ms, lease.counter, lease.checkpoint)
+        )
+        held = HeldLease(
+            lease,
+            table=self._table,
+            clock=self._clock,
+            rng=self._rng,
+            observe=self._observe,
+            settings=self._settings,
+            taken_at_ms=began_ms,
+        )
+        task = self._group.create_task(self._serve_to_the_end(held), name=f"serve {lease.key}")
+        self._serving[lease.key] = _Serving(held, task)
+        return True
+
+    async def _serve_to_the_end(self, held: HeldLease) -> None:
+        """Serve one lease until its shard has ended, it is wanted back, it is lost, it stalls, or serving it fails."""
+        is_over = held.lease.checkpoint.is_shard_end
+        serving = asyncio.ensure_future(self._keep(held) if is_over else self._serve(held))
+        try:
+            await first_of(
+                ended(serving),
+                held.lost.wait(),
+                held.proof_lapsed(),
+                held.stalled.wait(),
+                self._overdue_drain(held),
+            )
+            await cancelled(serving)
+            self._judge(held, serving)
+            await self._give_back(held)
+        finally:
+            await cancelled(serving)
+            del self._serving[held.lease.key]
+
+    async def _keep(self, held: HeldLease) -> None:
+        """Hold the lease of a finished shard, which a Java leader assigns like any other, until it is cleaned away."""
+        while not held.draining.is_set():
+            held.note_progress()
+            pause_ms = milliseconds(self._settings.renew_every)
+            await first_of(held.draining.wait(), self._clock.sleep_ms(pause_ms))
+
+    async def _overdue_drain(self, held: HeldLease) -> None:
+        """Ends when we are stopping and a shard has not finished in time.
+
+        A lease that another member asked for is not torn from a shard that is alive: its records would be handled
+        twice. The handoff is declined, so that the asker does not lose patience, and the shard lets go when it can.
+        """
+        await held.draining.wait()
+        while True:
+            await self._clock.sleep_ms(milliseconds(self._settings.handoff_timeout))
+            if self._is_stopping:
+                return
+            if held.lease.is_in_handoff:
+                await self._steps.take(f"decline handoff of {held.lease.key}", held.decline_handoff)
+
+    def _judge(self, held: HeldLease, serving: asyncio.Future[None]) -> None:
+        """Remember what the end of serving a lease means for the next looks."""
+        error = None if serving.cancelled() else serving.exception()
+        if held.ended:
+            self._memory.ended.add(held.shard)
+            self.look_soon.set()
+            return
+        if error is not None and not isinstance(error, LeaseLostError):
+            self._observe(StepFailed(f"serve {held.lease.key}", _brief(error)))
+        if not held.draining.is_set():
+            rest_ms = milliseconds(self._settings.rest_after_failure)
+            self._memory.resting_until_ms[held.lease.key] = self._clock.now_ms() + rest_ms
+            self._note_ailment(held, rest_ms)
+
+    def _note_ailment(self, held: HeldLease, rest_ms: int) -> None:
+        """A shard that was given up without a single page says more about this member than about the shard."""
+        memory = self._memory
+        memory.ailments = 0 if held.has_progressed else memory.ailments + 1
+        pause_ms = min(AILING_MAX_MS, rest_ms << min(memory.ailments, 10)) if memory.ailments else 0
+        memory.ailing_until_ms = self._clock.now_ms() + pause_ms
+
+    async def _give_back(self, held: HeldLease) -> None:
+        if held.lost.is_set():
+            return
+        try:
+            to = await held.let_go()
+        except LeaseholdError as error:
+            self._observe(StepFailed(f"release {held.lease.key}", str(error)))
+            return
+        self._memory.released += 1
+        self._observe(LeaseReleased(held.lease.key, held.shard, to))
+
+    async def drain(self) -> None:
+        """For a stop: ask every shard to finish what it has in hand, and wait until all have."""
+        self._is_stopping = True
+        tasks = [each.task for each in self._serving.values()]
+        for each in self._serving.values():
+            each.held.draining.set()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- keeping -----------------------------------------------------------------------------------------------
+
+    async def renew_for_ever(self) -> None:
+        """Put heartbeats until cancelled."""
+        while True:
+            await self._clock.sleep_ms(milliseconds(self._settings.renew_every))
+            await self._renew_all()
+
+    async def _renew_all(self) -> None:
+        """Put every heartbeat. One that does not get through is not waited for: it must not cost the others theirs."""
+        began_ms = self._clock.now_ms()
+        beats = [self._group.create_task(self._renew_one(each.held)) for each in self._serving.values()]
+        if beats:
+            most_ms = milliseconds(self._settings.renew_every) // 2
+            await first_of(ended(*beats), self._clock.sleep_ms(most_ms))
+        renewed = sum(beat.done() and beat.result() for beat in beats)
+        if renewed or not beats:
+            self._memory.renewed_ms = began_ms
+        self._observe(LeasesRenewed(renewed, len(beats) - renewed, self._clock.now_ms() - began_ms))
+
+    async def _renew_one(self, held: HeldLease) -> bool:
+        """Put one heartbeat, unless nothing shows that the shard is alive."""
+        patience_ms = milliseconds(self._settings.stalled_after)
+        if held.idle_ms > (patience_ms if held.has_progressed else min(patience_ms, FIRST_PROGRESS_MS)):
+            self._observe(ShardStalled(held.lease.key, held.shard, held.idle_ms))
+            held.stalled.set()
+            return False
+        try:
+            await held.renew()
+        except LeaseLostError:
+            return False
+        except LeaseholdError as error:
+            self._observe(StepFailed(f"renew {held.lease.key}", str(error)))
+            return False
+        return True
+
+
+def _brief(error: BaseException) -> str:
+    """Type of a stranger's error; its text may hold what must not be told. Ours say nothing secret."""
+    return str(error) if isinstance(error, LeaseholdError) else type(error).__name__

@@ -1,0 +1,215 @@
+"""Leader mode: one member, elected, assigns the leases of all; each serves what is assigned to it.
+
+A look of a small fleet is one scan: leases, reports and the lock together. In a large one only the leader scans; the
+others ask the index for their own leases, and watch the lock. When the leader falls silent they scan again, so that
+whoever takes over knows already which leases still move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from leasehold.core.events import FleetSeen, HandoffAsked, LeaseAssigned, RowRejected, StepFailed
+from leasehold.core.fleet_mode import FleetMode
+from leasehold.core.leader_assignment import (
+    Assignment,
+    LeaderLimits,
+    LeaderMemory,
+    LeaderPlan,
+    LeaderView,
+    plan_assignment,
+)
+from leasehold.core.lease_observations import (
+    Observations,
+    next_observations,
+    unchanged_for_ms,
+    was_just_given,
+)
+from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.worker_metrics import STALE_AFTER_MS, WorkerReport
+from leasehold.errors import LeaseholdError
+from leasehold.fleet.common_rows import FleetLook
+from leasehold.fleet.holdings import Holdings
+from leasehold.fleet.leadership import Leadership
+from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.sharing import Sharing
+from leasehold.fleet.steps import Steps
+from leasehold.settings import BalanceBy, FleetSettings, milliseconds
+
+SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
+SIZE_KNOWN_FOR_MS: Final = 60_000
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaderMode(Sharing):
+    """One member of a fleet that has a leader; perhaps the leader."""
+
+    table: LeaseTable
+    holdings: Holdings
+    mode: FleetMode
+    leadership: Leadership
+    worker: WorkerId
+    settings: FleetSettings
+    steps: Steps
+    look_at_ms: int | None = None
+    _observations: Observations = field(default_factory=dict)
+    _memory: LeaderMemory | None = None
+    _rows: int = 0
+    _scanned_ms: int | None = None
+
+    @property
+    def tenders(self) -> int:
+        """The leader tends the leases, and whoever holds one of a finished shard."""
+        return 1 if self.leadership.is_leading else 0
+
+    async def look(self) -> None:
+        """See what is assigned to us; as the leader, assign first."""
+        self.look_at_ms = None
+        now_ms = self.steps.clock.now_ms()
+        self.holdings.forget_rest(now_ms)
+        if self._wants_everything(now_ms):
+            ours = await self._look_at_everything()
+        else:
+            await self.leadership.consider(await self.table.common.lock(self.mode.lock_in))
+            listing = await self.table.list_owned_by(self.worker, known=self.holdings.keys)
+            self._observe(listing.leases)
+            ours = [lease for lease in listing.leases if self._is_ours(lease)]
+        await asyncio.gather(*(self._begin(lease) for lease in ours[: self._room()]))
+
+    def _wants_everything(self, now_ms: int) -> bool:
+        is_small = self._rows <= SMALL_TABLE_ROWS
+        is_known = self._scanned_ms is not None and now_ms - self._scanned_ms <= SIZE_KNOWN_FOR_MS
+        return is_small or not is_known or self.leadership.is_leading or self.leadership.is_suspicious
+
+    def _room(self) -> int | None:
+        """How many more leases may be begun; those assigned beyond that fall silent, and go to others."""
+        if not self.holdings.may_take:
+            return 0
+        most = self.holdings.leases_max
+        return None if most is None else max(0, most - len(self.holdings.keys))
+
+    async def _look_at_everything(self) -> list[Lease]:
+        began_ms = self.steps.clock.now_ms()
+        seen = await self.table.common.look(self.mode)
+        now_ms = self.steps.clock.now_ms()
+        self._rows, self._scanned_ms = seen.rows, now_ms
+        self._observations = next_observations(self._observations, seen.leases.leases, now_ms)
+        for error in (*seen.leases.rejected, *seen.reports.rejected):
+            self.steps.observe(RowRejected(error.key, error.problem))
+        self.holdings.note_look(seen.leases.leases)
+        self.holdings.notice_handoffs(seen.leases.leases)
+        await self.leadership.consider(seen.lock)
+        plan = self._decision(seen, now_ms)
+        self.steps.observe(
+            FleetSeen(
+                len(seen.leases.leases),
+                plan.unclaimed,
+                len(self.holdings.keys),
+                max(1, plan.workers),
+                now_ms - began_ms,
+            )
+        )
+        ours = [lease for lease in seen.leases.leases if self._is_ours(lease)]
+        if self.leadership.is_leading:
+            ours += await self._lead(plan, seen)
+        return ours
+
+    def _is_ours(self, lease: Lease) -> bool:
+        if lease.owner != self.worker or lease.is_in_handoff:
+            return False
+        return lease.key not in self.holdings.keys | self.holdings.resting and self._is_not_begun(lease)
+
+    def _is_not_begun(self, lease: Lease) -> bool:
+        """A holding in the row may be an old one that Java left there, or that of a second process with our id."""
+        unchanged_ms = unchanged_for_ms(self._observations, lease.key, self.steps.clock.now_ms())
+        is_still = 2 * unchanged_ms > milliseconds(self.settings.failover_after)
+        return lease.holding is None or is_still or was_just_given(self._observations, lease.key)
+
+    def _observe(self, leases: Iterable[Lease]) -> None:
+        """Take note of some leases, without forgetting the others."""
+        now_ms = self.steps.clock.now_ms()
+        self._observations = {**self._observations, **next_observations(self._observations, leases, now_ms)}
+
+    async def _begin(self, lease: Lease) -> None:
+        await self.holdings.begin(lease, partial(self.table.hold, lease, self.worker), silent_ms=None)
+
+    # -- leading -----------------------------------------------------------------------------------------------
+
+    def _decision(self, seen: FleetLook, now_ms: int) -> LeaderPlan:
+        """What a leader would do. Those who stand by decide as well, and so know the fleet when they take over."""
+        plan = plan_assignment(
+            LeaderView(
+                now_ms=now_ms,
+                wall_s=self.steps.clock.wall_ms() // 1000,
+                leases=seen.leases.leases,
+                observations=self._observations,
+                reports=seen.reports.reports,
+                unreadable={LeaseKey(error.key) for error in seen.leases.rejected},
+                memory=self._memory or LeaderMemory(members_since_ms=now_ms),
+            ),
+            self._limits(),
+        )
+        # What was only thought of was not moved.
+        self._memory = plan.memory if self.leadership.is_leading else replace(plan.memory, moved_ms={})
+        return plan
+
+    async def _lead(self, plan: LeaderPlan, seen: FleetLook) -> list[Lease]:
+        """Carry out a decision, line by line. Returns what fell to ourselves, which need not wait for the next look."""
+        self.look_at_ms = plan.silent_at_ms
+        assigned = await asyncio.gather(*(self._assign(line) for line in plan.assign))
+        handed = await asyncio.gather(*(self._hand_off(line) for line in plan.hand_off))
+        await asyncio.gather(*(self._remove_stale(report) for report in self._stale(seen)))
+        self.leadership.note_decision(failed=any(answer is None for answer in (*assigned, *handed)))
+        return [lease for lease in assigned if isinstance(lease, Lease) and self._is_ours(lease)]
+
+    async def _assign(self, line: Assignment) -> Lease | Contended | None:
+        try:
+            answer = await self.table.assign(line.lease, line.to)
+        except LeaseholdError as error:
+            self.steps.observe(StepFailed(f"assign {line.lease.key}", str(error)))
+            return None
+        if isinstance(answer, Lease):
+            self.steps.observe(LeaseAssigned(line.lease.key, line.lease.actual_owner, line.to))
+        return answer
+
+    async def _hand_off(self, line: Assignment) -> Lease | Contended | None:
+        try:
+            answer = await self.table.request_handoff(line.lease, line.to)
+        except LeaseholdError as error:
+            self.steps.observe(StepFailed(f"hand off {line.lease.key}", str(error)))
+            return None
+        if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
+            self.steps.observe(HandoffAsked(line.lease.key, answer.checkpoint_owner, line.to))
+        return answer
+
+    def _stale(self, seen: FleetLook) -> list[WorkerReport]:
+        """Reports of workers that were not heard of for a day."""
+        oldest_s = (self.steps.clock.wall_ms() - STALE_AFTER_MS) // 1000
+        return [report for report in seen.reports.reports if report.updated_s < oldest_s]
+
+    async def _remove_stale(self, report: WorkerReport) -> None:
+        remove = partial(self.table.common.take_back_report, self.mode.reports_in, report)
+        await self.steps.take(f"remove the report of {report.worker}", remove)
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep the lead, if we have it."""
+        await self.leadership.run()
+
+    async def leave(self) -> None:
+        """Let another lead."""
+        await self.steps.take("resign", partial(self.leadership.resign, "it leaves the fleet"))
+
+    def _limits(self) -> LeaderLimits:
+        return LeaderLimits(
+            failover_ms=milliseconds(self.settings.failover_after),
+            handoff_timeout_ms=milliseconds(self.settings.handoff_timeout),
+            leases_max=self.settings.max_leases,
+            kbps_max=self.settings.max_kbps,
+            by_count=self.settings.balance_by is BalanceBy.COUNT,
+        )

@@ -1,0 +1,128 @@
+"""Leading, or standing by to lead: takes the lock when nobody holds it, keeps it with heartbeats, lets it go.
+
+The lock is believed to be ours for one duration after each heartbeat that succeeded, counted from before it was sent.
+A leader whose decisions keep failing, or do not come at all, resigns and lets others try first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from leasehold.core import leader_lock
+from leasehold.core.events import LeadershipEnded, LeadershipTaken
+from leasehold.core.fleet_mode import Place
+from leasehold.core.leader_lock import LeaderLock, LockWatch, is_suspicious, may_be_taken, next_watch
+from leasehold.core.model import WorkerId
+from leasehold.fleet.common_rows import CommonRows, lock_key_attribute
+from leasehold.fleet.steps import Steps
+from leasehold.settings import FleetSettings, milliseconds
+
+BEATS_PER_DURATION: Final = 3
+FAILURES_MAX: Final = 3  # decisions that fail in a row before a leader resigns, as in the KCL
+DECISION_OVERDUE_MS: Final = 60_000  # a leader that decides nothing for so long is no leader
+REST_DURATIONS: Final = 2  # how long a leader that resigned leaves the lock to others, in lock durations
+
+
+@dataclass(slots=True)
+class _Held:
+    """The lock while we hold it."""
+
+    version: str
+    valid_until_ms: int
+    decided_ms: int
+    failures: int = 0
+
+
+class Leadership:
+    """One member's part in having a leader."""
+
+    def __init__(
+        self, common: CommonRows, place: Place, worker: WorkerId, settings: FleetSettings, steps: Steps
+    ) -> None:
+        self._common = common
+        self._place = place
+        self._worker = worker
+        self._duration_ms = milliseconds(settings.leader_lock)
+        self._steps = steps
+        self._clock = steps.clock
+        self._held: _Held | None = None
+        self._lock: LeaderLock | None = None
+        self._watch: LockWatch | None = None
+        self._resting_until_ms = 0
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this member surely leads at this moment, judged by its own clock alone."""
+        return self._held is not None and self._clock.now_ms() < self._held.valid_until_ms
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the leader may be gone: then it is time to watch the leases."""
+        return is_suspicious(self._lock, self._watch, self._clock.now_ms())
+
+    async def consider(self, lock: LeaderLock | None) -> None:
+        """Having seen the lock: take it, if nobody has it and we may."""
+        now_ms = self._clock.now_ms()
+        self._lock, self._watch = lock, next_watch(self._watch, lock, now_ms)
+        if self._held is not None or now_ms < self._resting_until_ms:
+            return
+        if not may_be_taken(lock, self._watch, now_ms):
+            return
+        version = self._new_version()
+        key_attribute = lock_key_attribute(self._place)
+        write = leader_lock.acquire(lock, self._worker, version, self._duration_ms, key_attribute)
+        if await self._common.write_lock(self._place, write):
+            self._held = _Held(version, now_ms + self._duration_ms, self._clock.now_ms())
+            taken_from = None if lock is None or lock.is_released else lock.owner
+            self._steps.observe(LeadershipTaken(self._worker, taken_from))
+
+    def note_decision(self, *, failed: bool = False) -> None:
+        """A decision was made and carried out, or not."""
+        if self._held is not None:
+            self._held.decided_ms = self._clock.now_ms() if not failed else self._held.decided_ms
+            self._held.failures = self._held.failures + 1 if failed else 0
+
+    async def run(self) -> None:
+        """Heartbeats, until cancelled."""
+        while True:
+            await self._clock.sleep_ms(self._duration_ms // BEATS_PER_DURATION)
+            if self._held is not None:
+                await self._steps.take("keep the lead", self._beat)
+
+    async def _beat(self) -> None:
+        held = self._held
+        assert held is not None
+        now_ms = self._clock.now_ms()
+        if now_ms >= held.valid_until_ms:
+            self._end("its heartbeats did not get through in time")
+        elif held.failures >= FAILURES_MAX:
+            await self.resign("its decisions keep failing", rest=True)
+        elif now_ms - held.decided_ms > DECISION_OVERDUE_MS:
+            await self.resign("it decides nothing", rest=True)
+        else:
+            version = self._new_version()
+            write = leader_lock.heartbeat(self._worker, held.version, version, self._duration_ms)
+            if await self._common.write_lock(self._place, write):
+                held.version, held.valid_until_ms = version, now_ms + self._duration_ms
+            else:
+                self._end("another member leads")
+
+    async def resign(self, reason: str, *, rest: bool = False) -> None:
+        """Let another lead; with `rest`, let others go first."""
+        held = self._held
+        if held is None:
+            return
+        if rest:
+            self._resting_until_ms = self._clock.now_ms() + REST_DURATIONS * self._duration_ms
+        self._end(reason)
+        await self._common.write_lock(self._place, leader_lock.release(self._worker, held.version))
+
+    def _end(self, reason: str) -> None:
+        self._held = None
+        self._steps.observe(LeadershipEnded(self._worker, reason))
+
+    def _new_version(self) -> str:
+        """A random UUID, as the KCL writes it; drawn here, so that a simulated fleet can be replayed."""
+        digits = f"{self._steps.rng.getrandbits(128):032x}"
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,0 +1,64 @@
+"""Tells the fleet how busy this member is, as long as it can serve leases.
+
+A member that is not well (its heartbeats fail, or it cannot read) takes its report back: a leader that went by a
+fresh report would give it leases that nobody reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from leasehold.core.fleet_mode import Place
+from leasehold.core.model import WorkerId
+from leasehold.core.worker_metrics import REPORT_EVERY_MS, LoadSamples, WorkerReport, cpu_report
+from leasehold.fleet.common_rows import CommonRows
+from leasehold.fleet.holdings import Holdings
+from leasehold.fleet.steps import Steps
+from leasehold.ports import LoadMeter
+
+SAMPLE_EVERY_MS: Final = 1_000
+FIRST_SAMPLE_MS: Final = 500  # a meter needs two readings for a first figure
+
+
+@dataclass(slots=True, kw_only=True)
+class Reporter:
+    """One member's report. `meter` is None where nothing is measured: then throughput alone counts."""
+
+    common: CommonRows
+    place: Place
+    worker: WorkerId
+    meter: LoadMeter | None
+    holdings: Holdings
+    steps: Steps
+    _samples: LoadSamples = field(default_factory=LoadSamples)
+    _last: WorkerReport | None = None
+    _due_ms: int = 0
+
+    async def run(self) -> None:
+        """Measure every second, report every thirty, until cancelled."""
+        if self.meter is not None:
+            await self.meter.percent()
+            await self.steps.clock.sleep_ms(FIRST_SAMPLE_MS)
+        while True:
+            if self.meter is not None:
+                self._samples = self._samples.noted(await self.meter.percent())
+            await self.steps.take("report", self._report_if_due)
+            await self.steps.clock.sleep_ms(SAMPLE_EVERY_MS)
+
+    async def _report_if_due(self) -> None:
+        if not self.holdings.is_healthy:
+            await self.withdraw()
+        elif self.steps.clock.now_ms() >= self._due_ms:
+            self._samples = self._samples.closed()
+            figures = self._samples if self.meter is not None else None
+            now_s = self.steps.clock.wall_ms() // 1000
+            report = cpu_report(self.worker, figures, now_s)
+            await self.common.report(self.place, report)
+            self._last, self._due_ms = report, self.steps.clock.now_ms() + REPORT_EVERY_MS
+
+    async def withdraw(self) -> None:
+        """Take the report back, so that nobody counts on us; it comes again when all is well."""
+        if self._last is not None:
+            report, self._last, self._due_ms = self._last, None, 0
+            await self.common.take_back_report(self.place, report)

@@ -1,0 +1,28 @@
+"""The seam between a member and the way in which its fleet shares out leases: as peers, or by a leader."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Sharing(Protocol):
+    """A way of sharing out leases. The member calls `look` again and again; what is ours by then is served."""
+
+    look_at_ms: int | None  # a look is worthwhile then, even if the next one would come later
+
+    @property
+    def tenders(self) -> int:
+        """Among how many members the tending of leases (audit, cleaning up) is shared; 0: others do it."""
+        ...
+
+    async def look(self) -> None:
+        """See what is ours, and begin to serve it."""
+        ...
+
+    async def run(self) -> None:
+        """What goes on beside the looks, until cancelled."""
+        ...
+
+    async def leave(self) -> None:
+        """Take back what concerns the whole fleet: before the leases are given back, or when the fleet changes over."""
+        ...
