@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from leasehold.cli.archive import archive
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
@@ -28,6 +29,7 @@ def leasehold() -> None:
     """Consume Amazon Kinesis from Python, as one fleet with the Java KCL."""
 
 
+leasehold.add_command(archive)
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)
