@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from leasehold.archive import Archive, ArchiveSettings
+from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.handler import table_of
 from leasehold.cli.command import leasehold
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.local import LocalKinesis
-from tests.servers import aws_client
+from tests.servers import Server, aws_client
 
 SHARD = ShardId("shardId-000000000000")
 
@@ -88,3 +88,27 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     assert "URL=" in result.output
     assert not missing.exists()
     assert "add --stream NAME" in command("verify", tmp_path, "--application", "x").output
+
+
+def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written below a prefix, found there again by another process, and checked by its URL."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bucket = unique_name("archive")
+    ministack.client("s3").create_bucket(Bucket=bucket)
+    settings = ArchiveSettings(url=f"s3://{bucket}/of", prefix="orders", s3_endpoint=ministack.url)
+    rows = table_of(tuple(UserRecord(b"x", "key", str(number), 60_000) for number in (1, 2)), "orders", SHARD)
+
+    async def story() -> tuple[WriteReport, ...]:
+        first, second = Archive.open(settings), Archive.open(settings)
+        return (
+            await first.write(SHARD, "one", rows),
+            await first.write(SHARD, "one", rows),
+            await second.write(SHARD, "two", rows),
+        )
+
+    created, again, elsewhere = asyncio.run(story())
+    assert (created.objects, again.already_there, elsewhere.dropped_rows) == (1, 1, 2)
+    place = (settings.url, "--prefix", "orders", "--s3-endpoint-url", ministack.url)
+    result = command("verify", *place)
+    assert result.exit_code == 0, result.output
+    assert "2 records: overlaps=0, duplicates=0, damages=0" in result.output

@@ -36,18 +36,20 @@ OPTIONS: Final[Mapping[str, str]] = {
     "fileFormat": "format",
     "compression": "compression",
     "region": "region",
-    "awsProfile": "profile",
+    "profile": "profile",
     "roleArn": "role_arn",
     "s3Endpoint": "s3_endpoint",
     "putsAtOnce": "puts_at_once",
 }
+# Other connectors' names.
+ALIASES: Final[Mapping[str, str]] = {"awsprofile": "profile"}
 # Meant for Spark itself, which passes them on.
 OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
     """The settings that options of `writeStream` stand for; an unknown one is refused, with the nearest known."""
-    known = {name.lower(): setting for name, setting in OPTIONS.items()}
+    known = {name.lower(): setting for name, setting in OPTIONS.items()} | ALIASES
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name.lower() in OF_SPARK:
