@@ -84,6 +84,7 @@ class Archive:
             region=settings.region,
             profile=settings.profile,
             role_arn=settings.role_arn,
+            role_external_id=settings.role_external_id,
             endpoint_url=settings.s3_endpoint,
         )
         store = open_objects(settings.url, access, setting="url", extra="archive")

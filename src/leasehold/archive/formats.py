@@ -72,7 +72,10 @@ def _plain(value: object) -> str:
 
 
 def _identity_from_json_lines(body: bytes, compression: str | None) -> Any:
-    text = body if compression is None else pa.input_stream(body, compression=compression).read()
+    text = body
+    if compression is not None:
+        with pa.CompressedInputStream(pa.BufferReader(body), compression) as stream:
+            text = stream.read()
     rows: Sequence[Mapping[str, Any]] = [orjson.loads(line) for line in text.splitlines()]
     arrivals = pa.array([row[ARRIVAL] for row in rows], pa.string()).cast(pa.timestamp("us", tz="UTC"))
     return pa.table(

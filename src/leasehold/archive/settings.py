@@ -27,6 +27,7 @@ class ArchiveSettings:
     region: str | None = None
     profile: str | None = None
     role_arn: str | None = None
+    role_external_id: str | None = None
     s3_endpoint: str | None = None  # a store that speaks S3 and is not AWS
     puts_at_once: int = 8  # objects that are made and sent at one time
 

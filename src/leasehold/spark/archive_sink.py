@@ -38,6 +38,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "region": "region",
     "profile": "profile",
     "roleArn": "role_arn",
+    "roleExternalId": "role_external_id",
     "s3Endpoint": "s3_endpoint",
     "putsAtOnce": "puts_at_once",
 }
@@ -49,7 +50,7 @@ OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
     """The settings that options of `writeStream` stand for; an unknown one is refused, with the nearest known."""
-    known = {name.lower(): setting for name, setting in OPTIONS.items()} | ALIASES
+    known = {name.lower(): setting for name, setting in OPTIONS.items()} | dict(ALIASES)
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name.lower() in OF_SPARK:

@@ -1,0 +1,54 @@
+"""Rows as the bytes of an object, and back to the records that they are."""
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leasehold.archive.formats import IDENTITY, decode_identity, encode
+from leasehold.archive.settings import FORMATS
+from tests.unit.archive.world import records, table
+
+EVERY = [
+    (extension, compression)
+    for compressions in FORMATS.values()
+    for compression, extension in compressions.items()
+]
+
+
+def with_columns_of_a_user() -> Any:
+    rows = table(records([1, 2])).drop_columns(["slice"])
+    return rows.append_column(
+        "nested", pa.array([{"list": [1, 2], "inner": {"bytes": b"x"}}, None])
+    ).append_column("price", pa.array([Decimal("1.50"), None]))
+
+
+@pytest.mark.parametrize(("extension", "compression"), EVERY)
+def test_an_object_tells_which_records_it_holds(extension: str, compression: str) -> None:
+    """In every format, with columns of any type beside; the same rows make the same bytes."""
+    rows = with_columns_of_a_user()
+    body = encode(rows, extension, compression)
+    assert body == encode(rows, extension, compression)
+    assert decode_identity(body, extension).equals(rows.select(IDENTITY).combine_chunks())
+
+
+def test_columns_of_any_type_are_kept() -> None:
+    """Parquet keeps types; JSON has bytes as base64 and decimals as text."""
+    rows = with_columns_of_a_user()
+    assert pq.read_table(pa.BufferReader(encode(rows, "parquet", "zstd"))).equals(rows)
+    rows = rows.append_column("day", pa.array([date(2026, 11, 16), None]))
+    first = orjson.loads(encode(rows, "jsonl", "none").splitlines()[0])
+    assert first["nested"] == {"list": [1, 2], "inner": {"bytes": "eA=="}}
+    assert (first["price"], first["day"]) == ("1.50", "2026-11-16")
+
+
+@pytest.mark.parametrize("extension", ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"])
+@pytest.mark.parametrize("body", [b"?", b"[1]\n", b'{"shardId": "s"}\n', b"PAR1 no parquet PAR1"])
+def test_anything_else_is_unreadable(extension: str, body: bytes) -> None:
+    """Whatever the bytes, there is one kind of error, and it quotes none of them."""
+    with pytest.raises(ValueError, match=r"^unreadable: \w+$"):
+        decode_identity(body, extension)
