@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from leasehold.cli.archive import archive
+from leasehold.cli.demo import demo
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
@@ -30,6 +31,7 @@ def leasehold() -> None:
 
 
 leasehold.add_command(archive)
+leasehold.add_command(demo)
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.errors import ConfigError, QueryFailedError
-from leasehold.spark.archive_sink import ArchiveSink
+from leasehold.spark.archive_sink import NAME as ARCHIVE
 from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.progress import OBSERVED, BatchProgress, progress_from_json, reason
-from leasehold.spark.registering import register
 from leasehold.spark.session import jvm_process
-from leasehold.spark.source import KinesisSource
+from leasehold.spark.source import FORMAT
 
 RELEASE_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.25
@@ -56,8 +55,8 @@ def start_query(spark: Any, pipeline: Pipeline) -> Any:
 
 
 def _started(spark: Any, pipeline: Pipeline) -> Any:
-    register(spark)  # Spark finds both by name, unless the module of some other package fails to load
-    frame = spark.readStream.format(KinesisSource.name()).options(**pipeline.source).load()
+    # Spark finds source and archive by name, see pyspark_leasehold; to register them again would only cost time.
+    frame = spark.readStream.format(FORMAT).options(**pipeline.source).load()
     rows = _transformed(spark, _counted(frame), pipeline.sql)
     writer = _writer(rows, pipeline.sink).queryName(pipeline.name)
     writer = writer.option("checkpointLocation", pipeline.checkpoint).trigger(**_trigger(pipeline))
@@ -81,7 +80,7 @@ def _transformed(spark: Any, frame: Any, sql: str | None) -> Any:
 
 
 def _writer(rows: Any, sink: Sink) -> Any:
-    name = ArchiveSink.name() if sink.kind is SinkKind.ARCHIVE else sink.kind.value
+    name = ARCHIVE if sink.kind is SinkKind.ARCHIVE else sink.kind.value
     writer = rows.writeStream.format(name).outputMode("append").options(**sink.options)
     if sink.path:
         writer = writer.option("path", sink.path)
