@@ -31,6 +31,7 @@ from leasehold.errors import ConfigError
 from leasehold.fleet.pinned_slices import SlicePlan
 from leasehold.spark.bounded import Stretch, grouped, read_stretches, stretches
 from leasehold.spark.driver import QueryDriver
+from leasehold.spark.one_machine import own_jvm, require_one_machine
 from leasehold.spark.options import SourceOptions, source_options
 from leasehold.spark.tasks import read_slices
 from leasehold.spark.wiring import LoopThread
@@ -68,6 +69,7 @@ class SlicesOfTask(InputPartition):
     """What one task of a streaming query reads."""
 
     plans: list[SlicePlan]
+    driver_jvm: str
 
 
 @dataclass
@@ -119,7 +121,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        return [SlicesOfTask(plans) for plans in self._started().slices(start, end)]
+        return [SlicesOfTask(plans, own_jvm()) for plans in self._started().slices(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next plan knows that the batch before it is committed."""
@@ -154,6 +156,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         assert isinstance(partition, SlicesOfTask)
+        require_one_machine(self._options.connection, partition.driver_jvm)
         return read_slices(partition.plans, self._options)
 
 
