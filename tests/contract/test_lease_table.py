@@ -12,14 +12,18 @@ from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core import lease_rules
+from leasehold.core import leader_lock, lease_rules
+from leasehold.core.fleet_mode import FleetMode
+from leasehold.core.fleet_mode import Place as RowPlace
 from leasehold.core.lease_creation import CreateChildren
 from leasehold.core.lease_row import lease_to_row
 from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.row_writes import PutRow, Row
+from leasehold.core.worker_metrics import LoadSamples, cpu_report
 from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, ThrottledError, UnavailableError
-from leasehold.fleet.lease_table import WRITE_ATTEMPTS_MAX, Contended, LeaseTable
+from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.settling import WRITE_ATTEMPTS_MAX
 from leasehold.ports import Refused
 from tests.contract.cutting_proxy import cutting_proxy
 from tests.contract.lease_stores import ALL, SERVERS, Place, filled, place
@@ -27,6 +31,7 @@ from tests.servers import Server
 
 A, B = WorkerId("worker-a"), WorkerId("worker-b")
 H1, H2 = HoldingId("hold-1"), HoldingId("hold-2")
+MAIN = RowPlace.LEASE_TABLE
 
 NON_LEASES: tuple[Row, ...] = (
     {
@@ -146,31 +151,55 @@ def test_a_worker_finds_its_own_leases(where: Place) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("version", "led"),
-    [("CLIENT_VERSION_3X", True), ("CLIENT_VERSION_3X_WITH_ROLLBACK", True), ("CLIENT_VERSION_2X", False)],
-)
-def test_a_led_fleet_is_recognised(where: Place, version: str, led: bool) -> None:
-    """Whether a KCL 3.x leader assigns the leases is read from the lease table, or from the coordinator's."""
+def test_the_state_of_a_fleet_is_found_in_either_table(where: Place) -> None:
+    """The generation of the KCL that a fleet runs is read from the lease table, or from the coordinator's own."""
 
     async def scenario() -> None:
         store = await filled(where.open, ())
-        assert not await LeaseTable(store).is_led()
-        await store.write(PutRow("Migration3.0", {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": version}}))
-        assert await LeaseTable(store).is_led() == led
-        assert await LeaseTable(MemoryRows(), coordinator=store).is_led() == led
+        assert (await LeaseTable(store).common.find()).migration is None
+        row: Row = {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
+        await store.write(PutRow("Migration3.0", row))
+        assert (await LeaseTable(store).common.find()).migration == row
+        found = await LeaseTable(MemoryRows(), coordinator=store).common.find()
+        assert found.has_coordinator_table
+        assert found.migration == row
         await store.close()
 
     asyncio.run(scenario())
 
 
-def test_a_missing_coordinator_table_leads_nobody(on_server: Place) -> None:
-    """Fleets that never ran KCL 3.0 to 3.4 have no such table, and that is no error."""
+def test_a_missing_coordinator_table_is_no_error(on_server: Place) -> None:
+    """Fleets that never ran KCL 3.0 to 3.4 have no such table."""
 
     async def scenario() -> None:
         coordinator = on_server.open()
-        assert not await LeaseTable(MemoryRows(), coordinator=coordinator).is_led()
+        found = await LeaseTable(MemoryRows(), coordinator=coordinator).common.find()
+        assert not found.has_coordinator_table
         await coordinator.close()
+
+    asyncio.run(scenario())
+
+
+def test_lock_and_reports_live_on_every_store(where: Place) -> None:
+    """The lock is taken once, beaten and released; a report is made, renewed, seen in a look and taken back."""
+
+    async def scenario() -> None:
+        store = await filled(where.open, ())
+        common, me = LeaseTable(store).common, WorkerId("w-1")
+        mode = FleetMode(has_leader=True, reports=True)
+        assert await common.write_lock(MAIN, leader_lock.acquire(None, me, "v1", 15_000, "leaseKey"))
+        assert not await common.write_lock(MAIN, leader_lock.acquire(None, me, "v2", 15_000, "leaseKey"))
+        assert await common.write_lock(MAIN, leader_lock.heartbeat(me, "v1", "v3", 15_000))
+        for second in (7, 8):
+            await common.report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
+        look = await common.look(mode)
+        assert look.lock is not None
+        assert (look.lock.owner, look.lock.version) == (me, {"S": "v3"})
+        assert [(report.worker, report.updated_s) for report in look.reports.reports] == [(me, 8)]
+        await common.take_back_report(MAIN, look.reports.reports[0])
+        assert await common.write_lock(MAIN, leader_lock.release(me, "v3"))
+        assert (await common.look(mode)).rows == 0
+        await store.close()
 
     asyncio.run(scenario())
 

@@ -22,16 +22,9 @@ METRICS_KEY_ATTRIBUTE: Final = "wid"
 LEADER_ENTITY: Final = "LEADER"
 METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 
-_LED: Final = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
-
 
 def client_version(migration: Row | None) -> str | None:
     """What the migration row says the fleet runs; None if there is no such row."""
     if migration is None:
         return None
     return str(migration.get("cv", {}).get("S", ""))
-
-
-def is_led(migration: Row | None) -> bool:
-    """True if members of this fleet get their leases from a leader (KCL 3.x), false if they take them (2.x, peers)."""
-    return client_version(migration) in _LED

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
     """What was seen of a lease: its counter and owners, since when, and since when it is being handed over.
 
-    `given_ms` is when we saw it come to the one who may read it now; None if it was so when we first looked.
+    `given_ms` is when we saw it come to the one who may read it now, who had not begun then; None if it was so when we
+    first looked.
     """
 
     counter: int
@@ -26,6 +27,7 @@ class Observation:
     unchanged_since_ms: int
     handoff_since_ms: int | None
     given_ms: int | None = None
+    holding: HoldingId | None = None
 
 
 Observations = Mapping[LeaseKey, Observation]
@@ -50,6 +52,7 @@ def _next(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
         unchanged_since,
         _handoff_since(before, lease, now_ms),
         _given(before, lease, now_ms),
+        lease.holding,
     )
 
 
@@ -66,7 +69,8 @@ def _handoff_since(before: Observation | None, lease: Lease, now_ms: int) -> int
 def _given(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
     if before is None or (before.checkpoint_owner or before.owner) == lease.actual_owner:
         return before.given_ms if before is not None else None
-    return now_ms
+    # A holding that is new was written by the new owner: it has begun. One that stayed was left there by Java.
+    return now_ms if lease.holding in {None, before.holding} else None
 
 
 def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -80,6 +80,7 @@ class World:
     deliveries: dict[ShardId, list[tuple[int, WorkerId]]] = field(default_factory=lambda: defaultdict(list))
     cut_off: set[WorkerId] = field(default_factory=set)
     unwritable: set[ShardId] = field(default_factory=set)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.rows = MemoryRows()
@@ -110,6 +111,7 @@ class World:
         return worker
 
     def _trouble_for(self, worker: WorkerId, call: str, key: str) -> Trouble | None:
+        self.calls[worker, call] += 1
         if worker in self.cut_off:
             return Trouble.REQUEST_LOST
         return Trouble.THROTTLED if call == "write" and key in self.unwritable else None
