@@ -170,7 +170,9 @@ class _Demo:
         self._kill()
         self._tell(f"kill -9 for driver, JVM and workers, with {self._archived():,} records archived")
         producer.go_on_to(self._records)
-        self._start(file, "--record-classes")
+        self._start(
+            file, *(["--record-classes"] if sys.stdout.isatty() else [])
+        )  # who tries it once tries it twice
         self._wait("all records", lambda: producer.put == self._archived() == self._records)
 
         self._tell(f"all {self._records:,} records are archived; SIGTERM for the pipeline")

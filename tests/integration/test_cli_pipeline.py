@@ -1,0 +1,188 @@
+"""`leasehold pipeline` and `leasehold demo` as processes: real Spark, the local server, leases in a file."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+from leasehold.local import LocalKinesis
+from tests.integration.cli_process import cli, environment, start_cli
+
+PATIENCE_S = 200
+RECORDS = 40
+CANARY = "canary-4711"
+BATCH = re.compile(r"batch \d+: (\d+) records?, ")
+
+
+@pytest.fixture
+def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> str:
+    """A stream of two shards with some records."""
+    name = unique_name("orders")
+    client = local_kinesis.client()
+    client.create_stream(StreamName=name, ShardCount=2)
+    records = [
+        {"Data": f"{CANARY} {number}".encode(), "PartitionKey": f"{CANARY}-{number}"}
+        for number in range(RECORDS)
+    ]
+    assert client.put_records(StreamName=name, Records=records)["FailedRecordCount"] == 0
+    return name
+
+
+@pytest.fixture
+def write_file(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Callable[[str], str]:
+    """Writes a pipeline file with these tables beside the source, and returns its name."""
+
+    def write(tables: str) -> str:
+        (tmp_path / "copy.toml").write_text(
+            f"""
+            checkpoint = "checkpoint"
+            [source]
+            stream = "{stream}"
+            application = "copy"
+            region = "us-east-1"
+            endpoint = "{local_kinesis.endpoint_url}"
+            leases = "sqlite:leases.sqlite"
+            startingPosition = "trim_horizon"
+            [spark]
+            master = "local[2]"
+            {tables}
+            """
+        )
+        return "copy.toml"
+
+    return write
+
+
+@contextmanager
+def _running(*arguments: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A command that is ended with the block, if it has not ended by itself."""
+    with start_cli(*arguments, folder=folder) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _payloads(folder: Path) -> list[str]:
+    files = sorted(folder.rglob("*.parquet"))
+    return sorted(data.decode() for file in files for data in parquet.read_table(file)["data"].to_pylist())
+
+
+def _states(folder: Path) -> set[str]:
+    done = cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder)
+    leases: list[dict[str, Any]] = json.loads(done.out)["leases"]
+    return {lease["state"] for lease in leases}
+
+
+def test_a_pipeline_that_ends_by_itself_archives_what_there_is(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    """Every record once, all leases free, progress in lines, and no payload among them."""
+    file = write_file('[sink]\nkind = "archive"\npath = "archive"\n[trigger]\navailable_now = true')
+    with _running("pipeline", file, "--no-record-classes", folder=tmp_path) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    assert _payloads(tmp_path / "archive") == sorted(f"{CANARY} {number}" for number in range(RECORDS))
+    assert _states(tmp_path) == {"free"}
+    assert sum(map(int, BATCH.findall(out))) == RECORDS, out
+    assert CANARY not in out + err
+
+
+def test_sigterm_stops_a_pipeline_and_frees_its_leases(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    """A query on SQL of the user's, to Parquet by Spark; asked to stop it ends with 0."""
+    file = write_file(
+        """[transform]
+        sql = "select data, upper(shardId) as shard from records"
+        [sink]
+        kind = "parquet"
+        path = "out"
+        partition_by = "shard"
+        [trigger]
+        processing_time = "1s"
+        """
+    )
+    with _running("pipeline", file, "--log", "spark.log", folder=tmp_path) as process:
+        assert process.stdout is not None
+        told = 0
+        while told < RECORDS:  # a line tells of rows that Spark has committed
+            line = process.stdout.readline()
+            assert line, "it ended by itself: " + (tmp_path / "spark.log").read_text()
+            told += sum(map(int, BATCH.findall(line)))
+        assert _states(tmp_path) == {"held"}
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err + (tmp_path / "spark.log").read_text()
+    assert "its leases are free" in out
+    assert _states(tmp_path) == {"free"}
+    assert _payloads(tmp_path / "out") == sorted(f"{CANARY} {number}" for number in range(RECORDS))
+    assert {each.name for each in (tmp_path / "out").glob("shard=*")} == {
+        "shard=SHARDID-000000000000",
+        "shard=SHARDID-000000000001",
+    }
+
+
+def test_a_file_that_is_wrong_is_refused_before_spark_starts(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    """With one sentence and exit code 1."""
+    done = cli("pipeline", write_file('[sink]\nkind = "archive"\npth = "x"'), folder=tmp_path)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Error: pipeline file copy.toml: ")
+    assert "did you mean path?" in done.err
+
+
+def test_a_query_that_fails_ends_the_pipeline_with_its_reason(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    """Spark's words for wrong SQL, without a stack, and exit code 1."""
+    file = write_file('[transform]\nsql = "select nonsense from records"\n[sink]\nkind = "console"')
+    done = cli("pipeline", file, "--log", "spark.log", folder=tmp_path)
+    assert done.code == 1
+    assert "nonsense" in done.err
+    assert "spark.log" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_accounts_for_every_record(tmp_path: Path) -> None:
+    """Nothing lost and nothing twice after a reshard and a kill -9, and nothing is left running."""
+    command = [sys.executable, "-m", "leasehold.cli", "demo", "--records", "3000", "--folder", "demo"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        check=False,
+        timeout=840,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "produced=3000 archived=3000 lost=0 duplicated=0"
+    assert any("kill -9" in line for line in lines)
+    assert _left_running(str(tmp_path)) == []
+
+
+def _left_running(folder: str) -> list[str]:
+    """Command lines of processes that have to do with this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            if folder in command and int(process.name) != os.getpid():
+                found.append(command)
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
