@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from leasehold.core.model import InitialPosition, Shard, ShardId
+from leasehold.core.model import InitialPosition, Lease, Shard, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
@@ -55,6 +55,19 @@ def iterator_start(position: Position, initial: InitialPosition) -> IteratorStar
         return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=initial.timestamp_ms)
     kinds = {TRIM_HORIZON: IteratorKind.TRIM_HORIZON, LATEST: IteratorKind.LATEST}
     return IteratorStart(kinds[position])
+
+
+def lease_start(
+    lease: Lease, initial: InitialPosition, *, is_first_reading: bool
+) -> tuple[Position, InitialPosition]:
+    """Where to begin reading a lease, and the settings that go with it.
+
+    LATEST is the tip of the moment, and nothing has been checkpointed since: whoever follows a reader that died before
+    its first checkpoint would skip what arrived meanwhile. So the time at which the lease was made is taken instead.
+    """
+    if lease.checkpoint != LATEST or lease.latest_at_ms is None or is_first_reading:
+        return lease.checkpoint, initial
+    return AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, max(0, lease.latest_at_ms - CLOCK_ERROR_MAX_MS))
 
 
 def renewed_start(position: Position, initial: InitialPosition, asked_first_wall_ms: int) -> IteratorStart:

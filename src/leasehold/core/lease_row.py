@@ -47,6 +47,7 @@ THROUGHPUT: Final = "throughputKBps"
 CHECKPOINT_OWNER: Final = "checkpointOwner"
 STREAM: Final = "streamName"  # holds the serialised stream identifier, not the name
 SHARD: Final = "shardId"
+LATEST_AT: Final = "leaseholdLatestAt"  # ours as well
 HOLDING: Final = "leaseholdHolding"  # ours alone; Java never touches attributes that it does not know
 
 LEASE_ENTITY: Final = "LEASE"
@@ -87,6 +88,7 @@ def lease_from_row(row: Row) -> Lease:
         throughput_kbps=cells.decimal(THROUGHPUT),
         stream=stream,
         holding=HoldingId(cells.text(HOLDING)) if HOLDING in row else None,
+        latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
     )
 
 
@@ -110,6 +112,8 @@ def lease_to_row(lease: Lease) -> Row:
     if lease.stream:
         row[STREAM] = text(lease.stream)
         row[SHARD] = text(lease.shard_id)
+    if lease.latest_at_ms is not None:
+        row[LATEST_AT] = number(lease.latest_at_ms)
     assert lease.owner is None, "a lease is created free; its first owner takes it"
     assert lease.pin is None, "a lease is created without a pin"
     return row

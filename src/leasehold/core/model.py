@@ -99,6 +99,8 @@ class Lease:
     throughput_kbps: Decimal | None = None
     stream: StreamIdentifier | None = None
     holding: HoldingId | None = None
+    # When a lease at LATEST was made: what that word means to whoever reads it after its first reader is gone.
+    latest_at_ms: int | None = None
 
     @property
     def actual_owner(self) -> WorkerId | None:

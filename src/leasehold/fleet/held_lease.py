@@ -18,6 +18,7 @@ from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, pl
 from leasehold.core.lease_rules import HandoffRequested, Lost, after_failed_renewal
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
+from leasehold.core.throughput import Throughput
 from leasehold.errors import LeaseLostError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import Contended, LeaseTable
 from leasehold.ports import Clock
@@ -53,6 +54,9 @@ class HeldLease:
         self._proven_until_ms = taken_at_ms + milliseconds(settings.proven_for)
         self._progress_ms = clock.now_ms()
         self._counter_at_take_over = lease.counter
+        # Taken once, or assigned and begun once, and never by force.
+        self.is_first_reading = lease.counter <= 2 and lease.owner_switches == 0
+        self._throughput = Throughput(lease.throughput_kbps, clock.now_ms())
         self.draining = asyncio.Event()
         self.lost = asyncio.Event()
         self.stalled = asyncio.Event()
@@ -92,6 +96,10 @@ class HeldLease:
         self._progress_ms = self._clock.now_ms()
         self.has_progressed = True
 
+    def note_delivered(self, size_bytes: int) -> None:
+        """So many bytes of records were handed on; a leader balances by it."""
+        self._throughput.note(size_bytes)
+
     async def parents_ended(self) -> None:
         """Return once every parent has ended. A parent without a lease was trimmed, or finished and cleaned away."""
         while running := await self._running_parents():
@@ -102,7 +110,8 @@ class HeldLease:
     async def renew(self) -> None:
         """The heartbeat. Does nothing while another write is under way, since every write is one, or after the last."""
         if not self._writing.locked() and not self._given_back:
-            await self._write(self._table.renew)
+            kbps = self._throughput.taken_at(self._clock.now_ms())
+            await self._write(lambda lease: self._table.renew(lease, kbps))
 
     async def checkpoint(self, at: Position) -> None:
         """Everything up to `at` is done."""

@@ -8,7 +8,7 @@ missing, and to act as if it were not there would be a guess. `RowRejected` tell
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -19,6 +19,7 @@ from leasehold.core.lease_cleanup import plan_cleanup
 from leasehold.core.lease_creation import first_shard_filter, plan_first_leases, plan_missing_leases
 from leasehold.core.lease_row import LeaseListing
 from leasehold.core.model import InitialPosition, Lease
+from leasehold.core.position import LATEST
 from leasehold.core.shard_graph import shard_graph
 from leasehold.errors import NotFoundError, ShardListError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
@@ -134,12 +135,15 @@ class ShardSync:
         """Until it is answered: half of the first leases would pass for all of them, and the rest go unread."""
         for attempt in count():
             try:
-                return await self.table.create(lease)
+                return await self.table.create(self._dated(lease))
             except (ThrottledError, UnavailableError):
                 if attempt == CREATE_ATTEMPTS_MAX:
                     raise
                 await self.clock.sleep_ms(backoff_ms(attempt, self.rng.random()))
         raise AssertionError("unreachable: counting does not end")
+
+    def _dated(self, lease: Lease) -> Lease:
+        return replace(lease, latest_at_ms=self.clock.wall_ms()) if lease.checkpoint == LATEST else lease
 
     async def _listing(self) -> LeaseListing:
         listing = await self.table.list()

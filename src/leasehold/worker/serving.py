@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.core.iterators import lease_start
 from leasehold.core.model import InitialPosition
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.byte_budget import ByteBudget
@@ -101,11 +102,12 @@ class ShardServer:
             await session.drained()
 
     def _reading(self, held: HeldLease) -> AbstractAsyncContextManager[AsyncIterator[Slice]]:
+        start, initial = lease_start(held.lease, self.initial, is_first_reading=held.is_first_reading)
         return read_shard(
             self.stream,
             held.shard,
-            start=held.lease.checkpoint,
-            initial=self.initial,
+            start=start,
+            initial=initial,
             hash_range=held.lease.hash_range,
             settings=self.read,
             deaggregation=self.deaggregation,

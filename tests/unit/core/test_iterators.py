@@ -9,10 +9,11 @@ from leasehold.core.iterators import (
     IteratorStart,
     gap_before,
     iterator_start,
+    lease_start,
     renewed_start,
     trimmed_beginning,
 )
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard, ShardId
+from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, lease_key
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
@@ -96,3 +97,28 @@ def test_a_beginning_is_trimmed_when_the_shard_is_older_than_what_is_retained(
 ) -> None:
     """And not when the server lists every shard, whatever it was asked for."""
     assert trimmed_beginning(ShardId("child"), open_at_horizon) == expected
+
+
+def lease_at(checkpoint: Position, latest_at_ms: int | None) -> Lease:
+    name = ShardId("shardId-000000000001")
+    return Lease(key=lease_key(name), shard_id=name, checkpoint=checkpoint, latest_at_ms=latest_at_ms)
+
+
+def test_latest_means_the_same_moment_to_whoever_follows_a_reader_that_died() -> None:
+    """The time when the lease was made, and a little before, because clocks differ."""
+    start, initial = lease_start(lease_at(LATEST, 100_000), InitialPosition(LATEST), is_first_reading=False)
+    assert (start, initial) == (AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 70_000))
+
+
+@pytest.mark.parametrize(
+    ("lease", "is_first_reading"),
+    [
+        pytest.param(lease_at(LATEST, 100_000), True, id="the first reader begins at the tip"),
+        pytest.param(lease_at(LATEST, None), False, id="a lease of Java's does not say when it was made"),
+        pytest.param(lease_at(Position("7"), 100_000), False, id="what was read goes on where it stopped"),
+    ],
+)
+def test_other_leases_begin_where_their_checkpoint_says(lease: Lease, is_first_reading: bool) -> None:
+    """The time is for leases that were begun at the tip and never checkpointed."""
+    initial = InitialPosition(LATEST)
+    assert lease_start(lease, initial, is_first_reading=is_first_reading) == (lease.checkpoint, initial)
