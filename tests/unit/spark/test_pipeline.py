@@ -1,0 +1,104 @@
+"""What a pipeline asks of Spark and how it follows a query, with queries that are only played."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leasehold.errors import ConfigError, QueryFailedError
+from leasehold.spark import pipeline as module
+from leasehold.spark.pipeline import spark_settings, start_query, watch
+from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
+from leasehold.spark.progress import BatchProgress
+
+SOURCE = {"streamName": "orders", "applicationName": "billing"}
+
+
+def _pipeline(sink: Sink, **spark: str) -> Pipeline:
+    return Pipeline(name="p", checkpoint="c", source=SOURCE, sink=sink, spark=spark)
+
+
+def test_a_sink_brings_the_settings_that_it_needs() -> None:
+    """And the user's go before them."""
+    delta = Sink(kind=SinkKind.DELTA, path="out")
+    assert "spark.sql.extensions" in spark_settings(_pipeline(delta))
+    theirs = {"spark.sql.extensions": "theirs"}
+    assert spark_settings(_pipeline(delta, **theirs))["spark.sql.extensions"] == "theirs"
+    assert spark_settings(_pipeline(Sink(kind=SinkKind.CONSOLE))) == {}
+
+
+@pytest.mark.parametrize(
+    ("sink", "jar"),
+    [
+        (Sink(kind=SinkKind.DELTA, path="out"), "io.delta:delta-spark"),
+        (Sink(kind=SinkKind.ICEBERG, table="db.t"), "org.apache.iceberg:iceberg-spark-runtime"),
+    ],
+)
+def test_a_table_format_that_spark_does_not_know_is_refused(sink: Sink, jar: str) -> None:
+    """With the jar to add, before anything is started."""
+    with pytest.raises(ConfigError, match=f"jars.packages = .*{jar}"):
+        start_query(SimpleNamespace(version="4.3.0"), _pipeline(sink))
+
+
+@dataclass
+class PlayedQuery:
+    """A query that reports some batches and then ends, or goes on until it is stopped."""
+
+    looks: list[Sequence[Any]]  # what `recentProgress` holds, look by look
+    goes_on: bool = False
+    failure: str | None = None
+    stops: int = 0
+    recentProgress: Sequence[Any] = field(default=())  # noqa: N815 - Spark's name
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        if self.looks:
+            self.recentProgress = self.looks.pop(0)
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        return bool(self.looks) or (self.goes_on and not self.stops)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def exception(self) -> str | None:
+        return self.failure
+
+
+def _report(batch: int) -> Any:
+    return SimpleNamespace(
+        timestamp=f"2026-11-16T00:00:0{batch}Z", json=f'{{"batchId": {batch}, "numInputRows": 1}}'
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0)
+
+
+def test_every_batch_is_told_once() -> None:
+    """Also those that came between two looks, and those of the last moment."""
+    reports = [_report(number) for number in range(5)]
+    query = PlayedQuery([[], reports[:1], reports[:1], reports[:4], reports])
+    told: list[BatchProgress] = []
+    watch(query, told.append, lambda: False)
+    assert [each.batch for each in told] == [0, 1, 2, 3, 4]
+    assert query.stops == 1
+
+
+def test_a_query_is_stopped_on_request() -> None:
+    """And what it says about that is no failure."""
+    query = PlayedQuery([], goes_on=True, failure="interrupted")
+    watch(query, lambda _: None, lambda: True)
+    assert query.stops == 1
+
+
+def test_a_failed_query_is_an_error_with_its_reason() -> None:
+    """Not a silent end."""
+    query = PlayedQuery([], failure="[STREAM_FAILED] no more disk")
+    with pytest.raises(QueryFailedError, match="no more disk"):
+        watch(query, lambda _: None, lambda: False)
