@@ -127,11 +127,19 @@ def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
 
 
 def repin(lease: Lease, state: bytes) -> UpdateRow:
-    """Put our note on a pin that an earlier holder left unfinished, before its batch is done again. The end stays."""
+    """Put our note on a pin that an earlier holder left unfinished, before its batch is done again. The end stays.
+
+    The first writer wins: a note that came in between, of a later batch perhaps, is not written over.
+    """
     assert lease.pin is not None
     return UpdateRow(
         key=lease.key,
-        when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
+        when=(
+            *_fence(lease),
+            *_is_at(lease.checkpoint),
+            *_is_pinned(lease.pin),
+            _has_state(lease.pin.state),
+        ),
         set={PENDING_STATE: binary(state)},
         add={COUNTER: 1},
         proof=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(Pin(lease.pin.end)), _has_state(state)),

@@ -3,7 +3,8 @@
 A Spark query cuts the stream in *generations*. Every task that reads a shard for a generation writes where its slice
 ends into the lease, as a pin, together with a note that names the generation. The note is the record of what that
 generation delivered: a retry, a copy or a replay reads to the same end, and the next generation begins there. What is
-not pinned was not delivered.
+not pinned was not delivered. A slice without records is pinned as well, where it began: otherwise a second attempt that
+comes late, and finds records, would pin them for a generation that is long committed without them.
 
 Knows rows and notes, neither Spark nor how a slice is read.
 """
@@ -44,7 +45,7 @@ class PinNote:
     size_bytes: int = 0
     millis_behind: int | None = None
     has_more: bool = False  # the slice ended at a limit; there is more to read at once
-    children: tuple[ChildShard, ...] = ()  # where the slice ends with its shard
+    children: tuple[ChildShard, ...] | None = None  # who goes on, where the slice ends with its shard
 
 
 def note_to_bytes(note: PinNote) -> bytes:
@@ -57,7 +58,7 @@ def note_to_bytes(note: PinNote) -> bytes:
         "behind": note.millis_behind,
         "more": note.has_more,
     }
-    if note.children:
+    if note.children is not None:
         fields["children"] = [
             [child.id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
             for child in note.children
@@ -84,16 +85,21 @@ def _note(fields: dict[str, Any]) -> PinNote:
             raise ValueError(number)
     if type(fields["epoch"]) is not str:
         raise ValueError(fields["epoch"])
-    children = tuple(
+    stamp = Stamp(fields["epoch"], generation)
+    return PinNote(stamp, records, size_bytes, behind, fields["more"] is True, _children(fields))
+
+
+def _children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:
+    if "children" not in fields:
+        return None
+    return tuple(
         ChildShard(
             ShardId(str(shard)),
             tuple(ShardId(str(parent)) for parent in parents),
             HashRange(int(first), int(last)),
         )
-        for shard, parents, first, last in fields.get("children", ())
+        for shard, parents, first, last in fields["children"]
     )
-    stamp = Stamp(fields["epoch"], generation)
-    return PinNote(stamp, records, size_bytes, behind, fields["more"] is True, children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +131,25 @@ class AheadOfQuery:
     stamp: Stamp
 
 
-def next_slice(lease: Lease, committed: Stamp) -> ReadOn | Redo | Delivered | AheadOfQuery:
-    """Where a shard goes on in the generation after `committed`, all of which Spark has committed."""
-    if lease.pin is None:
+def next_slice(
+    lease: Lease, committed: Stamp, planned_at: Position | None = None
+) -> ReadOn | Redo | Delivered | AheadOfQuery:
+    """Where a shard goes on in the generation after `committed`, all of which Spark has committed.
+
+    `planned_at` is where the shard stood when `committed` was planned, if it was held then.
+    """
+    pin, note = lease.pin, note_of(lease)
+    if pin is None:
         return ReadOn(lease.checkpoint)
-    note = note_of(lease)
+    unfinished = Redo(lease.checkpoint, pin.end) if pin.end > lease.checkpoint else ReadOn(lease.checkpoint)
     if note is None or note.stamp.epoch != committed.epoch:
-        return Redo(lease.checkpoint, lease.pin.end)
+        return unfinished
     if note.stamp.generation > committed.generation:
         return AheadOfQuery(note.stamp)
-    return Delivered(note.children) if lease.pin.end.is_shard_end else ReadOn(lease.pin.end)
+    if note.stamp.generation < committed.generation and planned_at is not None and planned_at < pin.end:
+        # The generation of the note was committed without it: a task that nobody waited for has pinned later.
+        return unfinished
+    return ReadOn(pin.end) if note.children is None else Delivered(note.children)
 
 
 def replayed_end(lease: Lease | None, stamp: Stamp) -> Position | None:

@@ -28,7 +28,7 @@ from leasehold.core.pinned_batch import (
     note_to_bytes,
     replayed_end,
 )
-from leasehold.core.position import SHARD_END, Position
+from leasehold.core.position import Position
 from leasehold.core.query_offset import ReadStart
 from leasehold.core.record import UserRecord
 from leasehold.core.slice_plan import SliceLimits, has_late_record, kept_within
@@ -54,6 +54,14 @@ class SlicePlan:
     redo_to: Position | None = None  # an earlier holder pinned this slice: deliver it, under our note
     replay_to: Position | None = None  # this generation pinned it before: deliver it, and write nothing
     iterator: str | None = None  # stands right after `start`, if it has not expired
+    follows_parent: bool = False  # a parent was read to its end: this shard is wanted from its very beginning
+
+    @property
+    def begins_at(self) -> Position:
+        """Where the slice begins, as the lease has it. A pin that is neither done again nor replayed is done."""
+        pin = self.lease.pin
+        is_done_again = self.redo_to is not None or self.replay_to is not None
+        return self.lease.checkpoint if pin is None or is_done_again else pin.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +90,27 @@ class Outside:
 
 async def pinned_slice(plan: SlicePlan, outside: Outside) -> PinnedSlice | None:
     """The shard's slice of the plan's batch; None where it delivers nothing."""
-    if plan.replay_to is not None:
-        now = await outside.table.get(plan.lease.key)
-        if replayed_end(now, plan.stamp) != plan.replay_to:
-            return None  # another member has finished this slice, and delivered it
+    if plan.replay_to is not None and not await _is_to_be_replayed(plan, outside):
+        return None
     async with _fetching(plan, outside) as fetched:
         end = plan.replay_to or plan.redo_to
         if end is None:
             await fetched.fill(plan.limits)
-            end = fetched.end
+            end = fetched.end or plan.begins_at
         else:
             await fetched.fill_to(end)
-        if end is None:
-            return None  # nothing new
         if plan.replay_to is None:
             end = await _pinned(plan, outside, end, fetched)
-        if end is None:
+        if end is None or end <= plan.begins_at:
             return None
         await fetched.fill_to(end)
         return PinnedSlice(plan, fetched.up_to(end), end)
+
+
+async def _is_to_be_replayed(plan: SlicePlan, outside: Outside) -> bool:
+    """Whether there were records, and nobody has taken over the delivery of them since."""
+    end = replayed_end(await outside.table.get(plan.lease.key), plan.stamp)
+    return end == plan.replay_to and end is not None and end > plan.begins_at
 
 
 async def _pinned(plan: SlicePlan, outside: Outside, end: Position, fetched: _Fetched) -> Position | None:
@@ -151,6 +161,7 @@ async def _fetching(plan: SlicePlan, outside: Outside) -> AsyncIterator[_Fetched
         rng=outside.rng,
         observe=observe,
         iterator=plan.iterator,
+        follows_parent=plan.follows_parent,
     )
     async with reading as slices:
         yield _Fetched(plan, slices, outside.budget.give_back, gaps, fail_on_gap=outside.fail_on_data_loss)
@@ -174,23 +185,20 @@ class _Fetched:
 
     @property
     def end(self) -> Position | None:
-        """Where the slice should end: None if there is nothing to deliver and nothing to skip."""
-        if self.kept is not None:
-            return self.records[self.kept - 1].position
-        return SHARD_END if self.children is not None else self.through
+        """Where the slice should end: None if there is nothing to deliver and nothing to skip.
+
+        Never at the end of the shard itself: whoever has to do the slice again may be a reader that knows records only.
+        """
+        return self.through if self.kept is None else self.records[self.kept - 1].position
 
     def note(self, stamp: Stamp, end: Position) -> bytes:
         """What the next planner wants to know."""
-        records = self.records[: self.kept]
+        records = self.up_to(end)
+        has_rest = len(records) < len(self.records)
+        children = None if has_rest else self.children
+        has_more = has_rest or (children is None and bool(self.millis_behind))
         return note_to_bytes(
-            PinNote(
-                stamp,
-                records=len(records),
-                size_bytes=payload_bytes(records),
-                millis_behind=self.millis_behind,
-                has_more=not end.is_shard_end and (self.kept is not None or bool(self.millis_behind)),
-                children=self.children or () if end.is_shard_end else (),
-            )
+            PinNote(stamp, len(records), payload_bytes(records), self.millis_behind, has_more, children)
         )
 
     async def fill(self, limits: SliceLimits) -> None:

@@ -10,6 +10,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from leasehold.core.model import WorkerId
 from leasehold.core.pinned_batch import Stamp
 from leasehold.core.query_offset import QueryOffset, offset_from_json
 from leasehold.core.slice_plan import BatchLimits, dealt
-from leasehold.errors import ConfigError
+from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member
 from leasehold.fleet.pinned_slices import SlicePlan
 from leasehold.spark.generations import Generations
@@ -54,7 +55,7 @@ class QueryDriver:
     def plan(self, start: Mapping[str, Any], limits: BatchLimits, *, wait_for_all: bool) -> Mapping[str, Any]:
         """The offset after `start`, which is committed; `start` itself if nothing is new."""
         logged = offset_from_json(start) or QueryOffset(Stamp(self._own_epoch(), 0), {})
-        running = self._member_of(logged.stamp.epoch)
+        running = self._member_of(logged)
         planned = running.loop.run(
             running.plan(logged, limits, wait_for_all=wait_for_all or self._reads_what_there_is)
         )
@@ -76,7 +77,7 @@ class QueryDriver:
                 f"{planned.stamp.generation} in one batch, as it does with asynchronous progress tracking: turn that "
                 "off"
             )
-        running = self._member_of(planned.stamp.epoch)
+        running = self._member_of(planned)
         if self._planned is not None and self._planned[0] == planned.stamp:
             plans = self._planned[1]
         else:
@@ -97,10 +98,10 @@ class QueryDriver:
         self._epoch = self._epoch or secrets.token_hex(8)
         return self._epoch
 
-    def _member_of(self, epoch: str) -> _Running:
+    def _member_of(self, logged: QueryOffset) -> _Running:
         """The member. It is named after the query's epoch, so that it finds its leases again after a crash."""
         if self._running is None:
-            self._running = _Running(self._options, WorkerId(f"spark-{epoch}"))
+            self._running = _Running(self._options, logged)
             self._running.generations.reads_what_there_is = self._reads_what_there_is
         self._running.raise_failure()
         return self._running
@@ -109,7 +110,7 @@ class QueryDriver:
 class _Running:
     """A member that is running."""
 
-    def __init__(self, options: SourceOptions, worker: WorkerId) -> None:
+    def __init__(self, options: SourceOptions, logged: QueryOffset) -> None:
         self._claim = OnlyOne(options.application, str(options.connection))
         self._claim.claim()
         self._options = options
@@ -117,7 +118,9 @@ class _Running:
         self._log = LogEvents(self._clock.now_ms)
         self._looks: list[FleetSeen] = []
         self.loop = LoopThread("leasehold-member")
-        self.generations: Generations = self.loop.run(self._open(worker))
+        self.generations: Generations = self.loop.run(self._open(WorkerId(f"spark-{logged.stamp.epoch}")))
+        if logged.stamp.generation:
+            self.loop.run(self._take_over(logged))
         self._stop: asyncio.Event = self.loop.run(_event())
         self._life: Future[None] = self.loop.submit(self._member.run(self._stop))
 
@@ -162,7 +165,11 @@ class _Running:
     async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
         """Plan a logged generation once more."""
         await self._until(self._has_leases, FIRST_LEASES_WAIT)
-        return await self.generations.replay(logged, self._options.fleet.failover_after * 2)
+        return await self.generations.replay(logged)
+
+    async def _take_over(self, logged: QueryOffset) -> None:
+        with suppress(NotFoundError):  # the table is gone: the plan will say what that means
+            await self.generations.take_over(logged)
 
     def raise_failure(self) -> None:
         """A member that has ended by itself has something to say."""

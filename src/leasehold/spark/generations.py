@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.catching_up import awaited
@@ -51,7 +52,9 @@ from leasehold.spark.probe import Finding, Probe
 
 # Kinesis allows five reads a second and shard, for all readers together.
 _STRETCH_PAUSE_MS = 250
-_WATCH_MS = 100
+_ATTEMPTS_MAX = 10
+
+T = TypeVar("T")
 
 
 class OnLeasesBehind(Enum):
@@ -90,6 +93,7 @@ class QueryShard:
 
     held: HeldLease
     standing: Standing = Standing.TAKEN
+    lease: Lease | None = None  # as it was when `start` was read from it
     start: ReadStart | None = None
     redo_to: Position | None = None
     iterator: str | None = None
@@ -129,6 +133,7 @@ class Generations:
         self._rng = rng
         self._shards: dict[ShardId, QueryShard] = {}
         self._first_counters: dict[LeaseKey, int] = {}
+        self._ended: set[ShardId] = set()
         self._is_stopping = False
         self.reads_what_there_is = False  # a bounded run: each shard to its tip, once
         self.records_read = 0
@@ -232,6 +237,7 @@ class Generations:
         except ServiceError:
             shard.failures += 1
             return backoff_ms(shard.failures, self._rng.random())
+        self._ended.add(shard.held.shard)
         shard.move(Standing.OVER)
         return 0
 
@@ -243,30 +249,56 @@ class Generations:
         """The generation after `logged`, which is committed; None if no shard has anything new."""
         unsettled = [each for each in self._shards.values() if _is_unsettled(each)]
         await asyncio.gather(*(self._settle(each, logged) for each in unsettled))
-        settled = {each.held.shard: each for each in self._shards.values() if each.start is not None}
-        ready = [each for _, each in sorted(settled.items()) if self._is_wanted(each)]
+        settled = [each for each in self._shards.values() if each.standing in {Standing.IDLE, Standing.READY}]
+        ready = sorted(filter(self._is_wanted, settled), key=lambda each: each.held.shard)
         if not ready:
             return None
         stamp, share = logged.stamp.next, share_of(limits, len(ready))
         plans = [_slice_plan(each, stamp, share) for each in ready]
         for each in ready:
             each.move(Standing.IN_BATCH)
-        starts = {shard: each.start for shard, each in settled.items() if each.start is not None}
-        return QueryOffset(stamp, starts), plans
+        starts = {each.held.shard: each.start for each in settled if each.start is not None}
+        return QueryOffset(stamp, {**self._times_in(logged), **starts}), plans
 
-    async def replay(self, logged: QueryOffset, patience: timedelta) -> list[SlicePlan]:
-        """What a logged generation delivered before, to be delivered once more: exactly that, and nothing new."""
-        await self._take_back(logged, patience)
+    def _times_in(self, logged: QueryOffset) -> dict[ShardId, ReadStart]:
+        """What "latest" means for shards of which nothing was read yet, whether they are held now or not."""
+        return {
+            shard: start
+            for shard, start in logged.starts.items()
+            if start.timestamp_ms is not None and shard not in self._ended
+        }
+
+    async def take_over(self, logged: QueryOffset) -> None:
+        """Free what an earlier run of this query held, before the member starts. Its tasks can pin nothing more.
+
+        Only then is it certain what they have pinned. And nobody has to wait until the leases of a killed run expire.
+        """
+        listing = await self._patiently(self._table.list)
+        keys = {LeaseKey(shard) for shard in logged.starts}
+        keys |= {lease.key for lease in listing.leases if lease.actual_owner == self._worker}
+        await asyncio.gather(*(self._free(key) for key in sorted(keys)))
+
+    async def _free(self, key: LeaseKey) -> None:
+        lease = await self._patiently(lambda: self._table.get(key))
+        while lease is not None and lease.actual_owner == self._worker and lease.holding is not None:
+            freed = await self._patiently(partial(self._table.release, lease))
+            lease = freed if isinstance(freed, Lease) else freed.current
+
+    async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
+        """What a logged generation delivered before, to be delivered once more: exactly that, and nothing new.
+
+        Whoever holds a lease now: what bears the generation's stamp was delivered in it.
+        """
         plans = []
-        for name, start in sorted(logged.starts.items()):
-            shard = self._shards.get(name)
-            if shard is None:
-                continue
-            lease = await shard.held.refresh()
+        leases = await asyncio.gather(*(self._table.get(LeaseKey(shard)) for shard in sorted(logged.starts)))
+        for lease in leases:
             end = replayed_end(lease, logged.stamp)
-            if end is not None:
-                plans.append(SlicePlan(lease, logged.stamp, start, SliceLimits(), replay_to=end))
-                shard.move(Standing.IN_BATCH)
+            if lease is None or end is None:
+                continue
+            start = logged.starts[lease.shard_id]
+            plans.append(SlicePlan(lease, logged.stamp, start, SliceLimits(), replay_to=end))
+            if lease.shard_id in self._shards:
+                self._shards[lease.shard_id].move(Standing.IN_BATCH)
         return plans
 
     async def has_all(self) -> bool:
@@ -322,12 +354,15 @@ class Generations:
     async def _settle_with(
         self, shard: QueryShard, lease: Lease, logged: QueryOffset, *, is_new: bool
     ) -> None:
-        match next_slice(lease, logged.stamp):
+        known = logged.starts.get(lease.shard_id)
+        if is_new and known is not None and is_behind(lease, known):
+            lease = await self._after_disagreement(shard, lease, known)
+        match next_slice(lease, logged.stamp, known.position if known else None):
             case ReadOn(after):
-                await self._go_on(shard, lease, after, logged, is_new=is_new)
+                self._go_on(shard, lease, after, logged, is_new=is_new)
             case Redo(after, end):
                 shard.start, shard.redo_to = self._start_of(shard.held.shard, after, logged), end
-                shard.iterator = None
+                shard.lease, shard.iterator = lease, None
                 shard.move(Standing.READY)
             case Delivered(children):
                 self._count(shard, lease)
@@ -336,21 +371,19 @@ class Generations:
             case AheadOfQuery(stamp):
                 raise OffsetMismatchError(_old_copy(lease, stamp, logged))
 
-    async def _go_on(
+    def _go_on(
         self, shard: QueryShard, lease: Lease, after: Position, logged: QueryOffset, *, is_new: bool
     ) -> None:
-        known = logged.starts.get(lease.shard_id)
-        if is_new and known is not None and is_behind(lease, known):
-            after = await self._after_disagreement(shard, lease, known)
-        note = note_of(lease) if lease.pin is not None else None
-        was_read = shard.start is not None and after != shard.start.position
+        note = note_of(lease)
+        has_moved = shard.start is not None and after != shard.start.position
         shard.start, shard.redo_to, shard.iterator = self._start_of(lease.shard_id, after, logged), None, None
-        shard.done_to = lease.pin.end if lease.pin else None
-        if not is_new and note is not None and was_read:
+        shard.lease, shard.done_to = lease, lease.pin.end if lease.pin else None
+        if note is not None and has_moved:
             self._count(shard, lease)
             shard.has_caught_up = shard.has_caught_up or not note.has_more
         never_read = not shard.start.position.is_record and is_new
-        has_more = note is not None and note.has_more and was_read
+        # A batch that brought nothing says nothing: the note is then an older one's.
+        has_more = note is not None and note.has_more and (is_new or has_moved)
         shard.probe = Probe(self._stream, lease.shard_id, shard.start, was_just_read=not is_new)
         shard.move(Standing.READY if never_read or has_more else Standing.IDLE)
 
@@ -361,12 +394,12 @@ class Generations:
             self.records_read += note.records
             shard.millis_behind = note.millis_behind
 
-    async def _after_disagreement(self, shard: QueryShard, lease: Lease, known: ReadStart) -> Position:
+    async def _after_disagreement(self, shard: QueryShard, lease: Lease, known: ReadStart) -> Lease:
         if self._settings.on_leases_behind is OnLeasesBehind.LEASES:
-            return lease.checkpoint
+            return lease
         if self._settings.on_leases_behind is OnLeasesBehind.OFFSETS:
             await shard.held.checkpoint(known.position)
-            return known.position
+            return shard.held.lease
         raise OffsetMismatchError(
             f"shard {lease.shard_id}: the checkpoint location says that everything up to {known} is committed, the "
             f"lease table stands at {lease.checkpoint}: the table was deleted, or put back from an older copy. Put the "
@@ -381,25 +414,16 @@ class Generations:
             known = self._settings.starting.get(shard)
         return start_of(after, known, self._settings.initial, self._clock.wall_ms())
 
-    # -- taking leases back ------------------------------------------------------------------------------------
+    # -- trouble -----------------------------------------------------------------------------------------------
 
-    async def _take_back(self, logged: QueryOffset, patience: timedelta) -> None:
-        """Wait until the member holds what an earlier run of this query pinned in the logged generation."""
-        until_ms = self._clock.now_ms() + milliseconds(patience)
-        missing = [LeaseKey(name) for name in logged.starts]
-        while missing and self._clock.now_ms() < until_ms:
-            leases = await asyncio.gather(*(self._table.get(key) for key in missing))
-            missing = [
-                lease.key
-                for lease in leases
-                if lease is not None and self._may_come_back(lease, logged.stamp)
-            ]
-            if missing:
-                await self._clock.sleep_ms(_WATCH_MS)
-
-    def _may_come_back(self, lease: Lease, stamp: Stamp) -> bool:
-        is_ours_to_redo = replayed_end(lease, stamp) is not None
-        return is_ours_to_redo and lease.shard_id not in self._shards and lease.owner in {None, self._worker}
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Nothing goes on before it is known."""
+        for attempt in range(_ATTEMPTS_MAX):
+            try:
+                return await call()
+            except (ThrottledError, UnavailableError):
+                await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
+        return await call()
 
 
 def _is_unsettled(shard: QueryShard) -> bool:
@@ -408,13 +432,15 @@ def _is_unsettled(shard: QueryShard) -> bool:
 
 def _slice_plan(shard: QueryShard, stamp: Stamp, limits: SliceLimits) -> SlicePlan:
     assert shard.start is not None
+    assert shard.lease is not None
     return SlicePlan(
-        shard.held.lease,
+        shard.lease,
         stamp,
         shard.start,
         limits,
         redo_to=shard.redo_to,
         iterator=shard.iterator,
+        follows_parent=shard.held.follows_parent,
     )
 
 
@@ -424,6 +450,6 @@ def _old_copy(lease: Lease, delivered: Stamp, logged: QueryOffset) -> str:
     return (
         f"shard {lease.shard_id}: the lease table says that generation {delivered.generation} of this query is "
         f"delivered up to {end}, the checkpoint location knows generation {logged.stamp.generation} only, which begins "
-        f"at {start}: it is an old copy. Put the newest copy back, or give the query a new checkpoint location: it "
-        "then goes on where the lease table says"
+        f"at {start}: it is an old copy, or another run of this query is at work. Stop that, or put the newest copy "
+        "back, or give the query a new checkpoint location: it then goes on where the lease table says"
     )
