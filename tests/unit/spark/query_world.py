@@ -1,0 +1,314 @@
+"""A query without Spark: the shipped planner, member and tasks on a virtual clock, and a log, a commit log and a sink
+that do what Spark's do. What crashes, hangs or comes late is for each test to say.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION
+from leasehold.core.model import HoldingId, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.pinned_batch import Redo, Stamp, next_slice
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.query_offset import QueryOffset, ReadStart
+from leasehold.core.row_writes import Row, RowWrite
+from leasehold.core.slice_plan import BatchLimits, SliceLimits
+from leasehold.core.stream_model.service import StreamService
+from leasehold.core.stream_model.settings import ServiceSettings
+from leasehold.core.stream_model.writing import Entry
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.member import Member
+from leasehold.fleet.pinned_slices import Outside, PinnedSlice, SlicePlan, pinned_slice
+from leasehold.fleet.reading import ByteBudget
+from leasehold.ports import Applied, Refused
+from leasehold.settings import FleetSettings, ReadSettings
+from leasehold.simulation.loop import VirtualClock
+from leasehold.spark.generations import Generations, QuerySettings
+
+EPOCH = "00c0ffee"
+OTHER = WorkerId("other")
+FLEET = FleetSettings(look_every=timedelta(seconds=0.5), rest_after_failure=timedelta(seconds=1))
+HASH_KEYS = 1 << 128
+
+
+class GatedRows(MemoryRows):
+    """The rows of another store; writes wait for a gate."""
+
+    def __init__(self, rows: MemoryRows, gate: asyncio.Event, wrote: asyncio.Event) -> None:
+        super().__init__()
+        self._rows = rows._rows
+        self._gate, self._waits = gate, wrote
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        self._waits.set()
+        await self._gate.wait()
+        return await super().write(write)
+
+    def row(self, key: str) -> Row | None:
+        return self._rows.get(key)
+
+
+@dataclass
+class Attempt:
+    """One attempt at a slice, which may stand still before its pin."""
+
+    plan: SlicePlan
+    task: "asyncio.Task[PinnedSlice | None]"
+    gate: asyncio.Event
+    waits: asyncio.Event
+
+    async def at_its_pin(self) -> None:
+        """Return when it wants to write, or has ended without."""
+        waits = asyncio.create_task(self.waits.wait())
+        await asyncio.wait({waits, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        waits.cancel()
+
+    async def result(self) -> PinnedSlice | None:
+        """Let it write, and end."""
+        self.gate.set()
+        return await self.task
+
+
+@dataclass
+class RangeSink:
+    """Ranges by name, each created only if absent: what the archive is."""
+
+    ranges: dict[tuple[ShardId, str, str], tuple[bytes, ...]] = field(default_factory=dict)
+
+    def write(self, done: PinnedSlice | None) -> None:
+        """A name stands for one content."""
+        if done is None or not done.records:
+            return
+        first, last = done.records[0].position, done.records[-1].position
+        content = tuple(record.data for record in done.records)
+        key = (done.plan.lease.shard_id, str(first), str(last))
+        assert self.ranges.setdefault(key, content) == content
+
+    def numbers(self) -> Counter[int]:
+        """How often each record is there."""
+        return Counter(int(data) for content in self.ranges.values() for data in content)
+
+
+@dataclass
+class SparkLog:
+    """The checkpoint location: what Spark logs before and after each batch."""
+
+    offsets: list[QueryOffset] = field(default_factory=list)
+    commits: int = 0
+    batches: dict[int, list[bytes]] = field(
+        default_factory=dict
+    )  # rows of each batch when it was committed first
+
+    @property
+    def committed(self) -> QueryOffset:
+        """What the next plan begins after."""
+        return self.offsets[self.commits - 1] if self.commits else QueryOffset(Stamp(EPOCH, 0), {})
+
+    @property
+    def is_pending(self) -> bool:
+        """A batch was logged and not committed."""
+        return len(self.offsets) > self.commits
+
+
+class QueryRun:
+    """One run of the query's driver: a member, and the generations that it reads."""
+
+    def __init__(self, world: "QueryWorld") -> None:
+        self.world = world
+        self.generations = Generations(
+            worker=WorkerId(f"spark-{EPOCH}"),
+            table=world.table,
+            stream=world.stream,
+            settings=world.settings,
+            clock=world.clock,
+            rng=random.Random(1),
+        )
+        self._stop = asyncio.Event()
+        self._member = Member(
+            table=world.table,
+            stream=world.stream,
+            stream_name="orders",
+            application="billing",
+            worker=WorkerId(f"spark-{EPOCH}"),
+            initial=world.settings.initial,
+            serve=self.generations.serve,
+            settings=FLEET,
+            clock=world.clock,
+            rng=random.Random(2),
+            observe=lambda _: None,
+        )
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """What the driver does first."""
+        if self.world.log.offsets:
+            await self.generations.take_over(self.world.log.offsets[-1])
+        self._life = asyncio.create_task(self._member.run(self._stop))
+        await self.world.clock.sleep_ms(2000)
+
+    async def kill(self) -> None:
+        """End without a word; nothing is given back."""
+        assert self._life is not None
+        self._life.cancel()
+        await asyncio.gather(self._life, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End in good order."""
+        assert self._life is not None
+        self.generations.stop()
+        self._stop.set()
+        await self._life
+
+    async def next_plans(self) -> list[SlicePlan] | None:
+        """Log the next batch, or take the one that was not finished; None if nothing is new."""
+        log = self.world.log
+        if log.is_pending:
+            return await self.generations.replay(log.offsets[-1])
+        planned = await self.generations.plan(log.committed, self.world.limits)
+        if planned is None:
+            return None
+        log.offsets.append(planned[0])
+        return planned[1]
+
+
+@dataclass
+class QueryWorld:
+    """A stream, its lease table, one checkpoint location, one sink. To be made while the virtual loop runs."""
+
+    shards: int = 2
+    limits: BatchLimits = field(default_factory=lambda: BatchLimits(records=12))
+    settings: QuerySettings = field(
+        default_factory=lambda: QuerySettings(initial=InitialPosition(TRIM_HORIZON))
+    )
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    produced: int = 0
+
+    def __post_init__(self) -> None:
+        self.service = StreamService(settings=ServiceSettings())
+        self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
+        self.stream = MemoryStream(self.service, "orders", self.clock)
+        self.rows = MemoryRows()
+        self.table = LeaseTable(self.rows)
+        self.log, self.sink = SparkLog(), RangeSink()
+        self._rng = random.Random(3)
+
+    # -- the stream --------------------------------------------------------------------------------------------
+
+    def put(self, count: int) -> None:
+        """Put numbered records, spread over all shards."""
+        for number in range(self.produced, self.produced + count):
+            key = self._rng.randrange(HASH_KEYS)
+            self.service.put_record(self.clock.wall_ms(), "orders", Entry("k", b"%d" % number, key))
+        self.produced += count
+
+    async def split(self, shard: ShardId) -> None:
+        """Split a shard that is open."""
+        found = {each.id: each for each in await self.stream.list_shards()}[shard]
+        middle = (found.hash_range.start + found.hash_range.end) // 2 + 1
+        self.service.split_shard(self.clock.wall_ms(), "orders", shard, middle)
+
+    async def open_shards(self) -> list[ShardId]:
+        """The shards that take records."""
+        shards = await self.stream.list_shards()
+        parents = {parent for each in shards for parent in each.parents}
+        return [each.id for each in shards if each.id not in parents]
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    def attempt(self, plan: SlicePlan) -> Attempt:
+        """Begin to read a slice; it stands still at its pin until it is let on."""
+        gate, waits = asyncio.Event(), asyncio.Event()
+        table = LeaseTable(GatedRows(self.rows, gate, waits))
+        outside = Outside(
+            stream=self.stream,
+            table=table,
+            clock=self.clock,
+            rng=random.Random(4),
+            observe=lambda _: None,
+            budget=ByteBudget(1 << 24),
+            read=ReadSettings(),
+            deaggregation=DEFAULT_DEAGGREGATION,
+        )
+        return Attempt(plan, asyncio.create_task(pinned_slice(plan, outside)), gate, waits)
+
+    async def run_batch(self, run: QueryRun) -> bool:
+        """One undisturbed batch. False if there was nothing new."""
+        plans = await run.next_plans()
+        if plans is None:
+            return False
+        done = [await self.attempt(plan).result() for plan in plans]
+        self.deliver(done)
+        self.commit(done)
+        return True
+
+    def deliver(self, done: list[PinnedSlice | None]) -> None:
+        for each in done:
+            self.sink.write(each)
+
+    def commit(self, done: list[PinnedSlice | None]) -> None:
+        """Spark commits a batch. A sink that goes by batch ids keeps the first content it was given."""
+        rows = [record.data for each in done if each for record in each.records]
+        self.log.batches.setdefault(self.log.commits, rows)
+        self.log.commits = len(self.log.offsets)
+
+    async def drain(self, run: QueryRun, is_done: Callable[[], bool], within_s: int = 600) -> None:
+        """Batch after batch until something holds."""
+        until_ms = self.clock.now_ms() + within_s * 1000
+        while not is_done():
+            assert self.clock.now_ms() < until_ms, "did not happen in time"
+            if not await self.run_batch(run):
+                await self.clock.sleep_ms(500)
+
+    # -- another member ----------------------------------------------------------------------------------------
+
+    async def steal(self, shard: ShardId) -> Lease | None:
+        """Another member takes a lease, whoever holds it."""
+        lease = await self.table.get(LeaseKey(shard))
+        if lease is None or lease.checkpoint.is_shard_end:
+            return None
+        taken = await self.table.take(lease, OTHER, HoldingId(f"{self._rng.getrandbits(128):032x}"))
+        assert isinstance(taken, Lease)
+        return taken
+
+    async def serve_stolen(self, lease: Lease, *, slices: int, gives_back: bool) -> None:
+        """The other member redoes what was pinned, reads on for some slices, and gives the lease back or dies."""
+        for number in range(slices):
+            match next_slice(lease, Stamp("f00d", 10**6)):
+                case Redo(after, end):
+                    redo_to = end
+                case other:
+                    after, redo_to = getattr(other, "after", None), None
+            if after is None:
+                break
+            plan = SlicePlan(
+                lease, Stamp("f00d", number), ReadStart(after), SliceLimits(records=3), redo_to=redo_to
+            )
+            self.sink.write(await self.attempt(plan).result())
+            now = await self.table.get(lease.key)
+            assert now is not None
+            promoted = await self.table.promote(now) if now.pin else now
+            assert isinstance(promoted, Lease)
+            lease = promoted
+        if gives_back:
+            assert isinstance(await self.table.release(lease), Lease)
+
+    def missing(self) -> set[int]:
+        """What was produced and is not in the sink."""
+        return set(range(self.produced)) - set(self.sink.numbers())
+
+    def check_once(self) -> None:
+        """The sink holds what was produced, each record once."""
+        assert self.sink.numbers() == Counter(range(self.produced))
+
+
+async def until(clock: VirtualClock, condition: Callable[[], Awaitable[bool]], within_s: int = 120) -> None:
+    """Let virtual time pass until something holds."""
+    deadline_ms = clock.now_ms() + within_s * 1000
+    while not await condition():
+        assert clock.now_ms() < deadline_ms, "did not happen in time"
+        await clock.sleep_ms(100)
