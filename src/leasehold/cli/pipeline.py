@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leasehold.cli.batches import Display, LiveTable, PlainLines
+from leasehold.cli.output import print_line
 from leasehold.errors import ConfigError, LeaseholdError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def pipeline(*, file: Path, log: Path | None, record_classes: bool | None) -> No
     at_terminal = sys.stdout.isatty()
     if log is None and at_terminal:
         log = _log_file(described.name)
+        print_line(f"what Spark logs goes to {log}")
     if record_classes is None:
         record_classes = at_terminal or described.trigger.ends
     display = LiveTable(described.name) if at_terminal else PlainLines()
