@@ -270,6 +270,7 @@ def trim(acts: Acts) -> None:
     """Let everything that was written so far leave the stream, read or not."""
     world = acts.world
     acts.note("trim")
+    world.shards_were_trimmed = True
     for book in world.ledger.shards.values():
         book.trim()
     world.stream.trim_everything()

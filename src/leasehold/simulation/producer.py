@@ -53,7 +53,7 @@ class Producer:
 
     def _put_aggregate(self, wall_ms: int, hash_key: int) -> None:
         count = self._rng.randint(2, _AGGREGATED_MAX)
-        entry = aggregate([PutEntry(self._data(), f"k{number}", hash_key) for number in range(count)])
+        entry = aggregate([PutEntry(self._data(count), f"k{number}", hash_key) for number in range(count)])
         data = entry.data
         if self._rng.random() < self._harvest.corrupt_share:
             # The checksum stands at the end. Such a record is delivered as it is.
@@ -66,5 +66,5 @@ class Producer:
         for sub in range(records):
             book.add((stored.number, sub), is_poison=self._rng.random() < self._harvest.poison_share)
 
-    def _data(self) -> bytes:
-        return b"x" * self._rng.randint(1, self._harvest.data_bytes)
+    def _data(self, parts: int = 1) -> bytes:
+        return b"x" * self._rng.randint(1, max(1, self._harvest.data_bytes // parts))

@@ -100,14 +100,15 @@ class SimulatedHandler:
 
     def _begin(self, batch: Batch) -> Delivery | None:
         world = self._world
-        indexes = world.ledger.indexes(batch.shard, batch.records)
-        if None in indexes or not indexes:
+        found = world.ledger.indexes(batch.shard, batch.records)
+        indexes = [index for index in found if index is not None]
+        if not indexes or len(indexes) < len(found):
             world.break_promise("nothing-invented", f"{self._process.name} was given what nobody produced")
             return None
         first, last = indexes[0], indexes[-1]
-        assert first is not None
-        assert last is not None
-        if indexes != list(range(first, last + 1)):
+        kept_from = max(first, world.ledger.shard(batch.shard).gone)
+        kept = [index for index in indexes if index >= kept_from]
+        if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
             world.break_promise("order-within-an-ownership", f"{batch!r} is no run of records")
         ownership = world.ownerships.of_token(batch.token, self._process)
         delivery = Delivery(

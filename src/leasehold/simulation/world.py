@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.events import Event
+from leasehold.core.lease_row import is_lease_row
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.record import UserRecord
 from leasehold.core.row_writes import Row
@@ -66,6 +67,9 @@ class World:
         self.ownerships = Ownerships()
         self.processes: list[SimulatedProcess] = []
         self.rows_were_destroyed = False
+        self.shards_were_trimmed = (
+            False  # one that is gone before it was read ends without naming its children
+        )
         self.broken: list[Broken] = []
         self.on_broken: Callable[[], None] = lambda: None
         self.network = Network(loop, Weather(self.dice("weather")))
@@ -139,6 +143,10 @@ class World:
         """Every lease that can be read, as it is in the table."""
         leases = (readable_lease(row) for row in self.table.rows())
         return [lease for lease in leases if lease is not None]
+
+    def has_unreadable_rows(self) -> bool:
+        """Whether some row claims to be a lease and is none."""
+        return any(is_lease_row(row) and readable_lease(row) is None for row in self.table.rows())
 
     def readable_leases(self) -> Sequence[Lease]:
         """Those whose shard can be read now: not finished, all parents ended."""

@@ -19,6 +19,7 @@ from leasehold.simulation.checkers.nothing_lost import NothingLost
 from leasehold.simulation.checkers.order import OrderWithinAnOwnership
 from leasehold.simulation.checkers.owned import EveryShardOwned
 from leasehold.simulation.checkers.parents import ParentsBeforeChildren
+from leasehold.simulation.checkers.repeats import CleanHandoversRepeatNothing
 from leasehold.simulation.checkers.stale_owners import StaleOwnersStop
 from leasehold.simulation.checkers.unfinished import NoCheckpointPastAnUnfinishedHandler
 
@@ -28,6 +29,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,
     StaleOwnersStop,
+    CleanHandoversRepeatNothing,
     ParentsBeforeChildren,
     LeasesCoverTheHashRange,
     UnknownAttributesSurvive,

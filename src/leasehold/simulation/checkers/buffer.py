@@ -13,8 +13,10 @@ from leasehold.simulation.checkers.base import Checker, Report, Scene
 from leasehold.simulation.facts import Delivery
 from leasehold.simulation.process import SimulatedProcess
 
-# An answer is reserved for by the weight of the last one, and the first by a quarter of the budget.
+# An answer is reserved for by the weight of the last one, and may turn out larger; so may the answers of all shards
+# that are asked at one time.
 _SURPRISES = 2.0
+_SURPRISE_OF_A_SHARD = 0.125
 
 
 class BufferWithinBudget(Checker):
@@ -37,7 +39,8 @@ class BufferWithinBudget(Checker):
         for record in page.records:
             mine[int(record.sequence_number)] = weight_of([record])
         held = sum(sum(each.values()) for each in self._held[process].values())
-        limit = self.scene.settings.read.buffer_bytes * _SURPRISES
+        surprises = _SURPRISES + _SURPRISE_OF_A_SHARD * len(self._held[process])
+        limit = self.scene.settings.read.buffer_bytes * surprises
         if held > limit:
             self.broken(f"{process.name} holds {held} bytes, {limit:.0f} at most are allowed")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leasehold.core.hash_coverage import first_hole
 from leasehold.settings import milliseconds
 from leasehold.simulation.checkers.base import Checker, Report, Scene
+from leasehold.simulation.facts import LeaseChange
 
 # Of a fleet's members about two audit each time, at random, and one must see the hole several times.
 _AUDITS_MAX = 30
@@ -24,7 +25,15 @@ class LeasesCoverTheHashRange(Checker):
     def healed(self) -> None:
         self._healed_ms = self.scene.now_ms()
 
+    def lease_changed(self, change: LeaseChange) -> None:
+        # Ends and deletions are the only ways in which a member can make a hole.
+        lease = change.after
+        if change.row.by is not None and (lease is None or lease.checkpoint.is_shard_end):
+            self.ticked()
+
     def ticked(self) -> None:
+        if self.scene.has_unreadable_rows():
+            return  # until someone repairs them, nobody can tell
         leases = self.scene.leases()
         hole = first_hole(
             lease.hash_range for lease in leases if lease.hash_range and not lease.checkpoint.is_shard_end
@@ -36,7 +45,7 @@ class LeasesCoverTheHashRange(Checker):
         now_ms = self.scene.now_ms()
         if self._hole_since_ms is None:
             self._hole_since_ms = now_ms
-        if not self.scene.rows_were_destroyed:
+        if not (self.scene.rows_were_destroyed or self.scene.shards_were_trimmed):
             if self._was_whole:
                 self.broken(f"hash keys {hole} are nobody's, though no row was destroyed")
         elif self._healed_ms is not None:

@@ -1,0 +1,34 @@
+"""Balancing and clean stops repeat nothing: whoever lets go in good order has stored everything that it has done."""
+
+from __future__ import annotations
+
+from leasehold.core.model import ShardId
+from leasehold.simulation.checkers.base import Checker, Report, Scene
+from leasehold.simulation.facts import LeaseChange, Ownership, holding_in
+
+
+class CleanHandoversRepeatNothing(Checker):
+    """Compares the checkpoint with what was done, at the moment in which an owner lets go by itself."""
+
+    promise = "clean-handovers-repeat-nothing"
+
+    def __init__(self, scene: Scene, report: Report) -> None:
+        super().__init__(scene, report)
+        self._holders: dict[ShardId, Ownership] = {}
+
+    def lease_changed(self, change: LeaseChange) -> None:
+        shard = ShardId(change.row.key)
+        holder = self._holders.pop(shard, None)
+        lets_go = (
+            holder is not None and change.row.by is holder.process and holding_in(change.row.after) is None
+        )
+        if holder is not None and lets_go and change.after is not None:
+            stored = self.scene.ledger.shard(shard).first_after(change.after.checkpoint)
+            if holder.next_index > stored:
+                self.broken(
+                    f"{holder.process.name} let go of {shard} at {change.after.checkpoint}, though it has done "
+                    f"{holder.next_index - stored} records more"
+                )
+        current = self.scene.ownerships.current.get(shard)
+        if current is not None:
+            self._holders[shard] = current
