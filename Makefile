@@ -4,9 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 UV_PIN := uv==0.13.7
+LOCK    = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+              --no-emit-index-url
+# The oldest pyspark that we support lives in an environment of its own.
+OLDEST       := .venv-oldest
+OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-servers test check format lock lock-servers clean
+.PHONY: help demo setup setup-servers test test-oldest cluster-test bench check format lock lock-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -18,8 +23,15 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: setup ## a small fleet on embedded servers: records, a reshard, a killed worker
-	$(BIN)/python examples/demo.py
+$(OLDEST_READY): requirements/oldest.lock pyproject.toml
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet $(UV_PIN)
+	$(OLDEST)/bin/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements/oldest.lock
+	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup ## Kinesis to an archive by Spark on this machine: a reshard, a kill -9, every record counted
+	$(BIN)/leasehold demo
 
 setup: $(READY) ## the virtual environment, with locked versions
 
@@ -28,6 +40,15 @@ setup-servers: setup ## the servers that the tests talk to, in .servers/
 
 test: setup setup-servers ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-oldest: $(OLDEST_READY) ## a few tests on the oldest pyspark and pyarrow that are supported
+	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/test_columns.py tests/unit/archive
+
+cluster-test: setup setup-servers ## the pipeline on a Spark standalone cluster of processes, one of which is killed
+	$(BIN)/python -m pytest tests/cluster
+
+bench: setup ## rows and megabytes a second through Spark, and how long a record is on its way
+	$(BIN)/python benchmarks/spark_throughput.py
 
 check: setup ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -41,11 +62,11 @@ format: setup ## put the code into shape
 lock: ## resolve requirements/*.in anew
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(UV_PIN)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	    --no-emit-index-url --all-extras pyproject.toml requirements/dev.in -o requirements/dev.lock
+	$(LOCK) --all-extras pyproject.toml requirements/dev.in -o requirements/dev.lock
+	$(LOCK) --extra spark --extra java --extra local pyproject.toml requirements/oldest.in -o requirements/oldest.lock
 
 lock-servers: setup ## resolve what the servers of the tests are installed from anew
 	$(BIN)/python tools/lock_servers.py
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,120 @@
+"""A Spark standalone cluster of processes on this machine: a master and some workers, from pyspark's own jars."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pyspark
+
+from leasehold.spark.java import find_java
+from leasehold.spark.start_up import cache_folder
+
+SPARK_HOME = Path(pyspark.__file__).parent
+START_DEADLINE_S = 120
+MASTER_READY = re.compile(r"Starting Spark master at (spark://\S+)")
+WORKER_READY = re.compile(r"Registering worker 127\.0\.0\.1")
+EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+def wait_until(is_so: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:
+    """Wait for a condition; an AssertionError that names it, if it does not come."""
+    until = time.monotonic() + deadline_s
+    while not is_so():
+        assert time.monotonic() < until, f"not within {deadline_s} s: {what}"
+        time.sleep(0.1)
+
+
+@dataclass
+class Cluster:
+    """The processes of a cluster. What they print is in `folder`."""
+
+    folder: Path
+    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    url: str = ""
+
+    def start(self, workers: int) -> Self:
+        """Start the master, and workers of one core; returns when all have registered."""
+        self._start("master", "org.apache.spark.deploy.master.Master")
+        wait_until(lambda: bool(MASTER_READY.search(self.said("master"))), "the master has started")
+        found = MASTER_READY.search(self.said("master"))
+        assert found
+        self.url = found[1]
+        for number in range(workers):
+            self._start(
+                f"worker-{number}",
+                "org.apache.spark.deploy.worker.Worker",
+                *("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / f"work-{number}")),
+                self.url,
+            )
+        wait_until(
+            lambda: len(WORKER_READY.findall(self.said("master"))) == workers, "all workers have registered"
+        )
+        return self
+
+    def end(self) -> None:
+        """End everything; executors end with their worker."""
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            process.wait(60)
+
+    def said(self, name: str) -> str:
+        """What a process has printed so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def kill_executor_of(self, python_worker: int) -> None:
+        """Kill -9 what stands for the machine that runs a task: its executor and the worker that started that."""
+        executor = executor_of(python_worker)
+        worker = next(each for each in self.processes if each.pid == parent_of(executor))
+        worker.kill()
+        os.kill(executor, 9)
+        worker.wait(60)
+
+    def _start(self, name: str, main: str, *arguments: str) -> None:
+        command = [str(SPARK_HOME / "bin" / "spark-class"), main]
+        command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes.append(
+                subprocess.Popen(command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT)
+            )
+
+    @staticmethod
+    def _environment() -> dict[str, str]:
+        java = find_java(os.environ, cache_folder(os.environ))
+        return os.environ | {
+            "SPARK_HOME": str(SPARK_HOME),
+            "JAVA_HOME": str(java.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",  # its pages, too
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
+        }
+
+
+@contextmanager
+def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
+    """A cluster that ends with the block."""
+    folder.mkdir()
+    running = Cluster(folder)
+    try:
+        yield running.start(workers)
+    finally:
+        running.end()
+
+
+def executor_of(python_worker: int) -> int:
+    """The JVM that a Python worker of Spark's belongs to: it started the daemon that started the worker."""
+    process = python_worker
+    while EXECUTOR not in Path(f"/proc/{process}/cmdline").read_bytes():
+        process = parent_of(process)
+    return process
+
+
+def parent_of(process: int) -> int:
+    """The parent of a process."""
+    return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -1,0 +1,153 @@
+"""The pipeline on a real Spark standalone cluster. Not part of `make test`: `make cluster-test` names this folder."""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from leasehold.local import LocalKinesis
+from leasehold.worker.connecting import lease_table
+from leasehold.worker.settings import ConnectionSettings
+from tests.cluster.standalone import Cluster, cluster, wait_until
+from tests.fleet.production import Production
+from tests.servers import Server
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 240
+REGION = "us-east-1"
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> Iterator[Cluster]:
+    """A master and two workers of one core each."""
+    with cluster(tmp_path / "cluster", workers=2) as running:
+        yield running
+
+
+class Query:
+    """A driver program, what it is told, and what it leaves."""
+
+    def __init__(self, folder: Path, master: str, source: dict[str, str]) -> None:
+        self.folder = folder
+        self.gate, self.stop, self.archive = folder / "gate", folder / "stop", folder / "archive"
+        self.log = folder / "driver.log"
+        self._told = {
+            "source": {"columns": "archive", "startingPosition": "trim_horizon", "region": REGION} | source,
+            "spark": {
+                "spark.master": master,
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.executor.memory": "512m",
+                "spark.executorEnv.PYTHONPATH": str(ROOT),
+            },
+            "checkpoint": str(folder / "checkpoint"),
+            "archive": str(self.archive),
+            "gate": str(self.gate),
+            "stop": str(self.stop),
+        }
+
+    @contextmanager
+    def running(self) -> Iterator["subprocess.Popen[bytes]"]:
+        """The program; killed on leaving if it still runs."""
+        options = self.folder / "options.json"
+        options.write_text(json.dumps(self._told))
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        command = [sys.executable, "-m", "tests.cluster.driver_program", str(options)]
+        with self.log.open("wb") as log:
+            program = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            yield program
+        finally:
+            program.kill()
+            program.wait()
+
+    def waiting_workers(self) -> list[int]:
+        """The Python workers that wait at the gate, by process id."""
+        return [int(path.name.removeprefix("waiting-")) for path in self.folder.glob("waiting-*")]
+
+    def archived(self) -> list[int]:
+        """The numbers of all records in the archive, sorted."""
+        files = self.archive.rglob("*.parquet")
+        return sorted(
+            int(data) for file in files for data in pq.read_table(file, columns=["data"])["data"].to_pylist()
+        )
+
+
+def test_a_killed_worker_costs_no_record_and_doubles_none(
+    two_workers: Cluster, dynamodb_local: Server, tmp_path: Path, unique_name: Callable[[str], str]
+) -> None:
+    """A worker dies by kill -9 between pin and write; the other goes on, every record is archived exactly once."""
+    application = unique_name("cluster")
+    with LocalKinesis.in_thread(streams={"orders": 4}) as kinesis:
+        production = Production(kinesis.client(), "orders", random.Random(1))
+        production.put(plain=1_000, aggregated=1_000)
+        source = {
+            "streamName": "orders",
+            "applicationName": application,
+            "endpointUrl": kinesis.endpoint_url,
+            "dynamodbEndpointUrl": dynamodb_local.url,
+        }
+        query = Query(tmp_path, two_workers.url, source)
+        with query.running() as program:
+            wait_until(lambda: len(query.waiting_workers()) == 2, f"two tasks wait: {query.log}", DEADLINE_S)
+            assert query.archived() == []
+            two_workers.kill_executor_of(query.waiting_workers()[0])
+            production.put(plain=500, aggregated=500)
+            query.gate.touch()
+            wait_until(
+                lambda: len(query.archived()) >= production.produced,
+                f"all is archived: {query.log}",
+                DEADLINE_S,
+            )
+            query.stop.touch()
+            assert program.wait(DEADLINE_S) == 0
+        assert query.archived() == list(range(production.produced))
+        wait_until(lambda: not _owners(application, dynamodb_local.url), "the leases are given back", 30)
+
+
+def test_leases_in_a_file_are_refused_on_a_cluster(two_workers: Cluster, tmp_path: Path) -> None:
+    """A SQLite file serves one machine: a task on a cluster says so, and nothing is read."""
+    with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
+        Production(kinesis.client(), "orders", random.Random(1)).put(plain=10, aggregated=0)
+        source = {
+            "streamName": "orders",
+            "applicationName": "refused",
+            "endpointUrl": kinesis.endpoint_url,
+            "leases": f"sqlite:///{tmp_path}/leases.sqlite",
+        }
+        query = Query(tmp_path, two_workers.url, source)
+        query.gate.touch()
+        with query.running() as program:
+            assert program.wait(DEADLINE_S) != 0
+        assert "serves one machine, and this query runs on a cluster" in query.log.read_text()
+        assert query.archived() == []
+
+
+def _owners(application: str, dynamodb_url: str) -> set[Any]:
+    """Who owns leases of the application."""
+    connection = ConnectionSettings(region=REGION, dynamodb_endpoint=dynamodb_url)
+
+    async def listed() -> set[Any]:
+        table = lease_table(connection, application)
+        try:
+            return {lease.owner for lease in (await table.list()).leases if lease.owner}
+        finally:
+            await table.close()
+
+    return asyncio.run(listed())

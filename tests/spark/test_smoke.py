@@ -1,0 +1,56 @@
+"""The whole way once, quickly, on one session: what `make test-oldest` runs with the oldest pyspark, too."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from leasehold.local import LocalKinesis
+from leasehold.spark import register
+from leasehold.spark.session import spark_session
+from tests.fleet.production import Production
+
+PATIENCE_S = 200
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """One session for all tests of this module."""
+    with spark_session("smoke", {"spark.master": "local[2]"}) as session:
+        register(session)
+        yield session
+
+
+def archived(folder: Path) -> list[int]:
+    """The numbers of all records in an archive, sorted."""
+    tables = (pq.read_table(file, columns=["data"]) for file in folder.rglob("*.parquet"))
+    return sorted(int(data) for table in tables for data in table["data"].to_pylist())
+
+
+def test_a_stream_is_archived_over_several_runs_and_a_reshard(spark: Any, tmp_path: Path) -> None:
+    """Each run takes up where the last one stopped, children follow their parent, a batch read sees all of it."""
+    with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
+        production = Production(kinesis.client(), "orders", random.Random(1))
+        place = {"streamName": "orders", "endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}
+        rows = (
+            spark.readStream.format("leasehold")
+            .options(**place, applicationName="smoke", leases=f"sqlite:///{tmp_path}/leases.sqlite")
+            .options(startingPosition="trim_horizon", columns="archive", maxRecordsPerTrigger="300")
+            .load()
+        )
+        for _ in range(2):
+            production.put(plain=250, aggregated=250)
+            production.reshard()
+            production.put(plain=50, aggregated=50)
+            query = (
+                rows.writeStream.format("leasehold-archive")
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start(str(tmp_path / "archive"))
+            )
+            assert query.awaitTermination(PATIENCE_S)
+            assert archived(tmp_path / "archive") == list(range(production.produced))
+        assert spark.read.format("leasehold").options(**place).load().count() == production.produced
