@@ -9,7 +9,7 @@ from typing import Any
 from leasehold.core.model import ChildShard
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.slicing import Slice
+from leasehold.fleet.slicing import RECORD_OVERHEAD_BYTES, Slice
 from leasehold.ports import Clock
 from leasehold.worker.cutting import Cut, Cutter
 from leasehold.worker.waiting import cancelled
@@ -102,6 +102,7 @@ class Batcher:
 
     def _take_in(self, slice_: Slice) -> None:
         self._held.note_progress()
+        self._held.note_delivered(slice_.size_bytes - RECORD_OVERHEAD_BYTES * len(slice_.records))
         self._allowance.owe(slice_.size_bytes)
         self._cutter.add(slice_, self._clock.now_ms())
         self.children = slice_.children

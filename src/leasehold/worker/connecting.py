@@ -15,11 +15,17 @@ from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.adapters.cpu import load_meter
 from leasehold.adapters.objects import open_obstore
 from leasehold.adapters.observing import observing
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.adapters.system_clock import SystemClock
-from leasehold.core.coordinator import COORDINATOR_KEY_ATTRIBUTE, COORDINATOR_TABLE_SUFFIX
+from leasehold.core.coordinator import (
+    COORDINATOR_KEY_ATTRIBUTE,
+    COORDINATOR_TABLE_SUFFIX,
+    METRICS_KEY_ATTRIBUTE,
+    METRICS_TABLE_SUFFIX,
+)
 from leasehold.core.events import Observe
 from leasehold.core.model import WorkerId
 from leasehold.fleet.lease_table import LeaseTable
@@ -56,7 +62,9 @@ async def connect(settings: ConsumerSettings, observe: Observe | None = None) ->
         try:
             # Jitter and ids of holdings, nothing secret; but no two processes may draw alike.
             rng = random.Random(secrets.randbits(128))  # noqa: S311
-            yield Outside(worker, table, stream, dead_letters, clock, rng, observe_all)
+            yield Outside(
+                worker, table, stream, dead_letters, clock, rng, observe_all, load_meter(os.environ)
+            )
         finally:
             await stream.close()
             await table.close()
@@ -72,6 +80,9 @@ def lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
         DynamoDbRows(client, connection.lease_table or application, settings=TableSettings(with_index=False)),
         coordinator=DynamoDbRows(
             client, f"{application}{COORDINATOR_TABLE_SUFFIX}", key_attribute=COORDINATOR_KEY_ATTRIBUTE
+        ),
+        metrics=DynamoDbRows(
+            client, f"{application}{METRICS_TABLE_SUFFIX}", key_attribute=METRICS_KEY_ATTRIBUTE
         ),
     )
 

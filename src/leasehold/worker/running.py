@@ -13,7 +13,7 @@ from leasehold.core.model import WorkerId
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
-from leasehold.ports import Clock, Stream
+from leasehold.ports import Clock, LoadMeter, Stream
 from leasehold.settings import milliseconds
 from leasehold.worker.dead_letters import DeadLetters
 from leasehold.worker.served_shard import Form, Workplace
@@ -34,6 +34,7 @@ class Outside:
     clock: Clock
     rng: random.Random
     observe: Observe
+    load: LoadMeter | None = None  # how busy this process is; None: nothing is measured
 
 
 async def run_worker(
@@ -88,6 +89,7 @@ async def run_worker(
         clock=outside.clock,
         rng=outside.rng,
         observe=outside.observe,
+        load=outside.load,
     )
     await _within_grace(
         member.run(stop),

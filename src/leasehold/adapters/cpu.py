@@ -1,0 +1,189 @@
+"""How busy this member is, measured where it runs: in an ECS task, in a container with a limit, or on a whole machine.
+
+A Python process is bound by one processor at a time, so what the process itself uses of one counts as well: on a
+machine with many processors a member that can do no more must not look idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+import urllib3
+
+from leasehold.core.cpu_load import (
+    CpuReading,
+    EcsShare,
+    container_reading,
+    cpus_in,
+    ecs_percent,
+    ecs_share,
+    host_reading,
+    percent_between,
+    quota_v1,
+    quota_v2,
+    usage_v2_us,
+)
+from leasehold.ports import LoadMeter
+
+ECS_VARIABLE: Final = "ECS_CONTAINER_METADATA_URI_V4"
+# Where ECS serves its metadata, to the task alone. Nothing else is asked: the variable might name any host.
+ECS_HOST: Final = ipaddress.ip_address("169.254.170.2")
+ECS_ANSWER_BYTES_MAX: Final = 1024 * 1024
+ECS_TIMEOUT_S: Final = 2.0
+
+
+def load_meter(environment: Mapping[str, str], root: Path = Path("/")) -> LoadMeter | None:
+    """What measures here; None where nothing can, as outside of Linux. Then throughput alone is balanced."""
+    process = ProcessMeter()
+    if is_ecs_address(environment.get(ECS_VARIABLE, "")):
+        return Busiest(EcsMeter(environment[ECS_VARIABLE]), process)
+    for reading in (_ControlGroup2(root), _ControlGroup1(root), _Host(root)):
+        if reading() is not None:
+            return Busiest(FileMeter(reading), process)
+    return None
+
+
+class Busiest(LoadMeter):
+    """The scarcest of several resources."""
+
+    def __init__(self, *meters: LoadMeter) -> None:
+        self._meters = meters
+
+    async def percent(self) -> float | None:
+        """The largest figure that can be told; None if the first meter, which is the main one, is silent."""
+        figures = [await meter.percent() for meter in self._meters]
+        known = [figure for figure in figures if figure is not None]
+        return max(known) if figures[0] is not None else None
+
+
+class ProcessMeter(LoadMeter):
+    """What this process uses of one processor."""
+
+    def __init__(self) -> None:
+        self._last: CpuReading | None = None
+
+    async def percent(self) -> float | None:
+        """Since the last call."""
+        last, self._last = self._last, CpuReading(time.process_time(), time.monotonic())
+        return percent_between(last, self._last)
+
+
+class FileMeter(LoadMeter):
+    """What counters in files of the kernel say. They are read in place: they live in memory."""
+
+    def __init__(self, reading: Callable[[], CpuReading | None]) -> None:
+        self._reading = reading
+        self._last: CpuReading | None = None
+
+    async def percent(self) -> float | None:
+        """Since the last call. The limits are read anew each time, for they may change."""
+        last, self._last = self._last, self._reading()
+        return percent_between(last, self._last)
+
+
+class EcsMeter(LoadMeter):
+    """What the task metadata of ECS says."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+        self._pool = urllib3.PoolManager(maxsize=1, retries=False, timeout=ECS_TIMEOUT_S)
+        self._share: EcsShare | None = None
+
+    async def percent(self) -> float | None:
+        """Over the last second or so, by the two readings that each answer holds."""
+        return await asyncio.to_thread(self._percent)
+
+    def _percent(self) -> float | None:
+        if self._share is None:
+            task, container = self._get("/task"), self._get("")
+            if task is None or container is None:
+                return None
+            self._share = ecs_share(task, container)
+        stats = self._get("/stats")
+        return None if stats is None else ecs_percent(stats, self._share)
+
+    def _get(self, path: str) -> Any:
+        try:
+            answer = self._pool.request("GET", self._address + path, redirect=False, preload_content=False)
+            try:
+                content = answer.read(ECS_ANSWER_BYTES_MAX)
+            finally:
+                answer.release_conn()
+            return orjson.loads(content) if answer.status == 200 else None
+        except (urllib3.exceptions.HTTPError, ValueError):
+            return None
+
+
+def is_ecs_address(address: str) -> bool:
+    """Whether an address is where ECS serves the metadata of a task. Another one is not asked for anything.
+
+    >>> is_ecs_address("http://169.254.170.2/v4/0123"), is_ecs_address("http://example.com/v4/0123")
+    (True, False)
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
+    except ValueError:
+        return False
+    return parts.scheme == "http" and host == ECS_HOST and port in {None, 80} and parts.username is None
+
+
+class _Host:
+    """The whole machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._file = root / "proc/stat"
+
+    def __call__(self) -> CpuReading | None:
+        text = _read(self._file)
+        return None if text is None else host_reading(text)
+
+
+class _ControlGroup2:
+    """A container with a limit, on a kernel with control groups of version 2."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "sys/fs/cgroup"
+
+    def __call__(self) -> CpuReading | None:
+        most, stat = _read(self._folder / "cpu.max"), _read(self._folder / "cpu.stat")
+        if most is None or stat is None:
+            return None
+        processors = quota_v2(most) or cpus_in(_read(self._folder / "cpuset.cpus.effective") or "")
+        return container_reading(usage_v2_us(stat), processors, _now_ms())
+
+
+class _ControlGroup1:
+    """The same with version 1."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "sys/fs/cgroup"
+
+    def __call__(self) -> CpuReading | None:
+        used = _read(self._folder / "cpu/cpuacct.usage")
+        quota, period = (
+            _read(self._folder / "cpu/cpu.cfs_quota_us"),
+            _read(self._folder / "cpu/cpu.cfs_period_us"),
+        )
+        if used is None or not used.strip().isdigit() or quota is None or period is None:
+            return None
+        cpuset = _read(self._folder / "cpuset/cpuset.effective_cpus") or ""
+        return container_reading(int(used) / 1000, quota_v1(quota, period) or cpus_in(cpuset), _now_ms())
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,161 @@
+"""How busy a member is: from the kernel's counters and from ECS, without a guess where they say nothing."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.adapters import cpu
+from leasehold.adapters.cpu import EcsMeter, is_ecs_address, load_meter
+from leasehold.core.cpu_load import (
+    EcsShare,
+    container_reading,
+    ecs_percent,
+    ecs_share,
+    host_reading,
+    percent_between,
+    quota_v1,
+)
+
+
+def test_the_machine_as_a_whole() -> None:
+    """The difference of two readings of /proc/stat; time that goes backwards gives no figure."""
+    first = host_reading("cpu  20000 200 2000 1500000 1000 0 0\ncpu0 1 2 3")
+    then = host_reading("cpu  30000 3000 30000 2000000 2000 0 0")
+    assert percent_between(first, then) == pytest.approx(7.715, abs=0.001)
+    assert percent_between(then, first) is None
+    assert percent_between(first, first) is None
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "cpu a b c d e", "intr 1 2 3 4 5"])
+def test_an_unreadable_machine_gives_no_figure(text: str) -> None:
+    """Nothing is guessed."""
+    assert host_reading(text) is None
+
+
+@pytest.mark.parametrize(("processors", "percent"), [(2.0, 25.0), (8.0, 6.25), (0.25, 100.0)])
+def test_a_container_is_measured_against_its_limit(processors: float, percent: float) -> None:
+    """Half a second of processor time in a second; never above 100."""
+    first, then = (
+        container_reading(1_000_000, processors, 1000),
+        container_reading(1_500_000, processors, 2000),
+    )
+    assert percent_between(first, then) == percent
+
+
+def test_no_limit_is_no_quota() -> None:
+    """-1 is how the kernel says that there is none."""
+    assert quota_v1("-1\n", "100000\n") is None
+    assert quota_v1("50000\n", "100000\n") == 0.5
+
+
+STATS: dict[str, Any] = {
+    "cpu_stats": {"cpu_usage": {"total_usage": 150}, "system_cpu_usage": 1100, "online_cpus": 2},
+    "precpu_stats": {"cpu_usage": {"total_usage": 100}, "system_cpu_usage": 1000},
+}
+
+
+@pytest.mark.parametrize(
+    ("share", "percent"),
+    [
+        (EcsShare(None, 1.0), 50),
+        (EcsShare(None, 50 / 80), 80),
+        (EcsShare(4.0, 1.0), 25),
+        (EcsShare(0.1, 1.0), 100),
+    ],
+)
+def test_a_container_of_a_task(share: EcsShare, percent: float) -> None:
+    """The worked examples of the specification."""
+    assert ecs_percent(STATS, share) == pytest.approx(percent)
+
+
+@pytest.mark.parametrize(
+    "stats", [None, [], {}, {**STATS, "precpu_stats": {}}, {**STATS, "cpu_stats": {"online_cpus": "2"}}]
+)
+def test_incomplete_stats_give_no_figure(stats: Any) -> None:
+    """The first answer of a container has only one reading; a broken one none."""
+    assert ecs_percent(stats, EcsShare(None, 1.0)) is None
+
+
+def test_the_part_of_a_container_in_its_task() -> None:
+    """By the limits of all containers; where nothing is known, the whole task."""
+    task = {
+        "Limits": {"CPU": 4},
+        "Containers": [{"DockerId": "a", "Limits": {"CPU": 50}}, {"DockerId": "b", "Limits": {"CPU": 30}}],
+    }
+    assert ecs_share(task, {"DockerId": "a"}) == EcsShare(4.0, 50 / 80)
+    assert ecs_share(task, {"DockerId": "x"}) == EcsShare(4.0, 1.0)
+    assert ecs_share({}, {}) == EcsShare(None, 1.0)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "http://example.com/v4/1",
+        "https://169.254.170.2/v4/1",
+        "http://169.254.170.2.example.com/v4/1",
+        "http://169.254.170.2:8080/v4/1",
+        "http://user@169.254.170.2/v4/1",
+        "http://169.254.169.254/latest",
+        "file:///etc/passwd",
+        "http://[",
+    ],
+)
+def test_no_other_address_is_asked(address: str, tmp_path: Path) -> None:
+    """A variable of the environment cannot send requests of ours to a host of its choice."""
+    assert not is_ecs_address(address)
+    assert load_meter({"ECS_CONTAINER_METADATA_URI_V4": address}, tmp_path) is None
+
+
+def test_metadata_that_does_not_answer_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member is then balanced by throughput until it answers again."""
+    answers: dict[str, Any] = {}
+    meter = EcsMeter("http://169.254.170.2/v4/1")
+    monkeypatch.setattr(meter, "_get", answers.get)
+    assert asyncio.run(meter.percent()) is None
+    answers |= {"/task": {}, "": {}, "/stats": STATS}
+    assert asyncio.run(meter.percent()) == 50
+
+
+def test_what_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit goes before the whole machine; the first figure comes with the second reading."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu  1 1 1 1 1")
+    assert load_meter({}, tmp_path) is not None
+    cgroup = tmp_path / "sys/fs/cgroup"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cpu.max").write_text("max 100000")
+    (cgroup / "cpuset.cpus.effective").write_text("0-7")
+    (cgroup / "cpu.stat").write_text("usage_usec 1000000\n")
+    times_ms = iter([0, 1_000, 2_000])
+    monkeypatch.setattr(cpu, "_now_ms", lambda: next(times_ms))
+    meter = load_meter({}, tmp_path)
+    assert meter is not None
+
+    async def figures() -> list[float | None]:
+        first = await meter.percent()
+        (cgroup / "cpu.stat").write_text("usage_usec 5000000\n")
+        return [first, await meter.percent()]
+
+    first, second = asyncio.run(figures())
+    assert first is None
+    assert second is not None
+    assert second >= 50
+
+
+def test_the_older_control_groups_are_understood(tmp_path: Path) -> None:
+    """Version 1 keeps its files elsewhere, and counts nanoseconds."""
+    for name, text in {
+        "cpu/cpuacct.usage": "1000",
+        "cpu/cpu.cfs_quota_us": "-1",
+        "cpu/cpu.cfs_period_us": "100000",
+    }.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert load_meter({}, tmp_path) is None
+    (tmp_path / "sys/fs/cgroup/cpuset").mkdir()
+    (tmp_path / "sys/fs/cgroup/cpuset/cpuset.effective_cpus").write_text("0-3")
+    assert load_meter({}, tmp_path) is not None
