@@ -44,6 +44,10 @@ class RowStore(Protocol):
         """Create the table and its index of owners where they are missing. Waits for the table, not for the index."""
         ...
 
+    async def index_owners(self) -> None:
+        """Make sure that an index of owners is there, or being made; for a table that was prepared without one."""
+        ...
+
     async def get(self, key: str) -> Row | None:
         """The row as it is now, or None."""
         ...

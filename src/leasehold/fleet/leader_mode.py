@@ -198,7 +198,8 @@ class LeaderMode(Sharing):
     # -- life --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the lead, if we have it."""
+        """See to the index, without waiting for it, and keep the lead, if we have it."""
+        await self.steps.take("make the index", self.table.index_owners)
         await self.leadership.run()
 
     async def leave(self) -> None:

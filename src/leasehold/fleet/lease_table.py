@@ -44,6 +44,10 @@ class LeaseTable:
         """Make the table ready for use; safe to call by every member at once."""
         await self._rows.prepare()
 
+    async def index_owners(self) -> None:
+        """For a fleet with a leader: have the index made by which its members find their leases."""
+        await self._rows.index_owners()
+
     async def get(self, key: LeaseKey) -> Lease | None:
         """The lease as it is now."""
         return _lease(await self._rows.get(key))

@@ -127,6 +127,9 @@ class ProcessRows(RowStore):
         """The table is there; asking whether it is may fail all the same."""
         await self._call("prepare", lambda: None)
 
+    async def index_owners(self) -> None:
+        """The index is there."""
+
     async def get(self, key: str) -> Row | None:
         """The row as it is when the request arrives."""
         return await self._call("get", lambda: self._table.get(key))

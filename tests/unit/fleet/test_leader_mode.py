@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.core.coordinator import LEADER_KEY
 from leasehold.core.events import (
     HandoffAsked,
@@ -244,6 +245,28 @@ def test_auto_joins_a_led_fleet_and_leads_a_new_one() -> None:
             assert len(world.told(LeaseAssigned)) == 12
 
         played(scenario)
+
+
+def test_auto_joins_a_fleet_of_three_tables() -> None:
+    """Lock and reports go where KCL 3.0 to 3.4 look for them, and nothing but leases into the lease table."""
+
+    async def scenario(world: World) -> None:
+        world.settings = replace(SETTINGS, mode=Mode.AUTO)
+        migration: Row = {"key": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
+        world.coordinator = MemoryRows([migration], key_attribute="key")
+        world.metrics = MemoryRows(key_attribute="wid")
+        world.start("a")
+        world.start("b")
+        await world.until(lambda: world.shares() == [6, 6], within_s=15)
+        assert all("leaseCounter" in row for row in await world.rows.scan())
+        assert [row["wid"]["S"] for row in await world.metrics.scan()] == ["a", "b"]
+        lock = await world.coordinator.get(LEADER_KEY)
+        assert lock is not None
+        assert lock["ownerName"]["S"] == leaders(world)[0]
+        await world.kill(leaders(world)[0])
+        await world.until(lambda: world.shares() == [12], within_s=30)
+
+    played(scenario)
 
 
 def test_auto_joins_peers_and_follows_them_to_a_leader() -> None:

@@ -84,6 +84,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.rows = MemoryRows()
+        self.coordinator: MemoryRows | None = None  # the tables of KCL 3.0 to 3.4, where a fleet has them
+        self.metrics: MemoryRows | None = None
         self.table = LeaseTable(self.rows)
         self.stream = ListedStream(self.shards)
         self._stops: dict[WorkerId, asyncio.Event] = {}
@@ -94,7 +96,7 @@ class World:
         worker = WorkerId(name)
         rows = TroubledRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
         member = Member(
-            table=LeaseTable(rows),
+            table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
             stream=self.stream,
             stream_name="orders",
             application="billing",

@@ -95,6 +95,12 @@ class DynamoDbRows(RowStore):
             recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
             await self._ask(self._client.update_continuous_backups, recovery)
 
+    async def index_owners(self) -> None:
+        """Have the index made if there is none. It may take minutes to fill; nobody waits for it."""
+        description = await self._wait_until_usable()
+        if _index_status(description) is None:
+            await self._create_index(description)
+
     async def _describe(self) -> Mapping[str, Any] | None:
         try:
             answer = await self._ask(self._client.describe_table, {})

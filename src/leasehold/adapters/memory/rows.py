@@ -17,6 +17,9 @@ class MemoryRows(RowStore):
     async def prepare(self) -> None:
         """There is nothing to prepare."""
 
+    async def index_owners(self) -> None:
+        """Rows are few enough to look at all of them."""
+
     async def get(self, key: str) -> Row | None:
         """The row as it is now."""
         return self._rows.get(key)

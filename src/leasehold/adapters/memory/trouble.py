@@ -32,6 +32,10 @@ class TroubledRows(RowStore):
         """Pass through."""
         await self._rows.prepare()
 
+    async def index_owners(self) -> None:
+        """Pass through."""
+        await self._rows.index_owners()
+
     async def get(self, key: str) -> Row | None:
         """The row as it is now, if the call gets through."""
         return await self._through("get", key, lambda: self._rows.get(key))
