@@ -1,0 +1,51 @@
+"""What the tables of a fleet say, seen from the side: who leads, who owns what, and whether a lease is stuck."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.core.coordinator import LEADER_KEY
+from leasehold.core.leader_lock import lock_from_row
+from leasehold.core.lease_row import leases_from_rows
+from leasehold.core.model import Lease
+
+
+@dataclass(frozen=True)
+class CommonTable:
+    """The tables of one application in DynamoDB."""
+
+    dynamodb: Any
+    application: str
+
+    def tables(self) -> set[str]:
+        """The application's tables, by what follows its name."""
+        names: list[str] = self.dynamodb.list_tables()["TableNames"]
+        return {name.removeprefix(self.application) for name in names if name.startswith(self.application)}
+
+    def leader(self) -> str | None:
+        """Who holds the leader lock, in whichever table it lies."""
+        for row in (*self._rows("-CoordinatorState"), *self._rows()):
+            if LEADER_KEY in (row.get("key", {}).get("S"), row.get("leaseKey", {}).get("S")):
+                return lock_from_row(row).owner
+        return None
+
+    def leases(self) -> list[Lease]:
+        """Every lease. None of the rows may be unreadable."""
+        listing = leases_from_rows(self._rows())
+        assert not listing.rejected, listing.rejected
+        return list(listing.leases)
+
+    def owned_by(self, worker: str) -> set[str]:
+        """The leases that a member reads: its own, and those that it has not handed over yet."""
+        return {str(each.key) for each in self.unfinished() if each.actual_owner == worker}
+
+    def unfinished(self) -> list[Lease]:
+        """The leases of shards that have not ended."""
+        return [lease for lease in self.leases() if not lease.checkpoint.is_shard_end]
+
+    def _rows(self, suffix: str = "") -> list[dict[str, Any]]:
+        if suffix not in self.tables():
+            return []
+        rows: list[dict[str, Any]] = self.dynamodb.scan(
+            TableName=self.application + suffix, ConsistentRead=True
+        )["Items"]
+        return rows

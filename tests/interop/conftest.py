@@ -1,0 +1,31 @@
+"""A story for each test: an empty fleet on a fresh stream and a fresh application, under load."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.interop.mixed_fleet import MixedFleet
+from tests.interop.story import Story, story
+from tests.servers import Server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The core is what every change has to pass."""
+    config.addinivalue_line("markers", "core: runs with every change; the rest is for `make interop`")
+
+
+@pytest.fixture
+def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]) -> Iterator[Story]:
+    """An empty fleet under load. What it promised is checked when the test ends."""
+    with LocalKinesis.in_process() as kinesis:
+        fleet = MixedFleet(
+            folder=tmp_path,
+            stream=unique_name("stream"),
+            application=unique_name("application"),
+            kinesis_url=kinesis.endpoint_url,
+            dynamodb_url=dynamodb_local.url,
+        )
+        with story(kinesis.client(), fleet, dynamodb_local.client("dynamodb")) as told:
+            yield told

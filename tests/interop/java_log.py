@@ -1,0 +1,23 @@
+"""Reads the logs of Java members: what they complain of, except for what has nothing to do with us."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+# What a KCL says on a machine that is not on AWS, or of its own doings. Each with its reason.
+HARMLESS = (
+    r"Did not find an operating range metadata provider",  # it is neither on EC2 nor on ECS
+)
+_HARMLESS = re.compile("|".join(HARMLESS))
+_COMPLAINT = re.compile(r" (WARN|ERROR) ")
+
+
+def complaints(folder: Path) -> list[str]:
+    """Every line of every Java log that is a warning or an error, but for the harmless ones."""
+    return [f"{path.stem}: {line}" for path in sorted(folder.glob("*.kcl.log")) for line in _complaints(path)]
+
+
+def _complaints(path: Path) -> Iterator[str]:
+    for line in path.read_text(errors="replace").splitlines():
+        if _COMPLAINT.search(line) and not _HARMLESS.search(line):
+            yield line[:500]

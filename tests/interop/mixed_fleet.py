@@ -1,0 +1,151 @@
+"""Starts, kills and stops Java and Python members of one fleet, and reads what each of them told."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fleet.fleet_of_processes import ROOT
+from tests.fleet.verdict import Handled, read_logs
+from tests.interop.build import NEWEST, java_command
+
+FAILOVER_MS = 5_000
+LOCK_MS = 8_000
+EXIT_DEADLINE_S = 120.0
+
+JAVA_OPTIONS = {
+    "mode": "3X",
+    "failover_ms": FAILOVER_MS,
+    "assignment_ms": 3_000,
+    "sync_ms": 1_000,
+    "audit_ms": 5_000,
+    "lock_ms": LOCK_MS,
+    "beat_ms": 2_000,
+    "parents_ms": 1_000,
+    "idle_ms": 250,
+}
+PYTHON_OPTIONS = {
+    "mode": "auto",
+    "failover_after": f"{FAILOVER_MS}ms",
+    "leader_lock": f"{LOCK_MS}ms",
+    "look_every": "500ms",
+    "checkpoint_every": "500ms",
+    "idle_poll_every": "250ms",
+    "first_audit_after": "5s",
+    "audit_every": "5s",
+    "clean_up_every": "10s",
+    "balance_by": "count",
+}
+
+
+@dataclass
+class MixedFleet:
+    """Members in two languages, with as little patience as a busy machine allows. Each writes into `folder`."""
+
+    folder: Path
+    stream: str
+    application: str
+    kinesis_url: str
+    dynamodb_url: str
+    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+
+    def start_java(self, version: str = NEWEST, **options: Any) -> str:
+        """Start a Java member on this version of the KCL."""
+        worker = self._new_name("java")
+        told = JAVA_OPTIONS | options | self._common() | {"worker": worker}
+        told |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
+        command = java_command(version, self.folder / f"{worker}.kcl.log")
+        self._start(worker, [*command, *(f"{name}={value}" for name, value in told.items())])
+        return worker
+
+    def start_python(self, **options: Any) -> str:
+        """Start a Python member."""
+        worker = self._new_name("python")
+        told = PYTHON_OPTIONS | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
+        told |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
+        arguments = [json.dumps(told), str(self.folder)]
+        self._start(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
+        return worker
+
+    def kill(self, worker: str) -> None:
+        """Kill -9."""
+        process = self.running.pop(worker)
+        process.kill()
+        process.wait()
+
+    def stop(self, worker: str) -> None:
+        """SIGTERM: it ends in good order."""
+        process = self.running.pop(worker)
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(EXIT_DEADLINE_S)
+        finally:
+            process.kill()
+        # A JVM that was told to end says so by its code, however well it ended.
+        assert code in {0, 128 + signal.SIGTERM}, self.output_of(worker)
+
+    def kill_all(self) -> None:
+        """Leave nothing running, whatever happened."""
+        for worker in list(self.running):
+            self.kill(worker)
+
+    def check_alive(self) -> None:
+        """No member may have ended by itself."""
+        for worker, process in self.running.items():
+            assert process.poll() is None, f"{worker} ended by itself:\n{self.output_of(worker)}"
+
+    def output_of(self, worker: str) -> str:
+        """The end of what a member printed."""
+        return (self.folder / f"{worker}.out").read_text(errors="replace")[-3000:]
+
+    def handled(self) -> list[Handled]:
+        """Every record that any member was given, in the order of time."""
+        java = [record for worker in self.started for record in _told_by_java(self.folder, worker)]
+        return sorted(read_logs(self.folder) + java)
+
+    def told(self, worker: str, event: str) -> list[dict[str, Any]]:
+        """What a Java member told of one kind of event."""
+        return [line for line in _lines(self.folder / f"{worker}.out") if line["event"] == event]
+
+    def _common(self) -> dict[str, Any]:
+        return {"stream": self.stream, "application": self.application}
+
+    def _new_name(self, kind: str) -> str:
+        worker = f"{kind}-{len(self.started) + 1}"
+        self.started.append(worker)
+        return worker
+
+    def _start(self, worker: str, command: list[str]) -> None:
+        environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        with (self.folder / f"{worker}.out").open("wb") as output:
+            self.running[worker] = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+
+def _told_by_java(folder: Path, worker: str) -> Iterator[Handled]:
+    for line in _lines(folder / f"{worker}.out"):
+        if line["event"] == "handled":
+            for place, (sequence, sub_sequence, number) in enumerate(line["records"]):
+                yield Handled(
+                    line["at_ns"] + place,
+                    worker,
+                    line["token"],
+                    line["shard"],
+                    int(sequence),
+                    int(sub_sequence),
+                    int(number),
+                )
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines that are events; a killed member may not have finished its last one."""
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith('{"event"') and line.endswith("}"):
+            yield json.loads(line)

@@ -1,0 +1,161 @@
+"""One test of a mixed fleet: records come in all the time, members come and go as the test says, and in the end every
+promise is checked.
+"""
+
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fleet.fleet_of_processes import wait_until
+from tests.fleet.production import Production
+from tests.fleet.verdict import Verdict, judge
+from tests.interop.common_table import CommonTable
+from tests.interop.java_log import complaints
+from tests.interop.mixed_fleet import MixedFleet
+
+SHARDS = 8
+PUT_EVERY_S = 0.25
+# Java gives up a dead worker a minute after its last report, and looks for new leases every ten seconds.
+DEADLINE_S = 240.0
+
+
+@dataclass
+class Story:
+    """A fleet under load, and what is known of it."""
+
+    fleet: MixedFleet
+    table: CommonTable
+    production: Production
+    fates: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _producing: threading.Lock = field(default_factory=threading.Lock)
+    _end: threading.Event = field(default_factory=threading.Event)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """Put records until the story ends."""
+        while not self._end.wait(PUT_EVERY_S):
+            with self._producing:
+                self.production.put(plain=8, aggregated=8)
+
+    def reshard(self, times: int = 1) -> None:
+        """Split a shard, or merge two."""
+        for _ in range(times):
+            with self._producing:
+                self.production.reshard()
+
+    def kill(self, worker: str) -> None:
+        """Kill -9."""
+        self.fleet.kill(worker)
+        self.fates[worker].add("killed")
+
+    def stop(self, worker: str) -> None:
+        """Stop in good order."""
+        self.fleet.stop(worker)
+
+    # -- what can be waited for ------------------------------------------------------------------------------------
+
+    def wait_for_leader(self, *workers: str) -> str:
+        """Until one of these leads; says which."""
+        self._wait(lambda: self.table.leader() in workers, f"one of {workers} leads")
+        return str(self.table.leader())
+
+    def wait_until_read_by(self, worker: str, leases: int = 1) -> None:
+        """Until a member owns so many leases and is given records of as many shards."""
+        before = len(self.fleet.handled())
+
+        def reads() -> bool:
+            recent = {each.shard for each in self.fleet.handled()[before:] if each.worker == worker}
+            return len(self.table.owned_by(worker)) >= leases and len(recent) >= leases
+
+        self._wait(reads, f"{worker} reads {leases} shards")
+
+    def wait_until_all_is_handled(self) -> None:
+        """Until all that was produced by now has been handled."""
+        produced = self.production.produced
+
+        def missing() -> int:
+            return produced - len({each.number for each in self.fleet.handled() if each.number < produced})
+
+        self._wait(lambda: missing() == 0, f"all {produced} records handled")
+
+    def wait_until_nothing_is_stuck(self) -> None:
+        """Until every lease of an open shard is served by a living member, and no handoff is under way."""
+        before = {lease.key: lease.counter for lease in self.table.leases()}
+
+        def served() -> bool:
+            return all(
+                lease.owner in self.fleet.running
+                and not lease.is_in_handoff
+                and lease.counter > before.get(lease.key, -1)
+                for lease in self.table.unfinished()
+            )
+
+        self._wait(served, "every lease is served")
+
+    def _wait(self, condition: Any, what: str) -> None:
+        def holds() -> bool:
+            self.fleet.check_alive()
+            return bool(condition())
+
+        try:
+            wait_until(holds, what, DEADLINE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._scene()}") from None
+
+    def _scene(self) -> str:
+        """The fleet as it is, for whoever has to find out why a story did not go on."""
+        counts = Counter(each.worker for each in self.fleet.handled())
+        leases = "\n".join(
+            f"  {each.key} {each.owner} (from {each.checkpoint_owner}) {each.checkpoint} #{each.counter}"
+            for each in self.table.leases()
+        )
+        outputs = "\n".join(
+            f"--- {name}\n{self.fleet.output_of(name)[-1500:]}" for name in self.fleet.running
+        )
+        return f"leader {self.table.leader()}; handled {dict(counts)}\n{leases}\n{outputs}"
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> Verdict:
+        """No more records: wait for the last one, look for stuck leases, stop everybody, and judge."""
+        self._end.set()
+        self.wait_until_all_is_handled()
+        self.wait_until_nothing_is_stuck()
+        for worker in list(self.fleet.running):
+            self.stop(worker)
+        verdict = judge(
+            self.fleet.handled(),
+            produced=self.production.produced,
+            parents=self.production.parents(),
+            fates=self.fates,
+        )
+        by_worker = Counter(each.worker for each in self.fleet.handled())
+        print(
+            f"produced {self.production.produced}, handled {dict(by_worker)}, repeated {verdict.repeated}; "
+            f"{self.production.splits} splits, {self.production.merges} merges"
+        )
+        problems = verdict.problems + complaints(self.fleet.folder)
+        assert problems == []
+        return verdict
+
+
+@contextmanager
+def story(kinesis: Any, fleet: MixedFleet, dynamodb: Any) -> Iterator[Story]:
+    """A stream, records on it all the time, and a fleet that is still empty. Concludes when the block ends well."""
+    kinesis.create_stream(StreamName=fleet.stream, ShardCount=SHARDS)
+    production = Production(kinesis, fleet.stream, random.Random(6), per_aggregate=4)
+    told = Story(fleet, CommonTable(dynamodb, fleet.application), production)
+    producing = threading.Thread(target=told.produce, daemon=True)
+    producing.start()
+    try:
+        yield told
+        told.conclude()
+    finally:
+        told._end.set()
+        fleet.kill_all()
+        producing.join()
