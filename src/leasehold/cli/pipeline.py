@@ -77,9 +77,10 @@ def _run(described: Pipeline, display: Display, *, record_classes: bool) -> None
         described.name, settings, checkpoint=described.checkpoint, record_classes=record_classes
     ) as spark:
         stop.listen()  # again: Spark has a handler of its own
+        if stop.was_requested:
+            return  # not sooner: a JVM that nobody waits for while it starts never ends
         display.note(f"Spark {spark.version} runs on {spark.sparkContext.master}; starting the query")
         query = start_query(spark, described)
-        stop.query_runs = True
         watch(query, display.batch, lambda: stop.was_requested)
         display.note("the query has stopped, and its leases are free")
 
@@ -88,7 +89,6 @@ class _StopRequest:
     """SIGTERM or SIGINT: the first one asks the query to stop, the second one ends the process."""
 
     def __init__(self) -> None:
-        self.query_runs = False  # until then, there is nothing to give back
         self.was_requested = False
         self.listen()
 
@@ -98,8 +98,6 @@ class _StopRequest:
             signal.signal(each, self._take)
 
     def _take(self, number: int, _frame: object) -> None:
-        if not self.query_runs:
-            sys.exit(0)
         if self.was_requested:
             from leasehold.spark.session import jvm_process  # noqa: PLC0415 - extras
 
