@@ -18,6 +18,7 @@ class CheckpointWatch:
     """Looks at all leases again and again, in a thread of its own."""
 
     place: Place
+    every_s: float = LOOK_EVERY_S
     problems: list[str] = field(default_factory=list)
     looks: int = 0
     ended: set[LeaseKey] = field(default_factory=set)
@@ -35,7 +36,7 @@ class CheckpointWatch:
     async def _watch(self) -> None:
         table = LeaseTable(self.place.open())
         while not self._stop.is_set():
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self.every_s)
             # One by one and consistently: a scan may be behind, and going back in a scan proves nothing.
             try:
                 keys = {lease.key for lease in (await table.list()).leases} | self._last.keys()

@@ -23,6 +23,7 @@ class FleetOfProcesses:
 
     folder: Path
     options: dict[str, Any]
+    program: str = "tests.fleet.worker_program"
     fates: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     faults: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class FleetOfProcesses:
         self._started += 1
         worker = f"worker-{self._started}"
         options = self.options | {"worker_id": worker}
-        command = [sys.executable, "-m", "tests.fleet.worker_program", json.dumps(options), str(self.folder)]
+        command = [sys.executable, "-m", self.program, json.dumps(options), str(self.folder)]
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         with (self.folder / f"{worker}.log").open("wb") as output:
             self._running[worker] = subprocess.Popen(
@@ -92,6 +93,13 @@ class FleetOfProcesses:
             process.kill()
             process.wait()
         self._running.clear()
+
+    def take_ended(self) -> list[tuple[str, str]]:
+        """The workers that have ended by themselves, and the end of what they printed; they are forgotten then."""
+        ended = [worker for worker, process in self._running.items() if process.poll() is not None]
+        for worker in ended:
+            del self._running[worker]
+        return [(worker, self.output_of(worker)) for worker in ended]
 
     def check_alive(self) -> None:
         """No worker may have ended by itself."""

@@ -22,6 +22,8 @@ class Production:
     rng: random.Random
     per_aggregate: int = 20
     put_max: int = PUT_MAX
+    shards_min: int = OPEN_SHARDS_MIN
+    shards_max: int = OPEN_SHARDS_MAX
     produced: int = 0
     kinesis_records: int = 0
     splits: int = 0
@@ -41,7 +43,7 @@ class Production:
             each for each in self._list_shards() if "EndingSequenceNumber" not in each["SequenceNumberRange"]
         ]
         shards.sort(key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
-        split = len(shards) <= OPEN_SHARDS_MIN or (len(shards) < OPEN_SHARDS_MAX and self.rng.random() < 0.5)
+        split = len(shards) <= self.shards_min or (len(shards) < self.shards_max and self.rng.random() < 0.5)
         self._split(self.rng.choice(shards)) if split else self._merge(shards)
         self.kinesis.get_waiter("stream_exists").wait(StreamName=self.stream, WaiterConfig={"Delay": 1})
 

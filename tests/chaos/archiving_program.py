@@ -1,0 +1,28 @@
+"""A plain worker that archives its stream, as a user would write it.
+
+Run as a module with two arguments: settings as JSON, the archive's under `archive`; and a folder.
+"""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from leasehold import Consumer
+from leasehold.archive import ArchiveSettings, archive_batches
+
+
+def main(options: dict[str, Any], folder: Path) -> None:
+    """Archive until told to stop."""
+    # Until the consumer listens for it: nothing was begun, so nothing has to be ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    settings = ArchiveSettings(**options.pop("archive"))
+    consumer = Consumer(**options)
+    archive_batches(consumer, settings, max_wait="2s")
+    (folder / f"{options['worker_id']}.handled").touch()  # by which its fleet knows that it has begun
+    consumer.run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))
