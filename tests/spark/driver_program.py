@@ -1,0 +1,42 @@
+"""A driver as a user would write it: a query from the stream to the archive, with gates for the tests.
+
+    python -m tests.spark.driver_program OPTIONS.json
+
+It ends when all is read, or when it is told to by SIGTERM.
+"""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from leasehold.spark.session import spark_session
+from tests.spark.gates import SINK, SOURCE, GatedSink, GatedSource
+
+
+def main(told: dict[str, Any]) -> None:
+    """Run the query to its end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with spark_session(
+        "driver-program", {"spark.master": "local[2,4]"}, checkpoint=told["checkpoint"]
+    ) as spark:
+        spark.dataSource.register(GatedSource)
+        spark.dataSource.register(GatedSink)
+        writer = (
+            spark.readStream.format(SOURCE)
+            .options(**told["source"])
+            .load()
+            .writeStream.format(SINK)
+            .option("checkpointLocation", told["checkpoint"])
+        )
+        writer = writer.trigger(availableNow=True) if told["to_the_end"] else writer
+        query = writer.start(told["archive"])
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,175 @@
+"""Source and archive with gates at the points where something may break: for tests only.
+
+A gate is named by the application and the point. A file in the folder of gates tells what happens there: `hold` waits
+until the file is gone, `fail` raises once, `die` kills the process once. Whoever waits leaves a file that says so.
+"""
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+
+from leasehold.spark.archive_sink import ArchiveCommit, ArchiveSink, ArchiveStreamWriter
+from leasehold.spark.options import SourceOptions
+from leasehold.spark.source import KinesisSource, KinesisStreamReader
+
+FOLDER = "LEASEHOLD_TEST_GATES"
+SOURCE, SINK = "leasehold-gated", "leasehold-gated-archive"
+
+BEFORE_PIN = "before-pin"
+PINNED = "pinned"  # and nothing given away yet
+WRITTEN = "written"  # and not committed
+COMMITTED = "committed"  # by the sink, and not yet by Spark
+
+
+class Gates:
+    """The gates of one application, as a test sees them."""
+
+    def __init__(self, folder: Path, application: str) -> None:
+        self._folder, self._application = folder, application
+
+    def set(self, point: str, act: str) -> None:
+        """From now on `act` happens at a point."""
+        self._file(point, act).touch()
+
+    def open(self, point: str, act: str = "hold") -> None:
+        """Let pass whoever waits."""
+        self._file(point, act).unlink(missing_ok=True)
+
+    def is_reached(self, point: str) -> bool:
+        """Whether a process waits there, or has."""
+        return any(self._folder.glob(f"{self._application}.at.{point}.*"))
+
+    def attempts(self) -> dict[int, list[list[list[str]]]]:
+        """For each batch, the places of the rows of every write of it, one list for all tasks of one run."""
+        found: dict[int, dict[str, list[list[str]]]] = {}
+        for path in self._folder.glob(f"{self._application}.rows.*"):
+            written = json.loads(path.read_text())
+            runs = found.setdefault(written["batch"], {})
+            runs.setdefault(written["run"], []).extend(written["rows"])
+        return {batch: [sorted(rows) for rows in runs.values()] for batch, runs in found.items()}
+
+    def pass_through(self, point: str) -> None:
+        """What a process does that comes to a gate."""
+        hold, fail, die = (self._file(point, act) for act in ("hold", "fail", "die"))
+        if hold.exists():
+            self._file(point, "at").with_suffix(f".{os.getpid()}").touch()
+        while hold.exists():
+            time.sleep(0.02)
+        if _is_first(die):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if _is_first(fail):
+            raise RuntimeError(f"a failure on purpose, {point}")
+
+    def note_rows(self, rows: list[list[str]]) -> None:
+        """Leave behind what one write task has written."""
+        context = TaskContext.get()
+        assert context is not None
+        batch, run = (
+            context.getLocalProperty(name) for name in ("streaming.sql.batchId", "spark.job.description")
+        )
+        assert batch is not None
+        path = self._folder / f"{self._application}.rows.{uuid.uuid4().hex}"
+        written = {"batch": int(batch), "run": _run_id(run or ""), "rows": rows}
+        path.with_suffix(".part").write_text(json.dumps(written))
+        path.with_suffix(".part").rename(path)
+
+    def _file(self, point: str, act: str) -> Path:
+        return self._folder / f"{self._application}.{act}.{point}"
+
+
+def _run_id(description: str) -> str:
+    """Spark's id of one run of a query stands in the description of its jobs."""
+    return next((line for line in description.splitlines() if line.startswith("runId")), description)
+
+
+def _is_first(file: Path) -> bool:
+    with suppress(FileNotFoundError):
+        file.unlink()
+        return True
+    return False
+
+
+def gates_of(application: str) -> Gates:
+    """The gates, from inside a process of Spark's."""
+    return Gates(Path(os.environ[FOLDER]), application)
+
+
+class GatedReader(KinesisStreamReader):
+    """Stops before it reads, and once it has pinned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._application = options.application
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_application": self._application}
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        gates = gates_of(self._application)
+        gates.pass_through(BEFORE_PIN)
+        rows = super().read(partition)
+        first = list(islice(rows, 1))  # the first slice of a task is pinned, and most likely all of them
+        gates.pass_through(PINNED)
+        yield from chain(first, rows)
+
+
+class GatedSource(KinesisSource):
+    """The source with gates."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def streamReader(self, schema: Any) -> GatedReader:  # noqa: N802 - Spark's name
+        return GatedReader(self._checked)
+
+
+class GatedWriter(ArchiveStreamWriter):
+    """Stops after it has written, and after it has committed. The archive's parent folder is named like the gates."""
+
+    @property
+    def gates(self) -> Gates:
+        return gates_of(Path(self._settings.url).parent.name)
+
+    def write(self, iterator: Iterator[Any]) -> ArchiveCommit:
+        rows: list[list[str]] = []
+
+        def noted() -> Iterator[Any]:
+            for each in iterator:
+                names = ("shardId", "sequenceNumber", "subSequenceNumber")
+                columns = [each.column(name).to_pylist() for name in names]
+                rows.extend([str(value) for value in row] for row in zip(*columns, strict=True))
+                yield each
+
+        done = super().write(noted())
+        self.gates.note_rows(rows)
+        self.gates.pass_through(WRITTEN)
+        return done
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        super().commit(messages, batchId)
+        self.gates.pass_through(COMMITTED)
+
+
+class GatedSink(ArchiveSink):
+    """The archive with gates."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return SINK
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> GatedWriter:  # noqa: N802 - Spark's name
+        return GatedWriter(super().streamWriter(schema, overwrite)._settings)
