@@ -11,7 +11,7 @@ OLDEST       := .venv-oldest
 OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-servers test test-oldest cluster-test bench check format lock lock-servers clean
+.PHONY: help demo setup setup-servers test test-oldest cluster-test chaos bench check format lock lock-servers clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -46,6 +46,9 @@ test-oldest: $(OLDEST_READY) ## a few tests on the oldest pyspark and pyarrow th
 
 cluster-test: setup setup-servers ## the pipeline on a Spark standalone cluster of processes, one of which is killed
 	$(BIN)/python -m pytest tests/cluster
+
+chaos: setup setup-servers ## ten minutes of kills, pauses, reshards and cut connections, and every record accounted for
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench: setup ## rows and megabytes a second through Spark, and how long a record is on its way
 	$(BIN)/python benchmarks/spark_throughput.py

@@ -237,7 +237,10 @@ class ChaosRun:
     def _play(self, deck: list[Fault]) -> int:
         """Play a deck at an even pace. A card without a victim waits for its turn; returns how many waited in vain."""
         total_s = self._options.minutes * 60
-        until = self._began + total_s - min(HEALING_S, total_s / 4)
+        left_s = total_s - (time.monotonic() - self._began) - min(HEALING_S, total_s / 4)
+        until = time.monotonic() + max(
+            left_s, total_s / 3
+        )  # on a busy machine Spark may have taken long to start
         pace_s = (until - time.monotonic()) / (len(deck) + 1)
         self._tell(f"everybody is at work; {len(deck)} faults, one every {pace_s:.1f} s")
         next_at = time.monotonic()

@@ -1,0 +1,35 @@
+"""A small run of chaos, as part of the tests. `make chaos` is the large one."""
+
+from pathlib import Path
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.chaos.deck import Counts, Kill, Pause, Trouble
+from tests.chaos.proxy import proxies
+from tests.chaos.run import ChaosOptions, ChaosRun, Servers
+from tests.servers import Server
+
+SMALL = ChaosOptions(
+    seed=4711,
+    minutes=1.2,
+    counts=Counts(kills=6, pauses=3, reshards=2, troubles=5),
+    shards=4,
+    records_per_s=100,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_or_doubled_in_chaos(
+    dynamodb_local: Server, ministack: Server, tmp_path: Path
+) -> None:
+    """Workers and Spark share an application, are killed, paused and cut off; every record is archived exactly once."""
+    with LocalKinesis.in_process() as kinesis, proxies() as running:
+        report = ChaosRun(SMALL, Servers(kinesis, dynamodb_local, ministack), running, tmp_path, print).run()
+    print(report.text())
+    assert report.problems == []
+    assert (report.lost, report.doubled, report.archived) == (0, 0, report.produced)
+    assert report.by_spark > 0
+    assert {Kill, Pause, Trouble} <= {type(fault) for fault in report.played}
+    assert report.splits + report.merges > 0
