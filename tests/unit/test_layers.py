@@ -102,3 +102,36 @@ def test_the_fleet_reaches_the_world_through_ports(path: Path) -> None:
     """Only tasks and a random source that is passed in; time, sockets and threads come through the ports."""
     found = {name.split(".")[0] for name in _imports(path)} & EFFECTS
     assert found <= {"asyncio", "random"}
+
+
+# The parts of the worker that are not in the simulator: processes, threads, files, and how they are put together.
+OUTER_WORKER = {
+    "connecting.py",
+    "consumer.py",
+    "dead_letters.py",
+    "engine.py",
+    "engine_calls.py",
+    "user_code.py",
+}
+INNER = [
+    path
+    for path in MODULES
+    if _layer(path) in {"core", "fleet"} or (_layer(path) == "worker" and path.name not in OUTER_WORKER)
+]
+
+
+@pytest.mark.parametrize("path", INNER, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_one_seed_decides_everything(path: Path) -> None:
+    """What the simulator runs knows no time but its clock, no thread, no socket, no chance but what it is given."""
+    allowed = {"asyncio", "logging", "os", "pathlib", "random"}
+    assert {name.split(".")[0] for name in _imports(path)} & EFFECTS <= allowed
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    reached = [
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    ]
+    chance = [name for name in reached if name.startswith("random.") and name != "random.Random"]
+    waiting = [name for name in reached if name in {"asyncio.sleep", "asyncio.timeout", "asyncio.wait_for"}]
+    threads = [name for name in reached if name in {"asyncio.to_thread", "asyncio.open_connection"}]
+    assert (chance, waiting, threads) == ([], [], [])

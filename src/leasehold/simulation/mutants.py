@@ -112,6 +112,10 @@ def _believing(original: Original) -> Any:
     return take
 
 
+def _falling(active: Any, *_: object) -> list[Any]:
+    return [active[len(active)]]
+
+
 def _restless(active: Any, shares: Any, room: int, view: Any) -> list[Any]:  # noqa: ARG001 - as the original
     richest = max(shares, key=lambda worker: (shares[worker], worker))
     theirs = [lease for lease in active if lease.owner == richest and not lease.is_in_handoff]
@@ -293,6 +297,18 @@ _mutant(
 )
 
 
+_mutant(
+    "silent owners are waited for",
+    "every-shard-owned",
+    (Fault.CRASHES,),
+    (peer_assignment, "_is_free", lambda _: lambda lease, _view, _limits: lease.owner is None),
+)
+_mutant(
+    "a member falls over its own plan",
+    "runs-until-told-to-stop",
+    (Fault.LEAVERS,),
+    (peer_assignment, "_asks", lambda _: _falling),
+)
 _mutant(
     "a twin's lease is ours",
     "stale-owners-stop",

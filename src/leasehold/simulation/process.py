@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any, Final, TypeVarTuple, Unpack
@@ -96,8 +96,21 @@ class SimulatedLoop(VirtualLoop):
 
     def tasks_of(self, process: SimulatedProcess) -> list[SimulatedTask]:
         """The unfinished tasks of a process, oldest first."""
+        return [task for task in self._tasks() if task.process is process]
+
+    def end_the_world(self, processes: Iterable[SimulatedProcess]) -> None:
+        """Kill every process, and take apart what all the dead have left behind. To be called by a task of the loop."""
+        tasks = defaultdict(list)
+        for task in self._tasks():
+            tasks[task.process].append(task)
+        for process in processes:
+            process.kill(tasks[process])
+        for process in processes:
+            process.bury()
+
+    def _tasks(self) -> list[SimulatedTask]:
         tasks = (task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask))
-        return sorted((task for task in tasks if task.process is process), key=lambda task: task.serial)
+        return sorted(tasks, key=lambda task: task.serial)
 
 
 class ProcessClock(Clock):
@@ -174,14 +187,14 @@ class SimulatedProcess:
             steps, self._put_off = self._put_off, []
             self._loop.run_again(steps)
 
-    def kill(self) -> None:
-        """SIGKILL."""
+    def kill(self, tasks: Sequence[SimulatedTask] | None = None) -> None:
+        """SIGKILL. `tasks` are its tasks, where someone knows them already."""
         if self.is_alive:
             self.state = ProcessState.DEAD
             self._put_off.clear()
             self._loop.drop_steps_of(self)
             # Were they collected as garbage, their cleanup would run at a moment that no seed decides.
-            self._wreck = self._loop.tasks_of(self)
+            self._wreck = list(self._loop.tasks_of(self) if tasks is None else tasks)
             self.on_killed()
 
     def adopt(self, task: SimulatedTask) -> None:
@@ -190,8 +203,7 @@ class SimulatedProcess:
             self._wreck.append(task)
 
     def bury(self) -> None:
-        """Take apart what the process left behind, once the world has ended. Its loop must still run."""
-        self.kill()
+        """Take apart what a dead process left behind. Its loop must still run."""
         while self._wreck:
             task = self._wreck.pop()
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be pending

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.simulation.acts import Acts
-from leasehold.simulation.checkers import Checker
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import Broken
-from leasehold.simulation.checkers.call_budget import CallsWithinBudget
 from leasehold.simulation.faults import Fault, Mix, draw_mix
 from leasehold.simulation.process import SimulatedLoop
 from leasehold.simulation.producer import Producer
@@ -81,11 +79,6 @@ def simulate(
 
 def _dice(seed: int) -> Callable[[str], random.Random]:
     return lambda purpose: random.Random(f"{seed}:{purpose}")  # noqa: S311 - a world is no secret
-
-
-def _end_calm(checker: Checker) -> None:
-    if isinstance(checker, CallsWithinBudget):
-        checker.calm_ends()
 
 
 class _Run:
@@ -164,7 +157,7 @@ class _Run:
             await self._stop()
         finally:
             ticking.cancel()
-        world.tell(Checker.stopped)
+        world.tell(lambda checker: checker.stopped())
         world.trace.add(WORLD, "over", "", f"{world.ledger.produced} records, nothing broken")
 
     async def _trouble(self) -> None:
@@ -183,7 +176,7 @@ class _Run:
             await world.clock.sleep_ms(round(self._acts.rng.expovariate(1 / mix.acts_every_ms)))
             self._acts.act()
         self._acts.heal()
-        world.tell(Checker.healed)
+        world.tell(lambda checker: checker.healed())
         await world.clock.sleep_ms(TICK_MS)
         producing.cancel()
 
@@ -196,9 +189,9 @@ class _Run:
         # What moves now was decided before: handoffs that were asked for, finished shards that are cleaned away.
         await self.world.clock.sleep_ms(self._settling_ms)
         await self._heal()
-        self.world.tell(Checker.calmed)
+        self.world.tell(lambda checker: checker.calmed())
         await self.world.clock.sleep_ms(self.options.calm_looks * 1_500)
-        self.world.tell(_end_calm)
+        self.world.tell(lambda checker: checker.calm_ends())
 
     @property
     def _settling_ms(self) -> int:
@@ -218,7 +211,7 @@ class _Run:
     async def _tick(self) -> None:
         while True:
             await self.world.clock.sleep_ms(TICK_MS)
-            self.world.tell(Checker.ticked)
+            self.world.tell(lambda checker: checker.ticked())
 
     async def _until(self, condition: Callable[[], bool], within_ms: int) -> None:
         deadline_ms = self.world.now_ms() + within_ms

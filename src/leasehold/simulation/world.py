@@ -221,8 +221,7 @@ class World:
             logging.CRITICAL
         )  # what a wreck complains about while it is taken apart is of no interest
         try:
-            for process in self.processes:
-                process.bury()
+            self._loop.end_the_world(self.processes)
         finally:
             logging.disable(logging.NOTSET)
 

@@ -45,7 +45,7 @@ class BalancedAndStill(Checker):
     def calmed(self) -> None:
         self._calm = True
 
-    def stopped(self) -> None:
+    def calm_ends(self) -> None:
         self._calm = self._healed = False
 
     def told(self, process: SimulatedProcess, event: Event) -> None:

@@ -106,5 +106,8 @@ class Checker:
     def calmed(self) -> None:
         """Everything is read and balanced. From now on nothing should happen."""
 
+    def calm_ends(self) -> None:
+        """The processes will be stopped now."""
+
     def stopped(self) -> None:
         """Every process was asked to stop, and has."""

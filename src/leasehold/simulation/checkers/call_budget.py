@@ -30,7 +30,6 @@ class CallsWithinBudget(Checker):
         self._budget = self._budget_per_hour()
 
     def calm_ends(self) -> None:
-        """Compare. Told by the scenario, before it stops the processes."""
         hours = (self.scene.now_ms() - self._since_ms) / _HOUR_MS
         for dependency, before in self._before.items():
             made, allowed = self._calls(dependency) - before, self._budget[dependency] * hours + 50

@@ -22,6 +22,9 @@ class LagToZero(Checker):
     def healed(self) -> None:
         self._healed_ms = self.scene.now_ms()
 
+    def calm_ends(self) -> None:
+        self._healed_ms = None
+
     def ticked(self) -> None:
         if self._healed_ms is None:
             return

@@ -20,7 +20,7 @@ class EveryShardOwned(Checker):
     def healed(self) -> None:
         self._healed = True
 
-    def stopped(self) -> None:
+    def calm_ends(self) -> None:
         self._healed = False
 
     def ticked(self) -> None:

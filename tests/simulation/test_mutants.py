@@ -1,0 +1,28 @@
+"""Every planted bug is caught, by the promise that it breaks. A checker that no mutant trips is not a checker."""
+
+import pytest
+
+from leasehold.simulation.checkers import CHECKERS
+from leasehold.simulation.mutants import MUTANTS, Mutant
+from leasehold.simulation.scenario import Options, simulate
+
+SEEDS_MAX = 12
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_caught(mutant: Mutant) -> None:
+    """Within a few seeds of a small world, and by the checker that is there for it."""
+    for seed in range(SEEDS_MAX):
+        with mutant.plant():
+            outcome = simulate(Options(seed=seed, faults=mutant.faults, workers=3, shards=4, calm_looks=20))
+        if outcome.broken:
+            assert outcome.broken[0].promise in mutant.breaks, str(outcome.broken[0])
+            return
+    pytest.fail(f"{mutant.name!r} was not noticed in {SEEDS_MAX} worlds")
+
+
+def test_there_are_bugs_for_every_promise() -> None:
+    """At least 25 of them, and no checker without one."""
+    named = {promise for mutant in MUTANTS.values() for promise in mutant.breaks}
+    assert len(MUTANTS) >= 25
+    assert {checker.promise for checker in CHECKERS} <= named
