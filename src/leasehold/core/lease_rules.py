@@ -232,6 +232,20 @@ def release(lease: Lease) -> UpdateRow:
     )
 
 
+def bequeath(lease: Lease, to: WorkerId) -> UpdateRow:
+    """A clean stop under a leader: name the next owner, who need not wait until the leader has noticed."""
+    if lease.is_in_handoff:
+        return hand_over(lease)
+    return UpdateRow(
+        key=lease.key,
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        set={OWNER: text(to)},
+        remove=(HOLDING,),
+        add={COUNTER: 1},
+        proof=(Equals(OWNER, text(to)), Absent(HOLDING), _counter_after(lease)),
+    )
+
+
 def set_children(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
     """Note the children of a finished shard. A fact about the stream, so whoever learns it may write it."""
     names = {CHILDREN: text_set(children)}

@@ -151,9 +151,15 @@ class HeldLease:
         """Keep the lease for now, although another member has asked for it: what is in hand takes longer."""
         await self._write(self._table.decline_handoff)
 
-    async def let_go(self) -> WorkerId | None:
-        """Give the lease back in good order; returns the next owner if one waits. A lost lease is nobody's to give."""
-        await self._write(self._table.release)
+    async def let_go(self, heir: WorkerId | None = None) -> WorkerId | None:
+        """Give the lease back in good order, to `heir` if there is one; returns the next owner if one is named.
+
+        One that waits for the lease goes before the heir. A lost lease is nobody's to give.
+        """
+        if heir is None:
+            await self._write(self._table.release)
+        else:
+            await self._write(lambda lease: self._table.bequeath(lease, heir))
         self._given_back = True
         return self._lease.owner
 

@@ -7,7 +7,7 @@ something with a lease until it returns, or until it is cancelled because the le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, KeysView
+from collections.abc import Awaitable, Callable, Iterable, KeysView, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -77,6 +77,7 @@ class Holdings:
         self._serving: dict[LeaseKey, _Serving] = {}
         self._memory = _Memory(renewed_ms=self._clock.now_ms())
         self._is_stopping = False
+        self._heirs: Mapping[LeaseKey, WorkerId] = {}
         self.look_soon = asyncio.Event()
 
     # -- what the ways of sharing out ask ----------------------------------------------------------------------
@@ -237,16 +238,17 @@ class Holdings:
         if held.lost.is_set():
             return
         try:
-            to = await held.let_go()
+            to = await held.let_go(None if held.ended else self._heirs.get(held.lease.key))
         except LeaseholdError as error:
             self._observe(StepFailed(f"release {held.lease.key}", str(error)))
             return
         self._memory.released += 1
         self._observe(LeaseReleased(held.lease.key, held.shard, to))
 
-    async def drain(self) -> None:
-        """For a stop: ask every shard to finish what it has in hand, and wait until all have."""
+    async def drain(self, heirs: Mapping[LeaseKey, WorkerId]) -> None:
+        """For a stop: ask every shard to finish what it has in hand, and wait until all have. Leases go to `heirs`."""
         self._is_stopping = True
+        self._heirs = heirs
         tasks = [each.task for each in self._serving.values()]
         for each in self._serving.values():
             each.held.draining.set()

@@ -8,7 +8,7 @@ whoever takes over knows already which leases still move.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -29,7 +29,7 @@ from leasehold.core.lease_observations import (
     unchanged_for_ms,
     was_just_given,
 )
-from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.worker_metrics import STALE_AFTER_MS, WorkerReport
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.common_rows import FleetLook
@@ -42,6 +42,7 @@ from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
 SIZE_KNOWN_FOR_MS: Final = 60_000
+LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,21 +142,21 @@ class LeaderMode(Sharing):
 
     def _decision(self, seen: FleetLook, now_ms: int) -> LeaderPlan:
         """What a leader would do. Those who stand by decide as well, and so know the fleet when they take over."""
-        plan = plan_assignment(
-            LeaderView(
-                now_ms=now_ms,
-                wall_s=self.steps.clock.wall_ms() // 1000,
-                leases=seen.leases.leases,
-                observations=self._observations,
-                reports=seen.reports.reports,
-                unreadable={LeaseKey(error.key) for error in seen.leases.rejected},
-                memory=self._memory or LeaderMemory(members_since_ms=now_ms),
-            ),
-            self._limits(),
-        )
+        plan = plan_assignment(self._view(seen, now_ms), self._limits())
         # What was only thought of was not moved.
         self._memory = plan.memory if self.leadership.is_leading else replace(plan.memory, moved_ms={})
         return plan
+
+    def _view(self, seen: FleetLook, now_ms: int) -> LeaderView:
+        return LeaderView(
+            now_ms=now_ms,
+            wall_s=self.steps.clock.wall_ms() // 1000,
+            leases=seen.leases.leases,
+            observations=self._observations,
+            reports=seen.reports.reports,
+            unreadable={LeaseKey(error.key) for error in seen.leases.rejected},
+            memory=self._memory or LeaderMemory(members_since_ms=now_ms),
+        )
 
     async def _lead(self, plan: LeaderPlan, seen: FleetLook) -> list[Lease]:
         """Carry out a decision, line by line. Returns what fell to ourselves, which need not wait for the next look."""
@@ -195,12 +196,39 @@ class LeaderMode(Sharing):
         remove = partial(self.table.common.take_back_report, self.mode.reports_in, report)
         await self.steps.take(f"remove the report of {report.worker}", remove)
 
+    async def heirs(self) -> Mapping[LeaseKey, WorkerId]:
+        """What a leader would decide now that our report is gone. Those who stop together do not find each other's."""
+        if self._rows > SMALL_TABLE_ROWS or not self.holdings.keys:
+            return {}
+        try:
+            seen = await self.table.common.look(self.mode)
+        except LeaseholdError:
+            return {}  # the leases are released instead, if that is possible
+        now_ms, ours = self.steps.clock.now_ms(), self.holdings.keys
+        self._observe(seen.leases.leases)
+        view = replace(
+            self._view(seen, now_ms),
+            leases=[
+                replace(lease, owner=None) if lease.key in ours else lease for lease in seen.leases.leases
+            ],
+        )
+        plan = plan_assignment(view, self._limits())
+        return {line.lease.key: line.to for line in plan.assign if line.lease.key in ours}
+
     # -- life --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """See to the index, without waiting for it, and keep the lead, if we have it."""
         await self.steps.take("make the index", self.table.index_owners)
         await self.leadership.run()
+
+    async def give_back_rest(self) -> None:
+        """Free leases that were assigned to us while we were leaving: members that stop together name each other."""
+        for lease in (await self.table.list_owned_by(self.worker)).leases:
+            if lease.holding is None:
+                begun = await self.table.hold(lease, self.worker, HoldingId(LEAVING))
+                if isinstance(begun, Lease):
+                    await self.table.release(begun)
 
     async def leave(self) -> None:
         """Let another lead."""

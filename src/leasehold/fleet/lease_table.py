@@ -162,6 +162,10 @@ class LeaseTable:
         """Let go of a lease on a clean stop."""
         return await self._apply(lease_rules.release(lease))
 
+    async def bequeath(self, lease: Lease, to: WorkerId) -> Lease | Contended:
+        """Let go of a lease on a clean stop, and say who should have it."""
+        return await self._apply(lease_rules.bequeath(lease, to))
+
     async def set_children(self, lease: Lease, children: frozenset[ShardId]) -> Lease | Contended:
         """Note the children of a finished shard."""
         return await self._apply(lease_rules.set_children(lease, children))

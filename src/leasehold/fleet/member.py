@@ -128,7 +128,8 @@ class Member:
         # First of all nobody should count on us any more; the leases are given back while others look already.
         await cancelled(keeping.pop())
         await self._end_part(part)
-        await holdings.drain()
+        await holdings.drain(await part.sharing.heirs())
+        await self._steps.take("give back the rest", part.sharing.give_back_rest)
         await cancelled(*keeping)
 
     # -- ways of sharing out -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -99,8 +100,15 @@ class PeerMode(Sharing):
             self._asked[lease.key] = answer.holding
             self.observe(HandoffAsked(lease.key, answer.checkpoint_owner, self.worker))
 
+    async def heirs(self) -> Mapping[LeaseKey, WorkerId]:
+        """Peers look at all leases anyway, and take what is free."""
+        return {}
+
     async def run(self) -> None:
         """Peers have nothing to do between two looks."""
+
+    async def give_back_rest(self) -> None:
+        """Nobody gives a peer what it has not asked for."""
 
     async def leave(self) -> None:
         """Peers leave nothing behind but their leases."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from leasehold.core.model import LeaseKey, WorkerId
 
 
 class Sharing(Protocol):
@@ -19,8 +22,16 @@ class Sharing(Protocol):
         """See what is ours, and begin to serve it."""
         ...
 
+    async def heirs(self) -> Mapping[LeaseKey, WorkerId]:
+        """Who should have the leases that we hold, as far as we can tell; for the moment in which we leave."""
+        ...
+
     async def run(self) -> None:
         """What goes on beside the looks, until cancelled."""
+        ...
+
+    async def give_back_rest(self) -> None:
+        """At a stop, after the last lease that we served was given back: free what came to us meanwhile."""
         ...
 
     async def leave(self) -> None:

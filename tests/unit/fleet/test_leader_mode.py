@@ -126,14 +126,14 @@ def test_a_killed_leader_is_replaced_within_thirty_seconds() -> None:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_clean_stop_is_quickly_made_up_for(leads: bool) -> None:
-    """A member that stops gives back its leases, its report and the lead; others read on within a few seconds."""
+    """A member that stops gives back its leases, its report and the lead; others read on within two seconds."""
 
     async def scenario(world: World) -> None:
         members = [world.start(name) for name in "abc"]
         await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
         leaving = next(worker for worker in members if (worker in leaders(world)) == leads)
         await world.stop(leaving)
-        await world.until(lambda: world.shares() == [6, 6], within_s=4)
+        await world.until(lambda: world.shares() == [6, 6], within_s=2)
         assert world.told(LeaseLost) == []
         assert await world.rows.get(leaving) is None
 
