@@ -54,7 +54,8 @@ def read_start_from_text(text: str) -> ReadStart:
     number, _, sub = word.partition("/")
     if word == AT_TIMESTAMP.sequence_number and time.isascii() and time.isdigit():
         return ReadStart(AT_TIMESTAMP, int(time))
-    if time or (sub and not (sub.isascii() and sub.isdigit())):
+    is_without_time = word == AT_TIMESTAMP.sequence_number
+    if time or is_without_time or (sub and not (sub.isascii() and sub.isdigit())):
         raise InvalidPositionError(f"{text[:48]!r} is not a place to read from")
     return ReadStart(Position(number, int(sub or 0)))
 

@@ -13,7 +13,7 @@ from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.core.model import HoldingId, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
-from leasehold.core.pinned_batch import Redo, Stamp, next_slice
+from leasehold.core.pinned_batch import ReadOn, Redo, Stamp, next_slice
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.query_offset import QueryOffset, ReadStart
 from leasehold.core.row_writes import Row, RowWrite
@@ -278,13 +278,9 @@ class QueryWorld:
     async def serve_stolen(self, lease: Lease, *, slices: int, gives_back: bool) -> None:
         """The other member redoes what was pinned, reads on for some slices, and gives the lease back or dies."""
         for number in range(slices):
-            match next_slice(lease, Stamp("f00d", 10**6)):
-                case Redo(after, end):
-                    redo_to = end
-                case other:
-                    after, redo_to = getattr(other, "after", None), None
-            if after is None:
-                break
+            following = next_slice(lease, Stamp("f00d", 10**6))
+            assert isinstance(following, ReadOn | Redo)
+            after, redo_to = following.after, following.end if isinstance(following, Redo) else None
             plan = SlicePlan(
                 lease, Stamp("f00d", number), ReadStart(after), SliceLimits(records=3), redo_to=redo_to
             )
