@@ -10,7 +10,7 @@ from typing import Protocol
 
 from leasehold.core.events import Observe
 from leasehold.core.model import ChildShard, Pin
-from leasehold.errors import HandlerError, LeaseLostError
+from leasehold.errors import HandlerError, LeaseLostError, MalformedRowError, ServiceError
 from leasehold.ports import Clock
 from leasehold.worker.batch import Batch, Desk
 from leasehold.worker.cutting import Cut
@@ -46,9 +46,13 @@ class ServedShard:
     pin: Pin | None  # that a former owner left
 
     def failure_of(self, outcome: Raised) -> Exception:
-        """What user code raised, if the shard can live with it. That the lease is lost is not user code's failure."""
+        """What user code raised, if the shard can live with it.
+
+        That the lease is lost, or that its row cannot be written, came through a checkpoint by hand. It says nothing
+        about the records: put aside, they would be sound ones.
+        """
         error = outcome.error
-        if isinstance(error, LeaseLostError):
+        if isinstance(error, LeaseLostError | MalformedRowError | ServiceError):
             raise error
         if isinstance(error, Exception):
             return error

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import count
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from leasehold.core.model import ShardId
 from leasehold.core.position import SHARD_END, Position
 from leasehold.core.record import PutEntry
 from leasehold.core.stream_model.writing import Entry
-from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError
+from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError, MalformedRowError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.simulation.loop import run_virtually
 from leasehold.worker.batch import Batch
@@ -1050,3 +1051,22 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
     assert "KeyError" in caplog.text
     assert "handlers.py" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_trouble_with_the_lease_is_not_the_fault_of_the_records() -> None:
+    """A row that cannot be written while a handler checkpoints by hand puts no sound record aside."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(), count()
+        world.put("sound")
+
+        async def checkpointing(batch: Batch) -> None:
+            if next(calls) == 0:
+                raise MalformedRowError(batch.shard, "leaseCounter: expected an integer")
+
+        worker = world.start(checkpointing, retries=0, dead_letters="kept", rest_after_failure=1)
+        await world.until(lambda: bool(worker.told(BatchHandled)))
+        assert world.letters.letters == []
+        await worker.stopped()
+
+    run_virtually(scenario())
