@@ -11,6 +11,7 @@ from leasehold.cli.leases import leases
 from leasehold.cli.local import local
 from leasehold.cli.pipeline import pipeline
 from leasehold.cli.run import run
+from leasehold.cli.simulate import simulate
 from leasehold.errors import LeaseholdError
 
 
@@ -37,3 +38,4 @@ leasehold.add_command(leases)
 leasehold.add_command(local)
 leasehold.add_command(pipeline)
 leasehold.add_command(run)
+leasehold.add_command(simulate)

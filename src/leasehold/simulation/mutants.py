@@ -388,12 +388,6 @@ _mutant(
     (cursor, "renewed_start", _always(IteratorStart(IteratorKind.LATEST))),
 )
 _mutant(
-    "a renewed iterator repeats its record",
-    "order-within-an-ownership",
-    (Fault.ODDITIES,),
-    (Cursor, "_without_repeats", lambda _: lambda _self, records: records),
-)
-_mutant(
     "an empty page is the end",
     "nothing-lost leases-cover-the-hash-range order-within-an-ownership",
     (Fault.ODDITIES,),
@@ -416,6 +410,14 @@ _mutant(
     "order-within-an-ownership",
     _MOVES,
     (slicing, "records_after", lambda _: lambda users, _at: tuple(users)),
+    (Delivery, "_without_done", lambda _: lambda _self, _cut, piece: piece),
+)
+_mutant(
+    "a renewed iterator repeats its record",
+    "order-within-an-ownership",
+    (Fault.ODDITIES,),
+    (Cursor, "_without_repeats", lambda _: lambda _self, records: records),
+    (Delivery, "_without_done", lambda _: lambda _self, _cut, piece: piece),
 )
 _mutant(
     "broken aggregates are dropped",
