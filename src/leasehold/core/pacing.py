@@ -32,11 +32,14 @@ class CallSize:
     expected_bytes: int
 
 
-def call_size(record_bytes: int | None, free_bytes: int, settings: ReadSettings) -> CallSize:
+def call_size(
+    record_bytes: int | None, free_bytes: int, settings: ReadSettings, *, wanted_records: int | None = None
+) -> CallSize:
     """What to ask a shard for, when its records last weighed `record_bytes` each and the buffer has `free_bytes` left.
 
     A second's worth at most, so that no answer makes the shard refuse the next call, and a quarter of the buffer, so
-    that no shard has it to itself. Less when room is short, but always one record.
+    that no shard has it to itself. Less when room is short, or when no more than `wanted_records` would be used, but
+    always one record.
 
     >>> call_size(1_000, 50_000_000, ReadSettings())
     CallSize(records_max=2000, expected_bytes=2000000)
@@ -44,8 +47,9 @@ def call_size(record_bytes: int | None, free_bytes: int, settings: ReadSettings)
     most_bytes = min(settings.bytes_per_second, settings.buffer_bytes // 4)
     if record_bytes is None:
         return CallSize(min(FIRST_CALL_RECORDS, settings.records_per_call), most_bytes)
-    wanted_bytes = min(most_bytes, max(free_bytes, CALL_BYTES_MIN))
-    records = max(1, min(settings.records_per_call, wanted_bytes // max(1, record_bytes)))
+    call_bytes = min(most_bytes, max(free_bytes, CALL_BYTES_MIN))
+    records = min(settings.records_per_call, call_bytes // max(1, record_bytes))
+    records = max(1, records if wanted_records is None else min(records, wanted_records))
     return CallSize(records, records * record_bytes)
 
 

@@ -46,6 +46,7 @@ class PinNote:
     millis_behind: int | None = None
     has_more: bool = False  # the slice ended at a limit; there is more to read at once
     children: tuple[ChildShard, ...] | None = None  # who goes on, where the slice ends with its shard
+    record_weight: int | None = None  # of a Kinesis record, for the size of the next reader's first call
 
 
 def note_to_bytes(note: PinNote) -> bytes:
@@ -58,6 +59,8 @@ def note_to_bytes(note: PinNote) -> bytes:
         "behind": note.millis_behind,
         "more": note.has_more,
     }
+    if note.record_weight is not None:
+        fields["weight"] = note.record_weight
     if note.children is not None:
         fields["children"] = [
             [child.id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
@@ -79,14 +82,14 @@ def note_of(lease: Lease) -> PinNote | None:
 
 def _note(fields: dict[str, Any]) -> PinNote:
     generation, records, size_bytes = (fields[name] for name in ("generation", "records", "bytes"))
-    behind = fields["behind"]
-    for number in (generation, records, size_bytes, 0 if behind is None else behind):
+    behind, weight = fields["behind"], fields.get("weight")
+    for number in (generation, records, size_bytes, behind or 0, weight or 0):
         if type(number) is not int or number < 0:
             raise ValueError(number)
     if type(fields["epoch"]) is not str:
         raise ValueError(fields["epoch"])
     stamp = Stamp(fields["epoch"], generation)
-    return PinNote(stamp, records, size_bytes, behind, fields["more"] is True, _children(fields))
+    return PinNote(stamp, records, size_bytes, behind, fields["more"] is True, _children(fields), weight)
 
 
 def _children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:

@@ -25,6 +25,7 @@ from leasehold.core.pinned_batch import (
     PinNote,
     Stamp,
     after_refused_pin,
+    note_of,
     note_to_bytes,
     replayed_end,
 )
@@ -35,12 +36,14 @@ from leasehold.core.slice_plan import SliceLimits, has_late_record, kept_within
 from leasehold.errors import DataLossError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.reading import ByteBudget, Slice, read_shard
-from leasehold.fleet.slicing import payload_bytes
+from leasehold.fleet.slicing import Wanted, payload_bytes
 from leasehold.ports import Clock, Stream
 from leasehold.settings import ReadSettings
 
 # A write that cannot be put for so often is the trouble of whoever runs the task.
 _ATTEMPTS_MAX: Final = 12
+# Of its limit in bytes, at which a slice counts as full.
+NEARLY: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ async def _pinned(plan: SlicePlan, outside: Outside, end: Position, fetched: _Fe
 @asynccontextmanager
 async def _fetching(plan: SlicePlan, outside: Outside) -> AsyncIterator[_Fetched]:
     gaps: list[Gap] = []
+    note = note_of(plan.lease)
 
     def observe(event: Event) -> None:
         if isinstance(event, GapFound):
@@ -162,9 +166,16 @@ async def _fetching(plan: SlicePlan, outside: Outside) -> AsyncIterator[_Fetched
         observe=observe,
         iterator=plan.iterator,
         follows_parent=plan.follows_parent,
+        record_weight=note.record_weight if note else None,
+        wanted=_wanted(plan.limits),
     )
     async with reading as slices:
         yield _Fetched(plan, slices, outside.budget.give_back, gaps, fail_on_gap=outside.fail_on_data_loss)
+
+
+def _wanted(limits: SliceLimits) -> Wanted:
+    # The record at which a shard is entered comes once more, and is dropped.
+    return Wanted(None if limits.records is None else limits.records + 1, limits.size_bytes)
 
 
 @dataclass(slots=True)
@@ -181,6 +192,7 @@ class _Fetched:
     through: Position | None = None
     millis_behind: int | None = None
     children: tuple[ChildShard, ...] | None = None
+    record_weight: int | None = None
     kept: int | None = None  # records within the limits, if not all are
 
     @property
@@ -198,7 +210,15 @@ class _Fetched:
         children = None if has_rest else self.children
         has_more = has_rest or (children is None and bool(self.millis_behind))
         return note_to_bytes(
-            PinNote(stamp, len(records), payload_bytes(records), self.millis_behind, has_more, children)
+            PinNote(
+                stamp,
+                len(records),
+                payload_bytes(records),
+                self.millis_behind,
+                has_more,
+                children,
+                self.record_weight,
+            )
         )
 
     async def fill(self, limits: SliceLimits) -> None:
@@ -236,11 +256,13 @@ class _Fetched:
         self.through = piece.through or self.through
         self.millis_behind = piece.millis_behind
         self.children = piece.children
+        self.record_weight = piece.record_weight or self.record_weight
         return piece
 
     def _is_full(self, limits: SliceLimits) -> bool:
         has_records = limits.records is not None and len(self.records) >= limits.records
-        has_bytes = limits.size_bytes is not None and self.size_bytes >= limits.size_bytes
+        # Another call for the last few records would cost more than they bring.
+        has_bytes = limits.size_bytes is not None and self.size_bytes >= limits.size_bytes * NEARLY
         return has_records or has_bytes or has_late_record(self.records, limits)
 
     def _refuse_gap(self, gap: Gap) -> None:

@@ -25,7 +25,7 @@ from leasehold.core.events import (
     ReadThrottled,
 )
 from leasehold.core.model import HashRange, InitialPosition, ShardId
-from leasehold.core.pacing import call_size, next_call_ms, retry_wait_ms
+from leasehold.core.pacing import CallSize, call_size, next_call_ms, retry_wait_ms
 from leasehold.core.position import Position
 from leasehold.core.record import Record
 from leasehold.errors import (
@@ -38,8 +38,8 @@ from leasehold.errors import (
 from leasehold.fleet.byte_budget import BudgetShare
 from leasehold.fleet.byte_budget import ByteBudget as ByteBudget
 from leasehold.fleet.cursor import Cursor
+from leasehold.fleet.slicing import RECORD_OVERHEAD_BYTES, Slicer, Wanted, payload_bytes, portions, weight_of
 from leasehold.fleet.slicing import Slice as Slice
-from leasehold.fleet.slicing import Slicer, payload_bytes, portions, weight_of
 from leasehold.ports import Clock, Page, Stream
 from leasehold.settings import ReadSettings, milliseconds
 
@@ -62,13 +62,17 @@ async def read_shard(
     observe: Observe,
     iterator: str | None = None,
     follows_parent: bool = False,
+    record_weight: int | None = None,
+    wanted: Wanted | None = None,
 ) -> AsyncIterator[AsyncIterator[Slice]]:
     """The user records after `start`, slice by slice, until the slice that names the shard's children.
 
     A task of its own reads ahead while the consumer works. Each slice is the consumer's once it was returned: whoever
     is done with it calls `budget.give_back(slice.size_bytes)`. What nobody asked for is given back on leaving. An
     `iterator` that stands right after `start`, where the caller has one, saves asking for it. `follows_parent` says
-    that a parent of the shard was read to its end, so that this one is wanted from its very beginning.
+    that a parent of the shard was read to its end, so that this one is wanted from its very beginning. A
+    `record_weight` from earlier reading of the shard saves a first small call; `wanted` keeps the calls from fetching
+    what the consumer will not take.
     """
     observe(ReadingStarted(shard, start))
     share = BudgetShare(budget)
@@ -95,6 +99,8 @@ async def read_shard(
         clock=clock,
         rng=rng,
         observe=observe,
+        record_weight=record_weight,
+        wanted=wanted or Wanted(),
     )
     task = asyncio.create_task(reader.run(), name=f"read {shard}")
     try:
@@ -148,8 +154,9 @@ class _Reader:
     rng: random.Random
     observe: Observe
     due_ms: int = field(init=False)
+    record_weight: int | None
+    wanted: Wanted
     failures: int = 0
-    record_bytes: int | None = None
 
     def __post_init__(self) -> None:
         self.due_ms = self.clock.now_ms()
@@ -165,7 +172,7 @@ class _Reader:
     async def _read_once(self) -> bool:
         """Asks once, and hands over what came. False after the end of the shard."""
         await self._sleep_until_due()
-        size = call_size(self.record_bytes, self.share.free_bytes, self.settings)
+        size = self._call_size()
         await self.share.take(size.expected_bytes)
         asked_ms = self.clock.now_ms()
         try:
@@ -179,9 +186,18 @@ class _Reader:
         weight = weight_of(records)
         self.share.resize(size.expected_bytes, weight)
         if records:
-            self.record_bytes = weight // len(records)
+            self.record_weight = weight // len(records)
         await self._hand_over(page, portions(records, weight), took_ms)
         return page.next_iterator is not None
+
+    def _call_size(self) -> CallSize:
+        record_bytes = (self.record_weight or 0) - RECORD_OVERHEAD_BYTES
+        return call_size(
+            self.record_weight,
+            self.share.free_bytes,
+            self.settings,
+            wanted_records=self.wanted.kinesis_records(record_bytes),
+        )
 
     async def _sleep_until_due(self) -> None:
         wait_ms = self.due_ms - self.clock.now_ms()
@@ -209,7 +225,10 @@ class _Reader:
             is_last = number == len(pieces)
             children = page.children if is_last and page.next_iterator is None else None
             through = self.slicer.through
-            await self.slices.put(Slice(users, weight, page.millis_behind, through, children, is_last))
+            await self.slices.put(
+                Slice(users, weight, page.millis_behind, through, children, is_last, self.record_weight)
+            )
+        self.wanted = self.wanted.after(count, size_bytes)
         self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms, last))
 
     def _tell_of(self, incidents: Sequence[Incident]) -> None:

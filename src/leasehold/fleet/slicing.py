@@ -4,6 +4,7 @@ block the event loop nor fill the memory. Reads nothing, waits for nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,6 +30,32 @@ _data, _partition_key = itemgetter(0), itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much a consumer will take before it stops: user records, and bytes of payload. None: no such limit."""
+
+    records: int | None = None
+    size_bytes: int | None = None
+
+    def kinesis_records(self, record_bytes: int) -> int | None:
+        """How many Kinesis records, of so many bytes each, are wanted at most; None: as many as there are.
+
+        >>> Wanted(records=500, size_bytes=10_000).kinesis_records(300), Wanted().kinesis_records(300)
+        (34, None)
+        """
+        by_size = None if self.size_bytes is None else math.ceil(self.size_bytes / max(1, record_bytes))
+        return min((limit for limit in (self.records, by_size) if limit is not None), default=None)
+
+    def after(self, records: int, size_bytes: int) -> Wanted:
+        """What is still wanted. Whoever reads on after all was taken wants no one knows how much."""
+        rest = Wanted(
+            None if self.records is None else self.records - records,
+            None if self.size_bytes is None else self.size_bytes - size_bytes,
+        )
+        has_enough = any(left is not None and left < 1 for left in (rest.records, rest.size_bytes))
+        return Wanted() if has_enough else rest
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """User records that arrived together, in shard order; may be empty.
 
@@ -36,7 +63,7 @@ class Slice:
     measured when it was read. Everything up to `through` has been seen, dropped aggregates included, so a checkpoint
     may move there once the records are done; None if nothing was read yet. `children` is None until the end of the
     shard; then it names who goes on, and is empty if the shard is gone. `ends_page`: the answer that it came with
-    held no more.
+    held no more. `record_weight` is what a Kinesis record of the shard counts for in the byte budget, if that is known.
     """
 
     records: tuple[UserRecord, ...]
@@ -45,6 +72,7 @@ class Slice:
     through: Position | None
     children: tuple[ChildShard, ...] | None
     ends_page: bool = True
+    record_weight: int | None = None
 
 
 def payload_bytes(records: Sequence[Record] | Sequence[UserRecord]) -> int:
