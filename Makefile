@@ -12,6 +12,7 @@ OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup setup-servers test test-oldest cluster-test chaos bench check format lock lock-servers clean
+.PHONY: setup-interop interop interop-core bench-failover
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -52,6 +53,18 @@ chaos: setup setup-servers ## ten minutes of kills, pauses, reshards and cut con
 
 bench: setup ## rows and megabytes a second through Spark, and how long a record is on its way
 	$(BIN)/python benchmarks/spark_throughput.py
+
+setup-interop: setup ## the Java member for tests beside the real KCL, by Maven, in .servers/
+	$(BIN)/python -m tests.interop.build
+
+interop: setup setup-servers setup-interop ## one fleet with the Java KCL: every story (half an hour)
+	$(BIN)/python -m pytest tests/interop
+
+interop-core: setup setup-servers setup-interop ## the stories beside the Java KCL that every change has to pass
+	$(BIN)/python -m pytest tests/interop -m core -n 2
+
+bench-failover: setup setup-servers setup-interop ## how long shards are unread when a member goes, beside the Java KCL
+	$(BIN)/python -m benchmarks.failover
 
 check: setup ## format, lint, types
 	$(BIN)/ruff format --check .

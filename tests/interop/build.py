@@ -5,6 +5,7 @@ digest of the sources, so that a second run does nothing. Run as a program: `pyt
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,20 @@ SOURCES = Path(__file__).resolve().parent / "java"
 NEWEST = "3.5.1"  # leases, lock and reports in one table
 THREE_TABLES = "3.4.2"  # the last on Maven Central that keeps lock and reports in tables of their own
 VERSIONS = (NEWEST, THREE_TABLES)
+# How Maven says that it could not fetch something.
+UNREACHABLE = re.compile(
+    "(?i)could not (resolve|transfer)|could not be resolved|could not find artifact|unknown host"
+)
+UNREACHABLE_CODE = 3
 REMEDY = "run `make setup-interop` on a machine that has Maven and reaches Maven Central"
 
 
 class BuildError(Exception):
     """The Java member could not be built, or is asked for and is not there."""
+
+
+class UnreachableError(BuildError):
+    """There is no Maven here, or Maven Central does not answer: nothing is wrong with the sources."""
 
 
 def java_command(version: str, log: Path) -> list[str]:
@@ -68,7 +78,7 @@ def _digest() -> str:
 def _build(version: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise BuildError("there is no `mvn` on this machine: install Maven 3.8 or newer and a JDK")
+        raise UnreachableError("there is no `mvn` on this machine: install Maven 3.8 or newer and a JDK")
     print(f"interop: building the Java member on KCL {version} ...", flush=True)
     command = [
         maven,
@@ -82,7 +92,8 @@ def _build(version: str) -> None:
     ]
     done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode != 0:
-        raise BuildError(f"Maven gave {done.returncode} for KCL {version}:\n{done.stdout.strip()[-3000:]}")
+        kind = UnreachableError if UNREACHABLE.search(done.stdout) else BuildError
+        raise kind(f"Maven gave {done.returncode} for KCL {version}:\n{done.stdout.strip()[-3000:]}")
     _stamp(version).write_text(_digest())
 
 
@@ -90,4 +101,5 @@ if __name__ == "__main__":
     try:
         build_all()
     except BuildError as error:
-        sys.exit(f"interop: {error}")
+        print(f"interop: {error}", file=sys.stderr)
+        sys.exit(UNREACHABLE_CODE if isinstance(error, UnreachableError) else 1)

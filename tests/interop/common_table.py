@@ -42,6 +42,18 @@ class CommonTable:
         """The leases of shards that have not ended."""
         return [lease for lease in self.leases() if not lease.checkpoint.is_shard_end]
 
+    def kinds(self) -> set[str]:
+        """Which kinds of rows the lease table has."""
+        return {row.get("entityType", {}).get("S", "LEASE") for row in self._rows()}
+
+    def has_report_of(self, worker: str) -> bool:
+        """Whether a member has told how busy it is, in whichever table."""
+        rows = (*self._rows("-WorkerMetricStats"), *self._rows())
+        return any(
+            "lut" in row and worker in (row.get("wid", {}).get("S"), row.get("leaseKey", {}).get("S"))
+            for row in rows
+        )
+
     def _rows(self, suffix: str = "") -> list[dict[str, Any]]:
         if suffix not in self.tables():
             return []

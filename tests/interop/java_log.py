@@ -7,6 +7,10 @@ from pathlib import Path
 # What a KCL says on a machine that is not on AWS, or of its own doings. Each with its reason.
 HARMLESS = (
     r"Did not find an operating range metadata provider",  # it is neither on EC2 nor on ECS
+    # Its list of shards is cached for half a minute, and the shard is younger than that.
+    r"Cannot get the shard for this ProcessTask",
+    # A worker that died is taken for a receiver of leases until its report is a minute old, ours or Java's.
+    r"Not able to assign all expiredOrUnAssignedLeases",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
 _COMPLAINT = re.compile(r" (WARN|ERROR) ")

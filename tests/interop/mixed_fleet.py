@@ -52,13 +52,15 @@ class MixedFleet:
     application: str
     kinesis_url: str
     dynamodb_url: str
+    java_options: dict[str, Any] = field(default_factory=lambda: dict(JAVA_OPTIONS))
+    python_options: dict[str, Any] = field(default_factory=lambda: dict(PYTHON_OPTIONS))
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
 
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
         worker = self._new_name("java")
-        told = JAVA_OPTIONS | options | self._common() | {"worker": worker}
+        told = self.java_options | options | self._common() | {"worker": worker}
         told |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
         command = java_command(version, self.folder / f"{worker}.kcl.log")
         self._start(worker, [*command, *(f"{name}={value}" for name, value in told.items())])
@@ -67,7 +69,7 @@ class MixedFleet:
     def start_python(self, **options: Any) -> str:
         """Start a Python member."""
         worker = self._new_name("python")
-        told = PYTHON_OPTIONS | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
+        told = self.python_options | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
         told |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
         arguments = [json.dumps(told), str(self.folder)]
         self._start(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])

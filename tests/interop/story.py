@@ -74,6 +74,10 @@ class Story:
 
         self._wait(reads, f"{worker} reads {leases} shards")
 
+    def wait_for_report_of(self, worker: str) -> None:
+        """Until a member has told how busy it is."""
+        self._wait(lambda: self.table.has_report_of(worker), f"{worker} reports")
+
     def wait_until_all_is_handled(self) -> None:
         """Until all that was produced by now has been handled."""
         produced = self.production.produced
@@ -140,7 +144,7 @@ class Story:
             f"{self.production.splits} splits, {self.production.merges} merges"
         )
         problems = verdict.problems + complaints(self.fleet.folder)
-        assert problems == []
+        assert not problems, "\n".join(problems)
         return verdict
 
 

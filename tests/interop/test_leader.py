@@ -1,10 +1,10 @@
-"""One fleet with a leader: Java leads Python, Python leads Java, and either may die."""
+"""One fleet with a leader, in the KCL's single table: Java leads Python, Python leads Java, and either may die."""
 
 import pytest
 
 from tests.interop.story import Story
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BY_COUNT = {"balance_by": "LEASE_COUNT_BASED"}
 
@@ -23,3 +23,70 @@ def test_java_leads_python_and_dies(fleet_story: Story) -> None:
     fleet_story.wait_for_leader(python)
     fleet_story.wait_until_read_by(python, leases=8)
     fleet_story.reshard()
+
+
+@pytest.mark.core
+def test_python_leads_java(fleet_story: Story) -> None:
+    """A Python leader hands half of its shards to a Java member, and both go on when shards are split."""
+    python = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(python, leases=8)
+    java = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(java, leases=4)
+    assert fleet_story.table.leader() == python
+    fleet_story.reshard(3)
+    fleet_story.wait_until_all_is_handled()
+    fleet_story.wait_until_nothing_is_stuck()
+    assert fleet_story.table.leader() == python
+
+
+def test_a_python_leader_dies(fleet_story: Story) -> None:
+    """Java takes the lead from a Python leader that was killed, and reads its shards."""
+    python = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(python, leases=8)
+    java = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(java, leases=2)
+    fleet_story.reshard(2)
+    fleet_story.kill(python)
+    fleet_story.wait_for_leader(java)
+    fleet_story.wait_until_read_by(java, leases=8)
+
+
+def test_members_die_under_either_leader(fleet_story: Story) -> None:
+    """A killed member that does not lead is survived under a Java leader, and then under a Python one."""
+    java = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(java, leases=8)
+    python = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(python, leases=4)
+    fleet_story.kill(python)
+    fleet_story.wait_until_read_by(java, leases=8)
+    heir = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(heir, leases=4)
+    fleet_story.stop(java)
+    fleet_story.wait_for_leader(heir)
+    fleet_story.wait_until_read_by(heir, leases=8)
+    last = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(last, leases=4)
+    fleet_story.kill(last)
+    fleet_story.wait_until_read_by(heir, leases=8)
+
+
+def test_leads_change_with_every_stop(fleet_story: Story) -> None:
+    """Java is replaced by Python and Python by Java, one by one: everything is handled, and nothing twice."""
+    first, second = fleet_story.fleet.start_java(**BY_COUNT), fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(first, leases=3)
+    fleet_story.wait_until_read_by(second, leases=3)
+    members = [first, second]
+    for kind in ("python", "java"):
+        for leaving in tuple(members):
+            joining = (
+                fleet_story.fleet.start_python()
+                if kind == "python"
+                else fleet_story.fleet.start_java(**BY_COUNT)
+            )
+            fleet_story.wait_until_read_by(joining)
+            fleet_story.reshard()
+            fleet_story.stop(leaving)
+            members[members.index(leaving)] = joining
+            fleet_story.wait_for_leader(*members)
+    for worker in members:
+        fleet_story.wait_until_read_by(worker, leases=2)

@@ -68,7 +68,7 @@ public final class JavaMember {
                 dynamoDb,
                 cloudWatch,
                 options.text("worker"),
-                TellingProcessor::new);
+                () -> new TellingProcessor(options.number("checkpoint_ms")));
         return new Scheduler(
                 configs.checkpointConfig(),
                 coordination(configs.coordinatorConfig(), options),
@@ -153,6 +153,10 @@ public final class JavaMember {
                 throw new IllegalArgumentException(name + "=... is missing");
             }
             return given.get(name);
+        }
+
+        long number(String name) {
+            return Long.parseLong(given.getOrDefault(name, "0"));
         }
 
         void ifGiven(String name, java.util.function.Consumer<String> use) {

@@ -1,0 +1,208 @@
+"""How long are shards unread when a member goes, and what does a fleet at rest ask of DynamoDB? Ours beside Java's.
+
+    python benchmarks/failover.py [--shards 12] [--members 4] [--steady 60] [--only python] [--json]
+
+Each fleet runs at its default settings, on one stream of the local server and on DynamoDB Local, behind a proxy that
+counts its requests. First it is left alone; then a member is stopped in good order, one is killed, the leader is too.
+What is told is how long it took until the last of the victim's shards was read by somebody else. Both fleets checkpoint
+every five seconds. The servers and the Java member are those of the tests: `make setup-servers setup-interop`.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.counting_proxy import CountingProxy, counting_proxy
+from leasehold.local import LocalKinesis
+from tests.interop.common_table import CommonTable
+from tests.interop.mixed_fleet import MixedFleet
+from tests.servers import Server
+from tests.servers.catalog import DYNAMODB_LOCAL
+from tests.servers.running import Run
+
+JAVA_OPTIONS = {"mode": "3X", "checkpoint_ms": 5_000}
+PYTHON_OPTIONS = {"mode": "auto"}
+PUT_EVERY_S = 0.5
+LOOK_EVERY_S = 0.25
+# A Java leader sleeps for a minute at its first start, and a dead one is missed after two.
+DEADLINE_S = 600.0
+
+
+@dataclass
+class Bench:
+    """One fleet, in one language, and its stream."""
+
+    language: str
+    fleet: MixedFleet
+    table: CommonTable
+    proxy: CountingProxy
+    kinesis: Any
+    shards: int
+    _end: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """One more member."""
+        if self.language == "java":
+            self.fleet.start_java()
+        else:
+            self.fleet.start_python()
+
+    def produce(self) -> None:
+        """A record to every shard, again and again, so that reading can be seen."""
+        keys = [str((2**128 * place + 2**127) // self.shards) for place in range(self.shards)]
+        for number in range(10**9):
+            if self._end.wait(PUT_EVERY_S):
+                return
+            records = [
+                {"Data": str(number).encode(), "PartitionKey": "any", "ExplicitHashKey": key} for key in keys
+            ]
+            self.kinesis.put_records(StreamName=self.fleet.stream, Records=records)
+
+    def end(self) -> None:
+        """No more records, no more members."""
+        self._end.set()
+        self.fleet.kill_all()
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait, and give up with a word."""
+        until = time.monotonic() + DEADLINE_S
+        while not condition():
+            if time.monotonic() > until:
+                raise SystemExit(f"{self.language}: after {DEADLINE_S} s still not: {what}")
+            time.sleep(LOOK_EVERY_S)
+
+    def everyone_reads(self) -> bool:
+        """Whether every member has a share of the leases, and every shard was read of late."""
+        recent_ns = time.monotonic_ns() - 10 * 10**9
+        read = {each.shard for each in self.fleet.handled() if each.at_ns > recent_ns}
+        owners = {lease.owner for lease in self.table.unfinished()}
+        return len(read) == self.shards and owners == set(self.fleet.running)
+
+    def requests_per_shard_hour(self, seconds: float) -> dict[str, float]:
+        """What the fleet asks of DynamoDB while nothing changes."""
+        before, began = Counter(self.proxy.counts), time.monotonic()
+        time.sleep(seconds)
+        hours = (time.monotonic() - began) / 3600
+        made = self.proxy.counts - before
+        by_operation = {name: count / self.shards / hours for name, count in made.most_common()}
+        return {"all": sum(by_operation.values()), **by_operation}
+
+    def member(self, *, leading: bool) -> str:
+        """The leader, or a member that is not."""
+        leader = self.table.leader()
+        return next(worker for worker in self.fleet.running if (worker == leader) is leading)
+
+    def unread_s(self, victim: str, remove: Callable[[str], None]) -> float:
+        """Remove a member; how long it takes until the last of its shards is read by another."""
+        shards = {str(lease.shard) for lease in self.table.unfinished() if lease.owner == victim}
+        began_ns = time.monotonic_ns()
+        remove(victim)
+        first: dict[str, int] = {}
+
+        def all_read() -> bool:
+            for each in self.fleet.handled():
+                if each.at_ns > began_ns and each.worker != victim and each.shard in shards:
+                    first.setdefault(each.shard, each.at_ns)
+            return first.keys() == shards
+
+        self.wait_for(all_read, f"the shards of {victim} are read again")
+        return (max(first.values()) - began_ns) / 10**9
+
+
+@contextmanager
+def bench(language: str, shards: int, dynamodb: Server, folder: Path) -> Iterator[Bench]:
+    """A stream, records, and a fleet that is still empty."""
+    with LocalKinesis.in_process() as kinesis, counting_proxy(dynamodb.url) as proxy:
+        client = kinesis.client()
+        client.create_stream(StreamName="failover", ShardCount=shards)
+        fleet = MixedFleet(
+            folder=folder,
+            stream="failover",
+            application=f"failover-{language}",
+            kinesis_url=kinesis.endpoint_url,
+            dynamodb_url=proxy.url,
+            java_options=dict(JAVA_OPTIONS),
+            python_options=dict(PYTHON_OPTIONS),
+        )
+        table = CommonTable(dynamodb.client("dynamodb"), fleet.application)
+        made = Bench(language, fleet, table, proxy, client, shards)
+        producing = threading.Thread(target=made.produce, daemon=True)
+        producing.start()
+        try:
+            yield made
+        finally:
+            made.end()
+            producing.join()
+
+
+def measure(made: Bench, members: int, steady_s: float) -> dict[str, Any]:
+    """All figures of one fleet."""
+    began = time.monotonic()
+    for _ in range(members):
+        made.start()
+    made.wait_for(made.everyone_reads, "every member reads")
+    figures: dict[str, Any] = {"until every member reads, s": time.monotonic() - began}
+    figures["DynamoDB requests per shard-hour"] = made.requests_per_shard_hour(steady_s)
+    for name, leading, remove in (
+        ("clean stop of a member, s", False, made.fleet.stop),
+        ("kill -9 of a member, s", False, made.fleet.kill),
+        ("kill -9 of the leader, s", True, made.fleet.kill),
+    ):
+        figures[name] = made.unread_s(made.member(leading=leading), remove)
+        made.wait_for(made.everyone_reads, "every member reads again")
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--shards", type=int, default=12)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--steady", type=float, default=60, help="how long to count requests, in seconds")
+    parser.add_argument("--only", choices=["python", "java"], action="append")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as servers:
+        run = Run(os.getpid(), Path(servers))
+        try:
+            dynamodb = run.server(DYNAMODB_LOCAL)
+            for language in options.only or ["python", "java"]:
+                folder = Path(servers) / language
+                folder.mkdir()
+                with bench(language, options.shards, dynamodb, folder) as made:
+                    results[language] = measure(made, options.members, options.steady)
+        finally:
+            run.end()
+    print(json.dumps(results) if options.json else side_by_side(results))
+
+
+def side_by_side(results: dict[str, Any]) -> str:
+    """The figures side by side."""
+    flat = {
+        language: {
+            f"{name}: {part}" if isinstance(value, dict) else name: figure
+            for name, value in figures.items()
+            for part, figure in (value.items() if isinstance(value, dict) else [("", value)])
+        }
+        for language, figures in results.items()
+    }
+    names = list(dict.fromkeys(name for figures in flat.values() for name in figures))
+    lines = [f"{'':>60}" + "".join(f"{language:>10}" for language in flat)]
+    for name in names:
+        figures = (f"{flat[language].get(name, 0):>10.1f}" for language in flat)
+        lines.append(f"{name:>60}" + "".join(figures))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

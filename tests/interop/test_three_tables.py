@@ -1,0 +1,44 @@
+"""A fleet of KCL 3.0 to 3.4, which keeps its lock and its reports in tables of their own; balanced by load."""
+
+import pytest
+
+from tests.interop.build import NEWEST, THREE_TABLES
+from tests.interop.story import Story
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ALL_TABLES = {"", "-CoordinatorState", "-WorkerMetricStats"}
+BUSY, IDLE = {"load": 80}, {"load": 20}
+
+
+def test_a_fleet_with_three_tables(fleet_story: Story) -> None:
+    """A busy Java leader hands shards to an idle Python member, which leads in the same tables once Java is gone."""
+    java = fleet_story.fleet.start_java(THREE_TABLES, **BUSY)
+    fleet_story.wait_until_read_by(java, leases=8)
+    python = fleet_story.fleet.start_python(balance_by="load", **IDLE)
+    fleet_story.wait_until_read_by(python, leases=2)
+    assert fleet_story.table.leader() == java
+    fleet_story.reshard(2)
+    fleet_story.kill(java)
+    fleet_story.wait_for_leader(python)
+    fleet_story.wait_until_read_by(python, leases=8)
+    heir = fleet_story.fleet.start_java(THREE_TABLES, **IDLE)
+    fleet_story.wait_until_read_by(heir)
+    assert fleet_story.table.leader() == python
+    assert fleet_story.table.tables() == ALL_TABLES
+    assert fleet_story.table.kinds() == {"LEASE"}
+
+
+def test_a_newer_java_in_three_tables(fleet_story: Story) -> None:
+    """A KCL of one table that joins an old fleet stays in its three tables, and so does Python beside it."""
+    old = fleet_story.fleet.start_java(THREE_TABLES, **BUSY)
+    fleet_story.wait_until_read_by(old, leases=8)
+    python = fleet_story.fleet.start_python(**IDLE)
+    fleet_story.wait_until_read_by(python)
+    new = fleet_story.fleet.start_java(NEWEST, **IDLE)
+    fleet_story.wait_until_read_by(new)
+    fleet_story.stop(old)
+    fleet_story.wait_for_leader(python, new)
+    fleet_story.wait_until_read_by(python, leases=2)
+    fleet_story.wait_until_read_by(new, leases=2)
+    assert fleet_story.table.kinds() == {"LEASE"}
