@@ -69,8 +69,11 @@ class Proxy:
         self._open |= pair
         requests = asyncio.create_task(self._pass_on(from_client, to_server, is_answer=False))
         try:
-            await self._pass_on(from_server, to_client, is_answer=True)
-            await requests
+            with suppress(
+                asyncio.CancelledError
+            ):  # the end of all proxies; asyncio would tell it as an error
+                await self._pass_on(from_server, to_client, is_answer=True)
+                await requests
         finally:
             requests.cancel()
             self._open -= pair

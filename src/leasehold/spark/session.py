@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any, Final
 
-from leasehold.errors import ConfigError
+from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark.java import find_java
 from leasehold.spark.start_up import QUICK_JVM, ClassArchive, cache_folder, class_archive, lean_home
 
@@ -25,6 +25,7 @@ MASTER: Final = "spark.master"
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 _JVM_END_SECONDS: Final = 120
+_JVM_GONE_SECONDS: Final = 2
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -84,8 +85,10 @@ def spark_session(
     """A Spark session in this process, and the end of its JVM when the block is left.
 
     `record_classes`: the JVM may take some ten seconds longer to end, once, so that later ones start sooner.
+    QueryFailedError: the JVM has ended within the block.
     """
     _need_pyspark()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415 - comes with pyspark
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow
 
     jvm_options, archive = _prepared(os.environ, settings, record_classes=record_classes)
@@ -97,8 +100,17 @@ def spark_session(
     session = builder.appName(name).getOrCreate()
     try:
         yield session
+    except (Py4JError, OSError) as error:
+        code = _exit_code_of_jvm(_JVM_GONE_SECONDS)
+        if code is None:
+            raise
+        raise QueryFailedError(
+            f"Spark's JVM has ended by itself, with exit code {code} (-9: killed, perhaps for want of memory): start "
+            "again, the query goes on where it was"
+        ) from error
     finally:
-        session.stop()
+        if _exit_code_of_jvm(0) is None:
+            session.stop()
         _end_jvm(archive)
 
 
@@ -162,6 +174,17 @@ def _end_jvm(archive: ClassArchive | None) -> None:
         gateway.close()
     if archive is not None:
         (archive.adopt if code == 0 else archive.drop)()
+
+
+def _exit_code_of_jvm(patience_s: float) -> int | None:
+    """How the JVM ended; None if it runs, or is none of ours. Its connections may break a moment before it is gone."""
+    process = jvm_process()
+    if process is None:
+        return None
+    try:
+        return process.wait(patience_s)
+    except TimeoutExpired:
+        return None
 
 
 def jvm_process() -> Popen[bytes] | None:

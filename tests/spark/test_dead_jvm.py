@@ -1,0 +1,28 @@
+"""A JVM that dies under a running session is told in a sentence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+from leasehold.errors import QueryFailedError
+from leasehold.spark.session import jvm_process, spark_session
+try:
+    with spark_session("dead-jvm", {"spark.master": "local[1]"}) as spark:
+        jvm_process().kill()
+        spark.range(3).count()
+except QueryFailedError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_jvm_is_told_as_such(tmp_path: Path) -> None:
+    """Neither with a traceback of the library that talks to it, nor of trying to stop what is gone."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("Spark's JVM has ended by itself, with exit code -9"), done.stderr[-3000:]
+    assert done.returncode == 0
