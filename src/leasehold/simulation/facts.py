@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from leasehold.core.lease_row import HOLDING, is_lease_row, lease_from_row
 from leasehold.core.model import HoldingId, Lease, ShardId
@@ -11,6 +12,8 @@ from leasehold.core.row_writes import Row
 from leasehold.errors import MalformedRowError
 from leasehold.simulation.process import SimulatedProcess
 from leasehold.simulation.table import RowChange
+
+_ROWS_REMEMBERED: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,22 @@ def readable_lease(row: Row | None) -> Lease | None:
         return lease_from_row(row)
     except MalformedRowError:
         return None
+
+
+class RowReader:
+    """Reads rows as `readable_lease` does, each of them once: rows do not change, they are replaced."""
+
+    def __init__(self) -> None:
+        self._read: dict[int, tuple[Row, Lease | None]] = {}
+
+    def lease(self, row: Row) -> Lease | None:
+        """The lease in a row, if there is one and it can be read."""
+        known = self._read.get(id(row))
+        if known is None or known[0] is not row:
+            if len(self._read) > _ROWS_REMEMBERED:
+                self._read.clear()
+            known = self._read[id(row)] = row, readable_lease(row)
+        return known[1]
 
 
 def holding_in(row: Row | None) -> HoldingId | None:

@@ -27,6 +27,7 @@ class ShardLedger:
     gone: int = 0  # everything before this index has left the stream, done or not
     poison: set[int] = field(default_factory=set)
     settled: int = 0
+    undone: int = 0  # and not trimmed
 
     def add(self, place: Place, *, is_poison: bool = False) -> None:
         """One more record."""
@@ -34,19 +35,23 @@ class ShardLedger:
         self.index_of[place] = index
         self.places.append(place)
         self.done.append(False)
+        self.undone += 1
         if is_poison:
             self.poison.add(index)
 
     def mark_done(self, indexes: Iterable[int]) -> None:
         """Handled, or put aside."""
         for index in indexes:
-            self.done[index] = True
+            if not self.done[index]:
+                self.done[index] = True
+                self.undone -= index not in self.trimmed
         self._settle()
 
     def trim(self) -> None:
         """Everything so far is gone from the stream; what was not done by now may never be."""
         self.gone = len(self.places)
         self.trimmed.update(index for index in range(self.settled, self.gone) if not self.done[index])
+        self.undone = 0
         self._settle()
 
     def first_after(self, position: Position) -> int:
@@ -89,8 +94,4 @@ class Ledger:
     @property
     def undone(self) -> int:
         """How many of them nobody has done, and could have."""
-        return sum(
-            not is_done and index not in book.trimmed
-            for book in self.shards.values()
-            for index, is_done in enumerate(book.done)
-        )
+        return sum(book.undone for book in self.shards.values())

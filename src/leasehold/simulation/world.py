@@ -24,7 +24,7 @@ from leasehold.core.stream_model.stream import Stream as StreamModel
 from leasehold.ports import Page
 from leasehold.simulation.checkers import CHECKERS, Checker
 from leasehold.simulation.checkers.base import Broken
-from leasehold.simulation.facts import Delivery, LeaseChange, Ownerships, lease_change, readable_lease
+from leasehold.simulation.facts import Delivery, LeaseChange, Ownerships, RowReader, lease_change
 from leasehold.simulation.faults import Mix
 from leasehold.simulation.ledger import Ledger
 from leasehold.simulation.loop import START_WALL_MS
@@ -79,6 +79,7 @@ class World:
         self.sink = Sink(is_two_phase=mix.is_two_phase)
         self.service = StreamService()
         self.service.create_stream(START_WALL_MS, STREAM, shard_count=shards)
+        self._reader = RowReader()
         self._loop = loop
         self._make_main = make_main
         self._outside = contextvars.copy_context()
@@ -141,12 +142,12 @@ class World:
 
     def leases(self) -> Sequence[Lease]:
         """Every lease that can be read, as it is in the table."""
-        leases = (readable_lease(row) for row in self.table.rows())
+        leases = (self._reader.lease(row) for row in self.table.rows())
         return [lease for lease in leases if lease is not None]
 
     def has_unreadable_rows(self) -> bool:
         """Whether some row claims to be a lease and is none."""
-        return any(is_lease_row(row) and readable_lease(row) is None for row in self.table.rows())
+        return any(is_lease_row(row) and self._reader.lease(row) is None for row in self.table.rows())
 
     def readable_leases(self) -> Sequence[Lease]:
         """Those whose shard can be read now: not finished, all parents ended."""
