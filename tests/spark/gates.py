@@ -62,7 +62,7 @@ class Gates:
         """What a process does that comes to a gate."""
         hold, fail, die = (self._file(point, act) for act in ("hold", "fail", "die"))
         if hold.exists():
-            self._file(point, "at").with_suffix(f".{os.getpid()}").touch()
+            self._file(f"{point}.{os.getpid()}", "at").touch()
         while hold.exists():
             time.sleep(0.02)
         if _is_first(die):
@@ -80,8 +80,9 @@ class Gates:
         assert batch is not None
         path = self._folder / f"{self._application}.rows.{uuid.uuid4().hex}"
         written = {"batch": int(batch), "run": _run_id(run or ""), "rows": rows}
-        path.with_suffix(".part").write_text(json.dumps(written))
-        path.with_suffix(".part").rename(path)
+        part = path.with_name(f"part.{path.name}")
+        part.write_text(json.dumps(written))
+        part.rename(path)
 
     def _file(self, point: str, act: str) -> Path:
         return self._folder / f"{self._application}.{act}.{point}"

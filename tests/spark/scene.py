@@ -102,7 +102,10 @@ class Scene:
         async def run() -> T:
             client = self.dynamodb.client("dynamodb")
             table = LeaseTable(DynamoDbRows(client, self.name, settings=TableSettings(with_index=False)))
-            return await work(table)
+            try:
+                return await work(table)
+            finally:
+                await table.close()
 
         return asyncio.run(run())
 

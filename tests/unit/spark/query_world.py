@@ -199,12 +199,15 @@ class QueryWorld:
 
     # -- the stream --------------------------------------------------------------------------------------------
 
-    def put(self, count: int) -> None:
-        """Put numbered records, spread over all shards."""
-        for number in range(self.produced, self.produced + count):
-            key = self._rng.randrange(HASH_KEYS)
-            self.service.put_record(self.clock.wall_ms(), "orders", Entry("k", b"%d" % number, key))
+    def put(self, count: int) -> list[str]:
+        """Put numbered records, spread over all shards; returns their sequence numbers."""
+        numbers = range(self.produced, self.produced + count)
         self.produced += count
+        return [self._put(number) for number in numbers]
+
+    def _put(self, number: int) -> str:
+        entry = Entry("k", b"%d" % number, self._rng.randrange(HASH_KEYS))
+        return str(self.service.put_record(self.clock.wall_ms(), "orders", entry).number)
 
     async def split(self, shard: ShardId) -> None:
         """Split a shard that is open."""

@@ -1,0 +1,130 @@
+"""Options of the source: strict, with the names that people know from elsewhere."""
+
+from datetime import timedelta
+
+import pytest
+
+from leasehold.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from leasehold.core.model import InitialPosition, ShardId
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.core.query_offset import ReadStart
+from leasehold.core.slice_plan import BatchLimits
+from leasehold.errors import ConfigError
+from leasehold.spark.generations import OnLeasesBehind
+from leasehold.spark.options import OPTIONS, SLICE_BYTES_DEFAULT, SourceOptions, source_options
+
+NEEDED = {"streamName": "orders", "applicationName": "billing"}
+
+
+def options(**given: str) -> SourceOptions:
+    return source_options(NEEDED | given)
+
+
+def test_the_defaults_are_those_of_a_careful_query() -> None:
+    """From the tip on, stop at data loss, a bounded batch, leases in DynamoDB."""
+    chosen = options()
+    assert chosen.query.initial == InitialPosition(LATEST)
+    assert chosen.fail_on_data_loss
+    assert chosen.limits == BatchLimits(size_bytes=SLICE_BYTES_DEFAULT)
+    assert chosen.connection.leases == "dynamodb"
+    assert chosen.columns == DEFAULT_COLUMNS
+    assert chosen.query.on_leases_behind is OnLeasesBehind.FAIL
+
+
+@pytest.mark.parametrize(
+    "name", [alias for known in OPTIONS.values() for alias in known.aliases] + list(OPTIONS)
+)
+def test_every_name_is_known_in_any_case(name: str) -> None:
+    """Spark hands options over in lower case; no two options may share a name."""
+    values = ("10", "orders", "2026-11-15T12:00:00Z", "latest", "false", "1s", "all", "fail", "dynamodb")
+    given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
+    errors = []
+    for value in values:
+        try:
+            source_options(given | {name.lower(): value})
+        except ConfigError as error:
+            errors.append(str(error))
+    assert len(errors) < len(values), errors
+
+
+def _names_of(option: str) -> tuple[str, ...]:
+    return (option, *OPTIONS[option].aliases)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"maxRecordsPerTriger": "5"}, "did you mean maxRecordsPerTrigger?"),
+        ({"nonsense": "5"}, "known are streamName, applicationName"),
+        ({"awsAccessKey": "AKIA"}, "credentials come from the AWS SDK's chain"),
+        ({"initialPosition": "latest", "startingPosition": "latest"}, "startingPosition is given twice"),
+        ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger='0': expected a whole number above 0"),
+        ({"maxBytesPerTrigger": "5 furlongs"}, "expected a size such as '64mb'"),
+        ({"columns": "data,data"}, "each once"),
+        ({"columns": "date"}, "partitionKey, data, stream"),
+        ({"startingPosition": "yesterday"}, "expected latest, trim_horizon"),
+        ({"startingPosition": "{"}, "expected latest, trim_horizon"),
+        ({"startingPosition": '{"shardId-000000000000": "12x"}'}, "expected latest, trim_horizon"),
+        ({"startingTimestamp": "noon"}, "a time with its zone"),
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss='perhaps'"),
+        ({"onLeasesBehind": "ignore"}, "onLeasesBehind='ignore'"),
+        ({"pollInterval": "soon"}, "pollInterval='soon'"),
+    ],
+)
+def test_a_mistake_is_an_error_that_names_the_option_and_the_remedy(
+    given: dict[str, str], sentence: str
+) -> None:
+    """A setting that is silently ignored is worse than none."""
+    with pytest.raises(ConfigError) as raised:
+        options(**given)
+    assert sentence in str(raised.value)
+
+
+def test_credentials_are_never_repeated() -> None:
+    """An option that is not taken may hold a secret."""
+    with pytest.raises(ConfigError) as raised:
+        options(awsSecretKey="hush")
+    assert "hush" not in str(raised.value)
+
+
+def test_a_stream_and_for_streaming_an_application_are_needed() -> None:
+    """Each is asked for by name."""
+    with pytest.raises(ConfigError, match="streamName is missing"):
+        source_options({"applicationName": "billing"})
+    with pytest.raises(ConfigError, match="applicationName is missing"):
+        source_options({"streamName": "orders"}).require_application()
+
+
+def test_starting_positions() -> None:
+    """One for all shards, a time, or one for some shards and another for the rest."""
+    assert options(startingPosition="EARLIEST").query.initial == InitialPosition(TRIM_HORIZON)
+    assert options(startingTimestamp="1970-01-01T00:00:01Z").query.initial.timestamp_ms == 1000
+    mixed = options(
+        startingPosition='{"shardId-000000000000": "4959/3", "shardId-000000000001": "trim_horizon", '
+        '"shardId-000000000002": "1970-01-01T00:00:01Z", "default": "latest"}'
+    ).query
+    assert mixed.initial == InitialPosition(LATEST)
+    assert mixed.starting == {
+        ShardId("shardId-000000000000"): ReadStart(Position("4959", 3)),
+        ShardId("shardId-000000000001"): ReadStart(TRIM_HORIZON),
+        ShardId("shardId-000000000002"): ReadStart(AT_TIMESTAMP, 1000),
+    }
+
+
+def test_values_as_people_write_them() -> None:
+    """Sizes, durations, columns."""
+    chosen = options(
+        maxBytesPerTrigger="8 MB",
+        maxArrivalSpanPerTrigger="5m",
+        pollInterval="500ms",
+        columns="all",
+        failoverAfter="4s",
+        leases="sqlite:leases.db",
+        maxLeases="3",
+    )
+    assert chosen.limits == BatchLimits(None, 8 * 1024**2, 300_000)
+    assert chosen.query.poll_every == timedelta(milliseconds=500)
+    assert chosen.columns == ALL_COLUMNS
+    assert chosen.fleet.failover_after == timedelta(seconds=4)
+    assert chosen.connection.leases == "sqlite:///leases.db"
+    assert chosen.fleet.max_leases == chosen.query.max_leases == 3
