@@ -1,0 +1,32 @@
+"""docs/spark.md says what the code does: every option with all its names, every column with its type."""
+
+import re
+from pathlib import Path
+
+from leasehold.columns import ALL_COLUMNS, spark_ddl
+from leasehold.spark.options import OPTIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def rows_after(heading: str) -> dict[str, list[str]]:
+    """The rows of the table in a section, by the name in their first cell."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
+    return {row[0].strip(" `"): row[1:] for row in rows}
+
+
+def test_every_option_is_documented_with_all_its_names() -> None:
+    """An alias that nobody can find out about is no help."""
+    documented = rows_after("Options")
+    assert list(documented) == list(OPTIONS)
+    for name, (aliases, _) in documented.items():
+        assert tuple(re.findall(r"`([^`]+)`", aliases)) == OPTIONS[name].aliases
+
+
+def test_every_column_is_documented_with_its_type() -> None:
+    """In the order in which they come."""
+    documented = {name: cells[0].strip() for name, cells in rows_after("Columns").items()}
+    assert tuple(documented) == ALL_COLUMNS
+    for name, type_ in documented.items():
+        assert spark_ddl([name]).startswith(f"{name} {type_}")
