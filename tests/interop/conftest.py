@@ -18,7 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]) -> Iterator[Story]:
-    """An empty fleet under load. What it promised is checked when the test ends."""
+    """An empty fleet under load. What it promises is checked by `conclude`, with which a test ends."""
     with LocalKinesis.in_process() as kinesis:
         fleet = MixedFleet(
             folder=tmp_path,

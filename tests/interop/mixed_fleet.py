@@ -14,6 +14,8 @@ from tests.fleet.fleet_of_processes import ROOT
 from tests.fleet.verdict import Handled, read_logs
 from tests.interop.build import NEWEST, java_command
 
+JAVA = "java"
+PYTHON = "python"
 FAILOVER_MS = 5_000
 LOCK_MS = 8_000
 EXIT_DEADLINE_S = 120.0
@@ -59,7 +61,7 @@ class MixedFleet:
 
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
-        worker = self._new_name("java")
+        worker = self._new_name(JAVA)
         told = self.java_options | options | self._common() | {"worker": worker}
         told |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
         command = java_command(version, self.folder / f"{worker}.kcl.log")
@@ -68,7 +70,7 @@ class MixedFleet:
 
     def start_python(self, **options: Any) -> str:
         """Start a Python member."""
-        worker = self._new_name("python")
+        worker = self._new_name(PYTHON)
         told = self.python_options | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
         told |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
         arguments = [json.dumps(told), str(self.folder)]
@@ -108,12 +110,31 @@ class MixedFleet:
 
     def handled(self) -> list[Handled]:
         """Every record that any member was given, in the order of time."""
-        java = [record for worker in self.started for record in _told_by_java(self.folder, worker)]
+        java = [
+            record
+            for path in self.folder.glob(f"{JAVA}-*.out")
+            for record in _told_by_java(self.folder, path.stem)
+        ]
         return sorted(read_logs(self.folder) + java)
 
     def told(self, worker: str, event: str) -> list[dict[str, Any]]:
         """What a Java member told of one kind of event."""
         return [line for line in _lines(self.folder / f"{worker}.out") if line["event"] == event]
+
+    def lost_leases(self) -> set[str]:
+        """Members that lost a lease without having been asked to hand it over."""
+        python = {
+            path.stem
+            for path in self.folder.glob(f"{PYTHON}-*.out")
+            if "lease lost" in path.read_text(errors="replace")
+        }
+        return python | {
+            path.stem for path in self.folder.glob(f"{JAVA}-*.out") if self._was_taken_from(path.stem)
+        }
+
+    def _was_taken_from(self, worker: str) -> bool:
+        asked = {line["token"] for line in self.told(worker, "asked to stop")}
+        return any(line["token"] not in asked for line in self.told(worker, "lost"))
 
     def _common(self) -> dict[str, Any]:
         return {"stream": self.stream, "application": self.application}

@@ -23,6 +23,7 @@ def test_java_leads_python_and_dies(fleet_story: Story) -> None:
     fleet_story.wait_for_leader(python)
     fleet_story.wait_until_read_by(python, leases=8)
     fleet_story.reshard()
+    fleet_story.conclude()
 
 
 @pytest.mark.core
@@ -37,6 +38,7 @@ def test_python_leads_java(fleet_story: Story) -> None:
     fleet_story.wait_until_all_is_handled()
     fleet_story.wait_until_nothing_is_stuck()
     assert fleet_story.table.leader() == python
+    fleet_story.conclude()
 
 
 def test_a_python_leader_dies(fleet_story: Story) -> None:
@@ -49,6 +51,7 @@ def test_a_python_leader_dies(fleet_story: Story) -> None:
     fleet_story.kill(python)
     fleet_story.wait_for_leader(java)
     fleet_story.wait_until_read_by(java, leases=8)
+    fleet_story.conclude()
 
 
 def test_members_die_under_either_leader(fleet_story: Story) -> None:
@@ -68,6 +71,7 @@ def test_members_die_under_either_leader(fleet_story: Story) -> None:
     fleet_story.wait_until_read_by(last, leases=4)
     fleet_story.kill(last)
     fleet_story.wait_until_read_by(heir, leases=8)
+    fleet_story.conclude()
 
 
 def test_leads_change_with_every_stop(fleet_story: Story) -> None:
@@ -90,3 +94,4 @@ def test_leads_change_with_every_stop(fleet_story: Story) -> None:
             fleet_story.wait_for_leader(*members)
     for worker in members:
         fleet_story.wait_until_read_by(worker, leases=2)
+    fleet_story.conclude()

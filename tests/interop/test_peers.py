@@ -21,6 +21,7 @@ def test_python_joins_java_peers(fleet_story: Story) -> None:
     fleet_story.wait_until_read_by(python, leases=8)
     assert fleet_story.table.tables() == {""}
     assert fleet_story.table.kinds() == {"LEASE"}
+    fleet_story.conclude()
 
 
 def test_java_joins_python_peers(fleet_story: Story) -> None:
@@ -32,6 +33,7 @@ def test_java_joins_python_peers(fleet_story: Story) -> None:
     fleet_story.reshard(2)
     fleet_story.kill(python)
     fleet_story.wait_until_read_by(java, leases=8)
+    fleet_story.conclude()
 
 
 @pytest.mark.parametrize("version", [NEWEST, THREE_TABLES])
@@ -46,3 +48,4 @@ def test_python_lives_through_an_upgrade(version: str, fleet_story: Story) -> No
     fleet_story.reshard(2)
     fleet_story.stop(java)
     fleet_story.wait_until_read_by(python, leases=8)
+    fleet_story.conclude()

@@ -27,6 +27,7 @@ def test_a_fleet_with_three_tables(fleet_story: Story) -> None:
     assert fleet_story.table.leader() == python
     assert fleet_story.table.tables() == ALL_TABLES
     assert fleet_story.table.kinds() == {"LEASE"}
+    fleet_story.conclude()
 
 
 def test_a_newer_java_in_three_tables(fleet_story: Story) -> None:
@@ -42,3 +43,4 @@ def test_a_newer_java_in_three_tables(fleet_story: Story) -> None:
     fleet_story.wait_until_read_by(python, leases=2)
     fleet_story.wait_until_read_by(new, leases=2)
     assert fleet_story.table.kinds() == {"LEASE"}
+    fleet_story.conclude()
