@@ -36,10 +36,10 @@ from tests.servers import Server
 STREAM = "orders"
 TICK_S = 0.1
 TELL_EVERY_S = 10.0
-START_DEADLINE_S = 180.0
+START_DEADLINE_S = 300.0
 # Of the time of a run: to drain, stop and verify. What is kept free for it is a quarter at most.
 HEALING_S = 100.0
-HEALING_DEADLINE_S = 240.0
+HEALING_DEADLINE_S = 400.0
 WATCH_EVERY_S = 2.0
 LEASE_LOST = "lease lost shard="
 BUG = "a bug: "
@@ -196,7 +196,8 @@ class ChaosRun:
         options = consumer_options(Place("dynamodb_local", dynamodb, application), kinesis, STREAM)
         options["application"] = application
         if group is Group.RECORDERS:
-            return FleetOfProcesses(folder, options)
+            # Seldom enough that a kill mostly costs something.
+            return FleetOfProcesses(folder, options | {"checkpoint_every": "2s"})
         archive = {"url": self._archive_url, "region": REGION, "s3_endpoint": store}
         return FleetOfProcesses(folder, options | {"archive": archive}, "tests.chaos.archiving_program")
 

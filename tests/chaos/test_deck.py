@@ -5,7 +5,7 @@ from collections import Counter
 from tests.chaos.deck import CUT_OFF, Counts, How, Kill, Pause, Reshard, Trouble, Victim, draw
 
 FAILOVER_S = 5.0
-COUNTS = Counts(kills=44, pauses=18, reshards=7, troubles=32)
+COUNTS = Counts(kills=48, pauses=18, reshards=7, troubles=32)
 
 
 def test_a_seed_decides_on_the_deck() -> None:
@@ -17,7 +17,7 @@ def test_a_seed_decides_on_the_deck() -> None:
 def test_the_deck_holds_what_was_asked_for() -> None:
     """So many of each kind, all victims and all kinds of trouble among them."""
     deck = draw(1, COUNTS, FAILOVER_S)
-    assert Counter(type(card) for card in deck) == {Kill: 44, Pause: 18, Reshard: 7, Trouble: 32}
+    assert Counter(type(card) for card in deck) == {Kill: 48, Pause: 18, Reshard: 7, Trouble: 32}
     assert {card.victim for card in deck if isinstance(card, Kill)} == set(Victim)
     assert {(card.group, card.dependency) for card in deck if isinstance(card, Trouble)} == set(CUT_OFF)
     assert {card.how for card in deck if isinstance(card, Trouble)} == set(How)
