@@ -47,6 +47,7 @@ class Mutant:
     breaks: frozenset[str]
     faults: frozenset[Fault]
     plant: Callable[[], AbstractContextManager[None]]
+    first_seed: int  # of the worlds to look for it in
 
 
 @contextmanager
@@ -63,7 +64,11 @@ MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def _mutant(
-    name: str, breaks: str, faults: tuple[Fault, ...], *patches: tuple[Any, str, Callable[[Original], Any]]
+    name: str,
+    breaks: str,
+    faults: tuple[Fault, ...],
+    *patches: tuple[Any, str, Callable[[Original], Any]],
+    first_seed: int = 0,
 ) -> None:
     @contextmanager
     def plant() -> Iterator[None]:
@@ -72,7 +77,7 @@ def _mutant(
                 stack.enter_context(_replaced(owner, attribute, make))
             yield
 
-    MUTANTS[name] = Mutant(name, frozenset(breaks.split()), frozenset(faults), plant)
+    MUTANTS[name] = Mutant(name, frozenset(breaks.split()), frozenset(faults), plant, first_seed)
 
 
 def _always(value: object) -> Callable[[Original], Any]:
@@ -217,6 +222,7 @@ _mutant(
     "stale-owners-stop",
     (*_ZOMBIES, Fault.STALE),
     (lease_rules, "take", lambda original: lambda *args: _only_if_the_row_exists(original(*args))),
+    first_seed=2,
 )
 _mutant(
     "a lost race counts as won",
@@ -263,12 +269,14 @@ _mutant(
     _ZOMBIES,
     (HeldLease, "is_proven", _always(True)),
     (HeldLease, "proof_lapsed", lambda _: lambda self: self.lost.wait()),
+    first_seed=8,
 )
 _mutant(
     "the proof outlasts the failover time",
     "stale-owners-stop",
     (*_ZOMBIES, Fault.CUTS),
     (FleetSettings, "proven_for", lambda _: property(lambda self: self.failover_after * 3)),
+    first_seed=2,
 )
 _mutant(
     "the clock on the wall decides",
