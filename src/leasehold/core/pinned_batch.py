@@ -191,12 +191,8 @@ def after_refused_pin(planned: Lease, stamp: Stamp, now: Lease | None) -> Confor
     if now.holding != planned.holding or now.actual_owner != planned.actual_owner:
         return DeliverNothing(f"{now.actual_owner or 'nobody'} holds the lease now")
     begins_at = planned.checkpoint if planned.pin is None else planned.pin.end
-    is_as_planned = now.checkpoint == planned.checkpoint and _pinned_end(now) == _pinned_end(planned)
+    is_as_planned = now.checkpoint == planned.checkpoint and now.pin == planned.pin
     is_promoted = now.pin is None and now.checkpoint == begins_at
     if is_as_planned or is_promoted:
         return PinAgain(now)
     return DeliverNothing("a later batch has begun")
-
-
-def _pinned_end(lease: Lease) -> Position | None:
-    return lease.pin.end if lease.pin else None

@@ -164,3 +164,10 @@ def test_a_refused_pin_is_tried_again_where_only_the_surroundings_changed(planne
 def test_a_refused_pin_delivers_nothing_where_the_slice_is_anothers(now: Lease | None) -> None:
     """The lease is gone, in other hands, or already beyond."""
     assert isinstance(after_refused_pin(lease(), Stamp(EPOCH, 4), now), DeliverNothing)
+
+
+def test_a_refused_note_on_anothers_pin_gives_way_to_a_later_generation() -> None:
+    """The end is the same, but the slice is that generation's by now."""
+    planned = lease(END, 9, epoch=OTHER_EPOCH)
+    assert isinstance(after_refused_pin(planned, Stamp(EPOCH, 4), lease(END, 5)), DeliverNothing)
+    assert after_refused_pin(planned, Stamp(EPOCH, 4), lease(END, 4)) == Conform(END)
