@@ -168,10 +168,14 @@ def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
 
 
 def assign(lease: Lease, to: WorkerId) -> UpdateRow:
-    """The leader gives a lease to a worker: free, expired, or moved by force."""
+    """The leader gives a lease to a worker: free, expired, or moved by force.
+
+    The KCL asks for the owners only. Scans may be behind, so an owner that seems silent may have renewed since; the
+    counter tells.
+    """
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), *_owners_as_seen(lease)),
+        when=(_row_exists(lease), _counter(lease), *_owners_as_seen(lease)),
         set={OWNER: text(to)},
         remove=(CHECKPOINT_OWNER, HOLDING),
         add={COUNTER: 1, **_owner_switch(lease, to)},
