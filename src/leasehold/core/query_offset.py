@@ -98,21 +98,19 @@ def _offset(members: Mapping[str, Any]) -> QueryOffset:
     return QueryOffset(Stamp(epoch, generation), starts)
 
 
-def start_of(
-    after: Position, known: ReadStart | None, initial: InitialPosition, now_wall_ms: int
-) -> ReadStart:
+def start_of(after: Position, known: ReadStart | None, initial: InitialPosition, latest_ms: int) -> ReadStart:
     """Where to read from, for a shard that goes on after `after`.
 
     A lease that was never read holds a word. What the word means is settled once, in the first offset that names the
-    shard, and `known` then: "latest" is the moment when the query first met it, however often it is restarted before
-    the first record.
+    shard, and `known` then: "latest" is one moment, `latest_ms`, however often the query is restarted before the first
+    record.
     """
     if after.is_record:
         return ReadStart(after)
     if known is not None:
         return known
     if after == LATEST:
-        return ReadStart(AT_TIMESTAMP, now_wall_ms)
+        return ReadStart(AT_TIMESTAMP, latest_ms)
     if after == AT_TIMESTAMP:
         if initial.timestamp_ms is None:
             raise ConfigError(

@@ -33,6 +33,7 @@ from leasehold.spark.wiring import LoopThread, open_stream, open_table, rng
 FIRST_LEASES_WAIT: Final = timedelta(seconds=8)
 STOP_WAIT_S: Final = 20.0
 _CHECK_MS: Final = 50
+_AWAIT_MS: Final = 250  # between two looks at the whole table, for leases that may still come
 
 
 class QueryDriver:
@@ -160,7 +161,7 @@ class _Running:
             if planned is not None or not wait_for_all or await self.generations.has_all():
                 return planned
             self.raise_failure()
-            await self._clock.sleep_ms(_CHECK_MS)
+            await self._clock.sleep_ms(_AWAIT_MS)
 
     async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
         """Plan a logged generation once more."""

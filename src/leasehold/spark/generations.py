@@ -361,7 +361,7 @@ class Generations:
             case ReadOn(after):
                 self._go_on(shard, lease, after, logged, is_new=is_new)
             case Redo(after, end):
-                shard.start, shard.redo_to = self._start_of(shard.held.shard, after, logged), end
+                shard.start, shard.redo_to = self._start_of(lease, after, logged), end
                 shard.lease, shard.iterator = lease, None
                 shard.move(Standing.READY)
             case Delivered(children):
@@ -376,7 +376,7 @@ class Generations:
     ) -> None:
         note = note_of(lease)
         has_moved = shard.start is not None and after != shard.start.position
-        shard.start, shard.redo_to, shard.iterator = self._start_of(lease.shard_id, after, logged), None, None
+        shard.start, shard.redo_to, shard.iterator = self._start_of(lease, after, logged), None, None
         shard.lease, shard.done_to = lease, lease.pin.end if lease.pin else None
         if note is not None and has_moved:
             self._count(shard, lease)
@@ -408,11 +408,12 @@ class Generations:
             "drops it)"
         )
 
-    def _start_of(self, shard: ShardId, after: Position, logged: QueryOffset) -> ReadStart:
-        known = logged.starts.get(shard)
+    def _start_of(self, lease: Lease, after: Position, logged: QueryOffset) -> ReadStart:
+        known = logged.starts.get(lease.shard_id)
         if known is None or known.position.is_record:
-            known = self._settings.starting.get(shard)
-        return start_of(after, known, self._settings.initial, self._clock.wall_ms())
+            known = self._settings.starting.get(lease.shard_id)
+        latest_ms = self._clock.wall_ms() if lease.latest_at_ms is None else lease.latest_at_ms
+        return start_of(after, known, self._settings.initial, latest_ms)
 
     # -- trouble -----------------------------------------------------------------------------------------------
 
