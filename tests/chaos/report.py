@@ -66,7 +66,8 @@ class Report:
                 f"{sum(self.repeated.values()):,}: {_listed(self.repeated)}"
             ),
         ]
-        lines += [f"  ended: {reason.splitlines()[-1]}" for reason in self.pipeline_failures if reason]
+        ended = [*self.pipeline_failures, *self.worker_failures]
+        lines += [f"  ended: {reason.strip().splitlines()[-1][:300]}" for reason in ended if reason.strip()]
         lines += [f"BROKEN {problem}" for problem in self.problems]
         lines.append(
             "every promise was kept" if not self.problems else f"{len(self.problems)} promises were broken"
