@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from leasehold.cli.output import print_line
 from leasehold.errors import ConfigError
+from leasehold.settings import Mode
 
 # Beyond this a fleet is simulated without records: members and leases only.
 WORKERS_WITH_RECORDS_MAX: Final = 50
@@ -40,6 +41,11 @@ _DEFAULT_MINUTES: Final = 1.0
 @click.option(
     "--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes that run seeds."
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["peer", "leader"]),
+    help="How members share out the shards.  [default: peer; leader in a large fleet]",
+)
 def simulate(
     *,
     seed: int | None,
@@ -48,6 +54,7 @@ def simulate(
     shards: int | None,
     faults: str,
     minutes: float,
+    mode: str | None,
     jobs: int,
 ) -> None:
     """Run the shipped engine in a seeded world.
@@ -62,16 +69,18 @@ def simulate(
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415 - a heavy import, for this command only
     from leasehold.simulation.scenario import Options  # noqa: PLC0415
 
+    is_large = workers is not None and workers > WORKERS_WITH_RECORDS_MAX
     options = Options(
         seed=seed or 0,
         workers=workers,
         shards=shards,
         faults=faults_from_names(faults),
         trouble_ms=round(minutes * 60_000),
+        mode=Mode(mode or ("leader" if is_large else "peer")),
     )
     if options.trouble_ms < 1_000:
         raise ConfigError(f"--minutes {minutes}: expected at least a simulated second, 0.02")
-    if workers is not None and workers > WORKERS_WITH_RECORDS_MAX:
+    if is_large:
         _large_fleet(options)
     elif seeds is None:
         _one(options)
@@ -132,6 +141,7 @@ def _large_fleet(options: Any) -> None:
         workers=options.workers,
         shards=options.shards or 10 * options.workers,
         minutes=options.trouble_ms / 60_000,
+        mode=options.mode,
         show=print_line,
     )
     for line in report.lines():

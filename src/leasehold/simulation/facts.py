@@ -100,7 +100,8 @@ class Ownerships:
 
     def __init__(self) -> None:
         self.current: dict[ShardId, Ownership] = {}
-        self._by_token: dict[str, Ownership] = {}
+        # By process as well: where a table was deleted, counters begin anew.
+        self._by_token: dict[tuple[str, SimulatedProcess], Ownership] = {}
 
     def note(self, change: LeaseChange, next_index: int) -> None:
         """Follow one change of a row. `next_index` is the first record that its checkpoint leaves to be done."""
@@ -124,9 +125,8 @@ class Ownerships:
                 next_index,
             )
             self.current[shard] = begun
-            self._by_token[f"{shard}:{begun.counter}"] = begun
+            self._by_token[f"{shard}:{begun.counter}", row.by] = begun
 
     def of_token(self, token: str, process: SimulatedProcess) -> Ownership | None:
         """The ownership that a batch names, if it is this process's."""
-        found = self._by_token.get(token)
-        return found if found is not None and found.process is process else None
+        return self._by_token.get((token, process))

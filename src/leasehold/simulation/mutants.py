@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Final
 
 from leasehold.adapters.memory import rows as memory_rows
@@ -101,6 +100,14 @@ _MOVES: Final = (Fault.LEAVERS, Fault.CRASHES)
 _RESHARDS: Final = (Fault.RESHARDS, Fault.STORMS)
 
 # -- what the bugs do instead --------------------------------------------------------------------------------------
+
+
+def _thrice(original: Original) -> Any:
+    async def renew(self: HeldLease) -> None:
+        for _ in range(3):
+            await original(self)
+
+    return renew
 
 
 def _without_visitor(row: Any) -> Any:
@@ -442,10 +449,11 @@ _mutant(
     (reading, "next_call_ms", lambda _: lambda asked_ms, *_, **__: asked_ms + 200),
 )
 _mutant(
-    "heartbeats without a pause",
+    "three heartbeats for one",
     "calls-within-budget",
     (),
-    (FleetSettings, "renew_every", lambda _: property(lambda _self: timedelta(milliseconds=300))),
+    (HeldLease, "renew", _thrice),
+    first_seed=6,
 )
 _mutant(
     "the byte budget is not waited for",
@@ -504,6 +512,7 @@ _mutant(
     "sink-equals-produced",
     (*_MOVES, Fault.PAUSES),
     (Cutter, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
+    first_seed=7,
 )
 
 # -- stopping ------------------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ def repeat_command(options: Options) -> str:
         words.append(f"--faults {fault_names(options.faults)}")
     if options.trouble_ms != _DEFAULT.trouble_ms:
         words.append(f"--minutes {options.trouble_ms / 60_000:g}")
+    if options.mode is not _DEFAULT.mode:
+        words.append(f"--mode {options.mode.value}")
     return " ".join(words)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from leasehold.settings import Mode
 from leasehold.simulation.acts import Acts
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import Broken
@@ -35,6 +36,7 @@ class Options:
     faults: frozenset[Fault] | None = None
     trouble_ms: int = 60_000
     calm_looks: int = CALM_LOOKS
+    mode: Mode = Mode.PEER
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class _Run:
             seed=self.options.seed,
             shards=shards,
             mix=mix,
-            settings=worker_settings(mix),
+            settings=worker_settings(mix, self.options.mode),
             make_main=self._make_main,
             show=self._show,
         )

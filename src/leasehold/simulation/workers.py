@@ -10,7 +10,7 @@ from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.lease_table import LeaseTable
-from leasehold.settings import FleetSettings, ReadSettings
+from leasehold.settings import BalanceBy, FleetSettings, Mode, ReadSettings
 from leasehold.simulation.facts import Delivery
 from leasehold.simulation.faults import Mix
 from leasehold.simulation.network import Dependency
@@ -42,7 +42,7 @@ class ClumsyError(Exception):
     """A handler that fails now and then."""
 
 
-def worker_settings(mix: Mix) -> ConsumerSettings:
+def worker_settings(mix: Mix, mode: Mode) -> ConsumerSettings:
     """The settings of every worker in a world: those of production, with shorter waits for what seldom happens."""
     return ConsumerSettings(
         identity=ConsumerIdentity(stream=STREAM, application=APPLICATION),
@@ -53,6 +53,8 @@ def worker_settings(mix: Mix) -> ConsumerSettings:
         ),
         process=ProcessSettings(grace=timedelta(seconds=25)),
         fleet=FleetSettings(
+            mode=mode,
+            balance_by=BalanceBy.COUNT,
             failover_after=timedelta(seconds=mix.failover_s),
             look_every=timedelta(seconds=1.5),
             handoff_timeout=timedelta(seconds=10),
