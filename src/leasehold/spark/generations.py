@@ -100,6 +100,9 @@ class QueryShard:
     probe: Probe | None = None
     done_to: Position | None = None  # pinned by a committed generation: may become the checkpoint
     children: tuple[ChildShard, ...] = ()
+    was_at_tip: bool = (
+        False  # a batch has read to the tip; whether the shard goes on there is for a look to say
+    )
     has_caught_up: bool = False
     millis_behind: int | None = None
     records: int = 0
@@ -211,7 +214,7 @@ class Generations:
         behind_ms = (page.millis_behind if page else None) or 0
         shard.millis_behind = behind_ms
         if finding is Finding.RECORDS:
-            shard.iterator = probe.iterator
+            shard.iterator, shard.has_caught_up = probe.iterator, shard.has_caught_up or shard.was_at_tip
             shard.move(Standing.READY)
             return 0
         if finding is Finding.END:
@@ -380,7 +383,7 @@ class Generations:
         shard.lease, shard.done_to = lease, lease.pin.end if lease.pin else None
         if note is not None and has_moved:
             self._count(shard, lease)
-            shard.has_caught_up = shard.has_caught_up or not note.has_more
+            shard.was_at_tip = shard.was_at_tip or not note.has_more
         never_read = not shard.start.position.is_record and is_new
         # A batch that brought nothing says nothing: the note is then an older one's.
         has_more = note is not None and note.has_more and (is_new or has_moved)

@@ -105,6 +105,36 @@ def test_a_clean_stop_after_a_committed_batch_leaves_nothing_to_redo() -> None:
     run_virtually(main())
 
 
+@pytest.mark.parametrize("keeps_coming", [False, True])
+def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
+    """Whatever was there when it began, behind however many reshards; what arrives all the time does not hold it up."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1)
+        world.put(20)
+        await world.split(FIRST)
+        world.put(20)
+        await world.split((await world.open_shards())[0])
+        world.put(20)
+        wanted = set(range(world.produced))
+        run = await running(world)
+        run.generations.reads_what_there_is = True
+        for _ in range(100):
+            if keeps_coming:
+                world.put(3)
+            if await world.run_batch(run):
+                continue
+            if await run.generations.has_all():
+                break
+            await world.clock.sleep_ms(250)
+        else:
+            pytest.fail("the run does not end")
+        assert wanted <= set(world.sink.numbers())
+        await run.stop()
+
+    run_virtually(main())
+
+
 def test_a_killed_run_is_replaced_at_once() -> None:
     """The next run of the same query frees its leases; others would have to wait until they are silent for long."""
 
