@@ -10,6 +10,7 @@ from leasehold.core.row_writes import Attribute, Row, number, text
 from leasehold.core.stream_model.refusal import RefusedError
 from leasehold.core.stream_model.shard import ShardState
 from leasehold.settings import milliseconds
+from leasehold.simulation.checkers.attributes import FOREIGN
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.network import Cut, Dependency, Trouble
 from leasehold.simulation.process import ProcessState, SimulatedProcess
@@ -309,7 +310,7 @@ def plant_foreign_row(acts: Acts) -> None:
     key = f"foreign-{acts.rng.randrange(3)}"
     if acts.world.table.get(key) is None:
         acts.note("foreign row", "", key)
-        acts.world.force_row(key, {KEY: text(key), ENTITY_TYPE: text("VISITOR"), "note": text("mine")})
+        acts.world.force_row(key, {KEY: text(key), ENTITY_TYPE: FOREIGN, "note": text("mine")})
 
 
 def plant_attribute(acts: Acts) -> None:
