@@ -23,11 +23,13 @@ class CountingProxy:
         self.counts: Counter[str] = Counter()
         self.url = ""
 
-    async def start(self) -> asyncio.Server:
-        """Listen on a free port."""
+    async def serve(self, started: threading.Event, stop: asyncio.Event) -> None:
+        """Listen on a free port until told to stop."""
         server = await asyncio.start_server(self._join, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return server
+        started.set()
+        await stop.wait()
+        server.close()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(self._target.hostname, self._target.port)
@@ -63,14 +65,19 @@ class CountingProxy:
 @contextmanager
 def counting_proxy(target_url: str) -> Iterator[CountingProxy]:
     """A proxy in a thread of its own."""
-    proxy = CountingProxy(target_url)
-    loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(proxy.start())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    proxy, started, stop = CountingProxy(target_url), threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await proxy.serve(started, stop)
+
+    # A run of its own ends whatever is still being forwarded.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
+    started.wait()
     try:
         yield proxy
     finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
+        loops[0].call_soon_threadsafe(stop.set)
         thread.join()

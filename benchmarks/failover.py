@@ -103,7 +103,7 @@ class Bench:
 
     def unread_s(self, victim: str, remove: Callable[[str], None]) -> float:
         """Remove a member; how long it takes until the last of its shards is read by another."""
-        shards = {str(lease.shard) for lease in self.table.unfinished() if lease.owner == victim}
+        shards = {str(lease.key) for lease in self.table.unfinished() if lease.owner == victim}
         began_ns = time.monotonic_ns()
         remove(victim)
         first: dict[str, int] = {}
