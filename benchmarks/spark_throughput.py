@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import http.client
 import json
 import os
 import platform
@@ -23,12 +25,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pyspark
@@ -45,10 +48,13 @@ from leasehold.spark.session import spark_session
 RECORD_BYTES = (1_000, 100)
 SINKS = ("noop", "archive")
 PUT_RECORDS = 500
+PUT_HEADERS = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "Kinesis_20131202.PutRecords"}
 PUT_EVERY_S = 0.25
 RUN_DEADLINE_S = 900
 RECORDS_A_CALL = 10_000
 REGION = "us-east-1"
+KINDS = ("server", "client", "JVM", "Python")
+SHOWN_MIN = 0.5
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -71,16 +77,21 @@ def stream_of(record_bytes: int) -> str:
     return f"records-{record_bytes}"
 
 
-def fill(kinesis: LocalKinesis, stream: str, record_bytes: int, megabytes: int) -> int:
-    """Put so much on a stream, spread over its shards; returns how many records that is."""
-    client, puts = kinesis.client(), megabytes * 1_000_000 // record_bytes // PUT_RECORDS
-    for number in range(puts):
-        entries = [
-            {"Data": os.urandom(record_bytes), "PartitionKey": f"key-{number}-{place}"}
-            for place in range(PUT_RECORDS)
-        ]
-        client.put_records(StreamName=stream, Records=entries)
-    return puts * PUT_RECORDS
+def fill(kinesis: LocalKinesis, stream: str, record_bytes: int, megabytes: int) -> None:
+    """Put so much on a stream, spread over its shards: one and the same request again and again, made once."""
+    entries = [
+        {"Data": base64.b64encode(os.urandom(record_bytes)).decode(), "PartitionKey": f"key-{place}"}
+        for place in range(PUT_RECORDS)
+    ]
+    body = json.dumps({"StreamName": stream, "Records": entries}).encode()
+    place = urlsplit(kinesis.endpoint_url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port)
+    for _ in range(megabytes * 1_000_000 // record_bytes // PUT_RECORDS):
+        connection.request("POST", "/", body, PUT_HEADERS)
+        answer = connection.getresponse()
+        if b'"FailedRecordCount":0' not in answer.read():
+            sys.exit(f"{stream} could not be filled: {answer.status}")
+    connection.close()
 
 
 # -- the ceiling -------------------------------------------------------------------------------------------------------
@@ -209,7 +220,7 @@ def kind_of(command: bytes) -> str | None:
     return "Python" if b"pyspark" in command else None
 
 
-def cpu_by_kind() -> Counter[str]:
+def cpu_by_kind() -> Mapping[str, float]:
     """CPU seconds so far of the processes below this one (those that ended included), and of this one."""
     parents, found = {}, {}
     for entry in Path("/proc").iterdir():
@@ -221,10 +232,10 @@ def cpu_by_kind() -> Counter[str]:
                 continue
             parents[int(entry.name)] = int(fields[1])
             found[int(entry.name)] = (command, sum(map(int, fields[11:15])) / TICKS_PER_S)
-    used: Counter[str] = Counter(client=time.process_time())
+    used: defaultdict[str, float] = defaultdict(float, client=time.process_time())
     for process, (command, seconds) in found.items():
         if _is_below(process, os.getpid(), parents):
-            used[kind_of(command) or "other"] += seconds  # type: ignore[assignment]
+            used[kind_of(command) or "other"] += seconds
     return used
 
 
@@ -240,8 +251,8 @@ def measured(record_bytes: int, way: str, work: Callable[[], tuple[int, float]])
     """Do some work, which tells how many rows it read in how many seconds."""
     before = cpu_by_kind()
     rows, seconds = work()
-    used, megabytes = cpu_by_kind() - before, rows * record_bytes / 1e6
-    cpu = {kind: round(1000 * spent / megabytes, 1) for kind, spent in used.items() if kind != "other"}
+    after, megabytes = cpu_by_kind(), rows * record_bytes / 1e6
+    cpu = {kind: round(1000 * (after[kind] - before.get(kind, 0)) / megabytes, 1) for kind in after}
     run = Run(record_bytes, way, rows / seconds, megabytes / seconds, cpu)
     show(run)
     return run
@@ -260,9 +271,7 @@ def timed(read: Callable[[], int]) -> Callable[[], tuple[int, float]]:
 
 def show(run: Run) -> None:
     """One line of the table, as soon as it is known."""
-    cpu = ", ".join(
-        f"{kind} {run.cpu[kind]:.1f}" for kind in ("server", "client", "JVM", "Python") if kind in run.cpu
-    )
+    cpu = ", ".join(f"{kind} {run.cpu[kind]:.1f}" for kind in KINDS if run.cpu.get(kind, 0) >= SHOWN_MIN)
     print(
         f"{run.record_bytes:>7} B  {run.way:<14} {run.rows_per_s:>10,.0f} rows/s {run.mb_per_s:>7.1f} MB/s   {cpu}",
         file=sys.stderr,

@@ -13,10 +13,10 @@ from typing import Self
 import pyspark
 
 from leasehold.spark.java import find_java
-from leasehold.spark.start_up import cache_folder
+from leasehold.spark.start_up import cache_folder, lean_home
 
-SPARK_HOME = Path(pyspark.__file__).parent
-START_DEADLINE_S = 120
+INSTALLED = Path(pyspark.__file__).parent
+START_DEADLINE_S = 240
 MASTER_READY = re.compile(r"Starting Spark master at (spark://\S+)")
 WORKER_READY = re.compile(r"Registering worker 127\.0\.0\.1")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
@@ -77,23 +77,26 @@ class Cluster:
         worker.wait(60)
 
     def _start(self, name: str, main: str, *arguments: str) -> None:
-        command = [str(SPARK_HOME / "bin" / "spark-class"), main]
+        environment = spark_environment()
+        command = [f"{environment['SPARK_HOME']}/bin/spark-class", main]
         command += ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0", *arguments]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes.append(
-                subprocess.Popen(command, env=self._environment(), stdout=log, stderr=subprocess.STDOUT)
+                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
             )
 
-    @staticmethod
-    def _environment() -> dict[str, str]:
-        java = find_java(os.environ, cache_folder(os.environ))
-        return os.environ | {
-            "SPARK_HOME": str(SPARK_HOME),
-            "JAVA_HOME": str(java.home),
-            "SPARK_LOCAL_IP": "127.0.0.1",  # its pages, too
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
-        }
+
+def spark_environment() -> dict[str, str]:
+    """For everything of Spark's: which Java, a home from which Python workers start soon, and loopback only."""
+    cache = cache_folder(os.environ)
+    home = lean_home(os.environ, INSTALLED, pyspark.__version__, cache) or INSTALLED
+    return os.environ | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(find_java(os.environ, cache).home),
+        "SPARK_LOCAL_IP": "127.0.0.1",  # its pages, too
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
+    }
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import subprocess
 import sys
@@ -15,15 +14,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from leasehold.local import LocalKinesis
+from leasehold.spark.start_up import QUICK_JVM
 from leasehold.worker.connecting import lease_table
 from leasehold.worker.settings import ConnectionSettings
-from tests.cluster.standalone import Cluster, cluster, wait_until
+from tests.cluster.standalone import Cluster, cluster, spark_environment, wait_until
 from tests.fleet.production import Production
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 240
+DEADLINE_S = 400
+
 REGION = "us-east-1"
+QUICK = " ".join(QUICK_JVM)
+
+pytestmark = pytest.mark.timeout(900)  # four JVMs, and a driver that starts cold
 
 
 @pytest.fixture
@@ -49,6 +53,8 @@ class Query:
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": QUICK,
+                "spark.driver.extraJavaOptions": QUICK,
                 "spark.executorEnv.PYTHONPATH": str(ROOT),
             },
             "checkpoint": str(folder / "checkpoint"),
@@ -62,10 +68,7 @@ class Query:
         """The program; killed on leaving if it still runs."""
         options = self.folder / "options.json"
         options.write_text(json.dumps(self._told))
-        environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
+        environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "tests.cluster.driver_program", str(options)]
         with self.log.open("wb") as log:
             program = subprocess.Popen(
@@ -76,6 +79,11 @@ class Query:
         finally:
             program.kill()
             program.wait()
+
+    def wait_until(self, is_so: Callable[[], bool], what: str, program: "subprocess.Popen[bytes]") -> None:
+        """Wait for a condition, as long as the program runs."""
+        wait_until(lambda: is_so() or program.poll() is not None, f"{what}: {self.log}", DEADLINE_S)
+        assert program.poll() is None, f"the driver has ended before: {what}\n{self.log.read_text()[-5_000:]}"
 
     def waiting_workers(self) -> list[int]:
         """The Python workers that wait at the gate, by process id."""
@@ -105,16 +113,12 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
         }
         query = Query(tmp_path, two_workers.url, source)
         with query.running() as program:
-            wait_until(lambda: len(query.waiting_workers()) == 2, f"two tasks wait: {query.log}", DEADLINE_S)
+            query.wait_until(lambda: len(query.waiting_workers()) == 2, "two tasks wait", program)
             assert query.archived() == []
             two_workers.kill_executor_of(query.waiting_workers()[0])
             production.put(plain=500, aggregated=500)
             query.gate.touch()
-            wait_until(
-                lambda: len(query.archived()) >= production.produced,
-                f"all is archived: {query.log}",
-                DEADLINE_S,
-            )
+            query.wait_until(lambda: len(query.archived()) >= production.produced, "all is archived", program)
             query.stop.touch()
             assert program.wait(DEADLINE_S) == 0
         assert query.archived() == list(range(production.produced))
