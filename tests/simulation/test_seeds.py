@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.settings import Mode
 from leasehold.simulation.report import repeat_command
 from leasehold.simulation.scenario import Options, simulate
 
 SEEDS = range(100)
 # Each run ends with a hundred quiet rounds for the first seeds; for the others a part of them is enough.
 THOROUGH = range(10)
+LED = range(10)
 FAILED_ONCE = Path(__file__).parent / "seeds_that_once_failed.txt"
 
 
@@ -28,6 +30,12 @@ def _assert_sound(options: Options) -> None:
 def test_every_promise_is_kept(seed: int) -> None:
     """Nothing is lost, doubled, out of order or left behind, and the fleet comes to rest."""
     _assert_sound(Options(seed=seed, calm_looks=100 if seed in THOROUGH else 30))
+
+
+@pytest.mark.parametrize("seed", LED)
+def test_every_promise_is_kept_under_a_leader(seed: int) -> None:
+    """The same in fleets in which one member assigns the leases."""
+    _assert_sound(Options(seed=seed, calm_looks=30, mode=Mode.LEADER))
 
 
 @pytest.mark.parametrize("seed", _seeds_that_once_failed())

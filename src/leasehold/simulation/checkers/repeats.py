@@ -19,10 +19,7 @@ class CleanHandoversRepeatNothing(Checker):
     def lease_changed(self, change: LeaseChange) -> None:
         shard = ShardId(change.row.key)
         holder = self._holders.pop(shard, None)
-        lets_go = (
-            holder is not None and change.row.by is holder.process and holding_in(change.row.after) is None
-        )
-        if holder is not None and lets_go and change.after is not None:
+        if holder is not None and change.after is not None and _lets_go(holder, change):
             stored = self.scene.ledger.shard(shard).first_after(change.after.checkpoint)
             if holder.next_index > stored:
                 self.broken(
@@ -32,3 +29,11 @@ class CleanHandoversRepeatNothing(Checker):
         current = self.scene.ownerships.current.get(shard)
         if current is not None:
             self._holders[shard] = current
+
+
+def _lets_go(holder: Ownership, change: LeaseChange) -> bool:
+    """Whether the holder released or handed over. A leader that assigns a lease which it lost itself does neither."""
+    by_itself = change.row.by is holder.process and holding_in(change.row.after) is None
+    was_asked_for = change.before is not None and change.before.is_in_handoff
+    is_free = change.after is not None and change.after.owner is None
+    return by_itself and (was_asked_for or is_free)
