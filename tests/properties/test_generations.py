@@ -170,12 +170,21 @@ THE_SECOND_ATTEMPT_COULD_READ_FURTHER: Sequence[Act] = [
     ("batch", [Task.RETRIED, Task.COPIED], Crash.NEVER),
 ]
 
+A_REPLAY_ENDS_WITHIN_AN_AGGREGATE: Sequence[Act] = [
+    ("put", 60),
+    ("batch", [Task.FINE], Crash.BEFORE_COMMIT),
+    FINE,
+    ("put", 60),
+    ("batch", [Task.FINE], Crash.BEFORE_WRITE),
+]
+
 
 @given(st.lists(st.one_of(put, batch, batch, split, late, steal, stop, wait), max_size=14))
 @settings(max_examples=100)
 @example(A_TASK_OF_A_DEAD_RUN_PINS_WHAT_ITS_GENERATION_WENT_WITHOUT)
 @example(A_COPY_FINDS_RECORDS_WHERE_THE_FIRST_FOUND_NONE)
 @example(A_PIN_OF_A_DEAD_RUN_IS_IN_OTHER_HANDS)
+@example(A_REPLAY_ENDS_WITHIN_AN_AGGREGATE)
 @example(THE_SECOND_ATTEMPT_COULD_READ_FURTHER)
 def test_every_interleaving_delivers_each_record_once(acts: list[Act]) -> None:
     """Attempts, crashes, replays and take-overs in any order lose nothing and double nothing."""

@@ -378,16 +378,18 @@ class Generations:
         self, shard: QueryShard, lease: Lease, after: Position, logged: QueryOffset, *, is_new: bool
     ) -> None:
         note = note_of(lease)
-        has_moved = shard.start is not None and after != shard.start.position
+        # Whether the batch that was just committed has read the shard. Otherwise the note is an older one's.
+        was_read = not is_new and note is not None and note.stamp == logged.stamp
+        has_more = note is not None and note.has_more and (is_new or was_read)
         shard.start, shard.redo_to, shard.iterator = self._start_of(lease, after, logged), None, None
         shard.lease, shard.done_to = lease, lease.pin.end if lease.pin else None
-        if note is not None and has_moved:
+        if was_read:
             self._count(shard, lease)
-            shard.was_at_tip = shard.was_at_tip or not note.has_more
+            shard.was_at_tip = shard.was_at_tip or not has_more
         never_read = not shard.start.position.is_record and is_new
-        # A batch that brought nothing says nothing: the note is then an older one's.
-        has_more = note is not None and note.has_more and (is_new or has_moved)
-        shard.probe = Probe(self._stream, lease.shard_id, shard.start, was_just_read=not is_new)
+        shard.probe = Probe(
+            self._stream, lease.shard_id, shard.start, was_just_read=was_read and not has_more
+        )
         shard.move(Standing.READY if never_read or has_more else Standing.IDLE)
 
     def _count(self, shard: QueryShard, lease: Lease) -> None:

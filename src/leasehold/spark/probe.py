@@ -22,8 +22,9 @@ class Finding(Enum):
 class Probe:
     """Looks at what comes after a place in a shard, again and again, without moving from it.
 
-    The first look may be at a place that was read long ago. It asks for the record that stands there, too: if that does
-    not come back, something may have been trimmed, and a reader should find out what.
+    The first look may be at a place that was read long ago, or within an aggregate of which a part is left. It asks for
+    the record that stands there, too: if that does not come back, something may have been trimmed, and a reader should
+    find out what. `was_just_read`: none of that can be, because a reader has found the tip right behind the place.
     """
 
     def __init__(self, stream: Stream, shard: ShardId, start: ReadStart, *, was_just_read: bool) -> None:

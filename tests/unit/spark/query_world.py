@@ -11,11 +11,13 @@ from datetime import timedelta
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.core.aggregation import aggregate
 from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.core.model import HoldingId, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.pinned_batch import ReadOn, Redo, Stamp, next_slice
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.query_offset import QueryOffset, ReadStart
+from leasehold.core.record import PutEntry
 from leasehold.core.row_writes import Row, RowWrite
 from leasehold.core.slice_plan import BatchLimits, SliceLimits
 from leasehold.core.stream_model.service import StreamService
@@ -187,6 +189,7 @@ class QueryWorld:
     )
     clock: VirtualClock = field(default_factory=VirtualClock)
     produced: int = 0
+    per_aggregate: int = 7  # more than fit into a slice
 
     def __post_init__(self) -> None:
         self.service = StreamService(settings=ServiceSettings())
@@ -200,13 +203,21 @@ class QueryWorld:
     # -- the stream --------------------------------------------------------------------------------------------
 
     def put(self, count: int) -> list[str]:
-        """Put numbered records, spread over all shards; returns their sequence numbers."""
-        numbers = range(self.produced, self.produced + count)
+        """Put numbered records, spread over all shards, some in aggregates; returns their sequence numbers."""
+        numbers = list(range(self.produced, self.produced + count))
         self.produced += count
-        return [self._put(number) for number in numbers]
+        placed: list[str] = []
+        while numbers:
+            size = self._rng.choice((1, 1, self.per_aggregate))
+            together, numbers = numbers[:size], numbers[size:]
+            placed += [self._put(together)] * len(together)
+        return placed
 
-    def _put(self, number: int) -> str:
-        entry = Entry("k", b"%d" % number, self._rng.randrange(HASH_KEYS))
+    def _put(self, numbers: list[int]) -> str:
+        key = self._rng.randrange(HASH_KEYS)
+        entries = [PutEntry(b"%d" % number, "k", key) for number in numbers]
+        whole = aggregate(entries)._replace(explicit_hash_key=key) if len(entries) > 1 else entries[0]
+        entry = Entry(whole.partition_key, whole.data, key)
         return str(self.service.put_record(self.clock.wall_ms(), "orders", entry).number)
 
     async def split(self, shard: ShardId) -> None:

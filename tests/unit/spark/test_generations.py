@@ -295,7 +295,7 @@ def test_single_shards_begin_where_the_options_say() -> None:
     """And the others where a new fleet begins."""
 
     async def main() -> None:
-        world = QueryWorld(shards=1)
+        world = QueryWorld(shards=1, per_aggregate=1)
         numbers = world.put(10)
         world.settings = replace(FROM_START, starting={FIRST: ReadStart(Position(numbers[6]))})
         run = await running(world)
@@ -352,7 +352,7 @@ def test_slices_are_read_while_leases_are_renewed() -> None:
     """A batch that takes longer than a lease lives keeps its leases."""
 
     async def main() -> None:
-        world = QueryWorld()
+        world = QueryWorld(limits=BatchLimits())
         world.put(10)
         run = await running(world)
         plans = await run.next_plans()
