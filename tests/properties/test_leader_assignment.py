@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leasehold.core.leader_assignment import (
@@ -97,20 +97,21 @@ def fleets(draw: st.DrawFn) -> tuple[list[int | None], list[int], int]:
 
 
 @given(fleets())
-@settings(max_examples=150, deadline=None)
+@example(([None] * 5, [0, 0, 0, 50, 150], 5))  # two workers learned costs from each other, for ever
+@settings(max_examples=60, deadline=None)
 def test_everything_is_given_away_and_then_it_rests(
     given_fleet: tuple[list[int | None], list[int], int],
 ) -> None:
-    """No lease stays free, and a fleet in which nothing changes comes to rest."""
+    """No lease stays free; once costs are learned, a fleet in which nothing changes moves nothing any more."""
     owners, kbps, workers = given_fleet
     leases = fleet(owners, kbps, workers)
-    leases, moves = decide(leases, workers, LIMITS, looks=16)
+    leases, moves = decide(leases, workers, LIMITS, looks=60)
     assert all(lease.owner is not None for lease in leases)
-    assert moves[-6:] == [0] * 6
+    assert moves[-20:] == [0] * 20
 
 
 @given(fleets())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_balancing_never_makes_the_worst_worse(given_fleet: tuple[list[int | None], list[int], int]) -> None:
     """The heaviest load after all moves is at most what it was before."""
     owners, kbps, workers = given_fleet
@@ -130,7 +131,7 @@ def test_balancing_never_makes_the_worst_worse(given_fleet: tuple[list[int | Non
 @given(
     st.integers(1, 20), st.lists(st.none() | st.integers(0, 19), max_size=60), st.none() | st.integers(1, 5)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_by_count_it_is_even_after_two_looks(
     workers: int, owners: list[int | None], most: int | None
 ) -> None:

@@ -195,6 +195,7 @@ class _Decision:
             standing.assignable,
             costs,
             hot={worker for worker in standing.assignable if self._is_hot(worker)},
+            doubtful=standing.doubtful,
             weights=self._weights,
             caps=Caps(limits.leases_max, limits.kbps_max),
         )
@@ -302,7 +303,7 @@ class _Decision:
     def _best_move(self, mean: float) -> _Move | None:
         """The move from one of the heaviest workers to the lightest that evens out most; None when even enough."""
         to = self._ledger.lightest()
-        if to is None or self._is_hot(to):
+        if to is None or self._is_hot(to) or to in self._standing.doubtful:
             return None
         moves: list[_Move] = []
         while len(moves) < SOURCES_TRIED and (source := self._ledger.next_heaviest()) is not None:

@@ -58,13 +58,16 @@ class Ledger:
         self,
         workers: Iterable[WorkerId],
         costs: Mapping[WorkerId, float],
+        *,
         hot: AbstractSet[WorkerId],
+        doubtful: AbstractSet[WorkerId],
         weights: Weights,
         caps: Caps,
     ) -> None:
         self.loads: dict[WorkerId, float] = dict.fromkeys(sorted(workers), 0.0)
         self._costs = costs
         self._hot = hot
+        self._last = hot | doubtful
         self._weights = weights
         self._caps = caps
         self._counts = dict.fromkeys(self.loads, 0)
@@ -117,7 +120,7 @@ class Ledger:
         self._change(to, key, 1)
 
     def lightest(self, *, but: WorkerId | None = None) -> WorkerId | None:
-        """The worker with the smallest load that has room; those that are above their range come last.
+        """The worker with the smallest load that has room; those above their range, or perhaps dead, come last.
 
         Ties go to the one with fewer leases, then by name. `but` is passed over.
         """
@@ -167,7 +170,7 @@ class Ledger:
         heapq.heappush(self._light, self._entry(worker))
 
     def _entry(self, worker: WorkerId) -> tuple[bool, float, int, WorkerId]:
-        return (worker in self._hot, self.loads[worker], self._counts[worker], worker)
+        return (worker in self._last, self.loads[worker], self._counts[worker], worker)
 
     def _heavy_entry(self, worker: WorkerId) -> tuple[bool, float, WorkerId]:
         return (worker not in self._hot, -self.loads[worker], worker)

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Final
 
 from leasehold.core.model import Lease, LeaseKey, WorkerId
-from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, WorkerReport
+from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, WorkerReport
 
 # Learning a worker's cost (spec: measured in simulation; without the waiting it made more moves than it saved).
 REPORTS_BEFORE_LEARNING: Final = 4
@@ -29,6 +29,7 @@ COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
 COST_MIN, COST_MAX = 1 / 3, 3.0
 BASE_UTILISATION: Final = 2.0  # what a worker uses without any lease
 UTILISATION_WORTH_LEARNING: Final = 10.0
+LATE_AFTER_MS: Final = 5_000
 KBPS_WORTH_LEARNING: Final = 0.25  # of the mean; whoever delivers little is busy with something else
 
 
@@ -60,6 +61,7 @@ class Standing:
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
     records: WorkerRecords = field(default_factory=dict)
     assignable: AbstractSet[WorkerId] = frozenset()
+    doubtful: AbstractSet[WorkerId] = frozenset()  # of these, those that may be dead: give to them last
 
     def is_hot(self, worker: WorkerId) -> bool:
         """It works above the range that it wants: give it nothing if there is another, and take from it."""
@@ -97,8 +99,18 @@ def next_standing(
         records=records,
         # A suspect is better than nobody.
         assignable=trusted or {report.worker for report in heard},
+        doubtful={
+            report.worker
+            for report in heard
+            if owned.get(report.worker, frozenset()) <= silent and _is_late(records[report.worker], now_ms)
+        },
     )
     return replace(standing, records=_learn(before, standing, _delivered_kbps(leases), now_ms))
+
+
+def _is_late(record: WorkerRecord, now_ms: int) -> bool:
+    """A report should have come by now. Nothing else tells of a worker without a lease that it renews."""
+    return now_ms - record.heard_ms > REPORT_EVERY_MS + LATE_AFTER_MS
 
 
 def _is_heard(record: WorkerRecord, report: WorkerReport, now_ms: int) -> bool:
@@ -162,7 +174,8 @@ def _learn(
         and kbps.get(worker, 0.0) > worth_kbps
         and _is_settled(standing.records[worker], now_ms)
     }
-    if len(shown) < 2:
+    # It takes most of a fleet, and three at least, to tell who is unusual.
+    if len(shown) < 3 or 2 * len(shown) <= len(standing.assignable):
         return standing.records
     typical = median(shown.values())
     learned = dict(standing.records)
