@@ -58,10 +58,10 @@ setup-interop: setup ## the Java member for tests beside the real KCL, by Maven,
 	$(BIN)/python -m tests.interop.build
 
 interop: setup setup-servers setup-interop ## one fleet with the Java KCL: every story (half an hour)
-	$(BIN)/python -m pytest tests/interop
+	$(BIN)/python -m pytest tests/interop -n 3
 
 interop-core: setup setup-servers setup-interop ## the stories beside the Java KCL that every change has to pass
-	$(BIN)/python -m pytest tests/interop -m core -n 2
+	$(BIN)/python -m pytest tests/interop -m core -n 3
 
 bench-failover: setup setup-servers setup-interop ## how long shards are unread when a member goes, beside the Java KCL
 	$(BIN)/python -m benchmarks.failover
