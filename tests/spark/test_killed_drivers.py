@@ -18,7 +18,7 @@ from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, WRITTEN
 from tests.spark.scene import PATIENCE_S, Scene
 
 POINTS = (BEFORE_PIN, PINNED, WRITTEN, COMMITTED)
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # several JVMs each, on whatever machine
 
 
 @dataclass
