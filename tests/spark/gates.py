@@ -9,9 +9,11 @@ import os
 import signal
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +51,14 @@ class Gates:
         """Whether a process waits there, or has."""
         return any(self._folder.glob(f"{self._application}.at.{point}.*"))
 
-    def attempts(self) -> dict[int, list[list[list[str]]]]:
-        """For each batch, the places of the rows of every write of it, one list for all tasks of one run."""
-        found: dict[int, dict[str, list[list[str]]]] = {}
+    def attempts(self) -> dict[tuple[int, str], list[list[list[str]]]]:
+        """For each batch and shard, the places of the rows, as every attempt has written them."""
+        found: defaultdict[tuple[int, str], list[list[list[str]]]] = defaultdict(list)
         for path in self._folder.glob(f"{self._application}.rows.*"):
             written = json.loads(path.read_text())
-            runs = found.setdefault(written["batch"], {})
-            runs.setdefault(written["run"], []).extend(written["rows"])
-        return {batch: [sorted(rows) for rows in runs.values()] for batch, runs in found.items()}
+            for shard, rows in groupby(written["rows"], key=itemgetter(0)):
+                found[written["batch"], shard].append(list(rows))
+        return found
 
     def pass_through(self, point: str) -> None:
         """What a process does that comes to a gate."""
@@ -74,23 +76,16 @@ class Gates:
         """Leave behind what one write task has written."""
         context = TaskContext.get()
         assert context is not None
-        batch, run = (
-            context.getLocalProperty(name) for name in ("streaming.sql.batchId", "spark.job.description")
-        )
+        batch = context.getLocalProperty("streaming.sql.batchId")
         assert batch is not None
         path = self._folder / f"{self._application}.rows.{uuid.uuid4().hex}"
-        written = {"batch": int(batch), "run": _run_id(run or ""), "rows": rows}
+        written = {"batch": int(batch), "rows": rows}
         part = path.with_name(f"part.{path.name}")
         part.write_text(json.dumps(written))
         part.rename(path)
 
     def _file(self, point: str, act: str) -> Path:
         return self._folder / f"{self._application}.{act}.{point}"
-
-
-def _run_id(description: str) -> str:
-    """Spark's id of one run of a query stands in the description of its jobs."""
-    return next((line for line in description.splitlines() if line.startswith("runId")), description)
 
 
 def _is_first(file: Path) -> bool:
