@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.core.model import Lease, LeaseKey
+from leasehold.errors import NotFoundError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
 from tests.fleet.production import Production
@@ -116,8 +117,11 @@ class Scene:
         return lease
 
     def leases(self) -> dict[LeaseKey, Lease]:
-        """All leases."""
-        listing = self.with_table(lambda table: table.list())
+        """All leases; none while there is no table."""
+        try:
+            listing = self.with_table(lambda table: table.list())
+        except NotFoundError:
+            return {}
         return {lease.key: lease for lease in listing.leases}
 
     # -- the verdict -------------------------------------------------------------------------------------------

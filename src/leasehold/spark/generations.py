@@ -100,9 +100,8 @@ class QueryShard:
     probe: Probe | None = None
     done_to: Position | None = None  # pinned by a committed generation: may become the checkpoint
     children: tuple[ChildShard, ...] = ()
-    was_at_tip: bool = (
-        False  # a batch has read to the tip; whether the shard goes on there is for a look to say
-    )
+    is_replayed: bool = False  # an earlier run has decided where its batch ends
+    was_at_tip: bool = False  # a batch has read to it; whether the shard goes on there is for a look to say
     has_caught_up: bool = False
     millis_behind: int | None = None
     records: int = 0
@@ -301,6 +300,7 @@ class Generations:
             start = logged.starts[lease.shard_id]
             plans.append(SlicePlan(lease, logged.stamp, start, SliceLimits(), replay_to=end))
             if lease.shard_id in self._shards:
+                self._shards[lease.shard_id].is_replayed = True
                 self._shards[lease.shard_id].move(Standing.IN_BATCH)
         return plans
 
@@ -385,7 +385,8 @@ class Generations:
         shard.lease, shard.done_to = lease, lease.pin.end if lease.pin else None
         if was_read:
             self._count(shard, lease)
-            shard.was_at_tip = shard.was_at_tip or not has_more
+            shard.was_at_tip = shard.was_at_tip or not (has_more or shard.is_replayed)
+            shard.is_replayed = False
         never_read = not shard.start.position.is_record and is_new
         shard.probe = Probe(
             self._stream, lease.shard_id, shard.start, was_just_read=was_read and not has_more

@@ -135,6 +135,29 @@ def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
     run_virtually(main())
 
 
+def test_a_bounded_run_reads_on_after_the_batch_of_an_earlier_run() -> None:
+    """That one had read to the tip of its time; what has arrived since was there when this run began."""
+
+    async def main() -> None:
+        world = QueryWorld(limits=BatchLimits())
+        world.put(20)
+        first = await running(world)
+        plans = await first.next_plans()
+        assert plans
+        for plan in plans:
+            await world.attempt(plan).result()
+        await first.kill()
+        world.put(20)
+        second = await running(world)
+        second.generations.reads_what_there_is = True
+        while await world.run_batch(second) or not await second.generations.has_all():
+            await world.clock.sleep_ms(250)
+        await second.stop()
+        world.check_once()
+
+    run_virtually(main())
+
+
 def test_a_killed_run_is_replaced_at_once() -> None:
     """The next run of the same query frees its leases; others would have to wait until they are silent for long."""
 
