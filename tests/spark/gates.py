@@ -24,7 +24,7 @@ from leasehold.spark.archive_sink import ArchiveCommit, ArchiveSink, ArchiveStre
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.source import KinesisSource, KinesisStreamReader
 
-FOLDER = "LEASEHOLD_TEST_GATES"
+FOLDER = "TEST_GATES_FOLDER"  # not LEASEHOLD_...: a worker takes that for a setting
 SOURCE, SINK = "leasehold-gated", "leasehold-gated-archive"
 
 BEFORE_PIN = "before-pin"
