@@ -93,6 +93,16 @@ class FleetSettings:
         """How long a heartbeat proves a lease to ourselves: a little less than others wait, so that we stop first."""
         return self.failover_after * 0.9
 
+    @property
+    def create_within(self) -> timedelta:
+        """How long a look at the table is good for creating leases: far less than finished ones stay there."""
+        return self.clean_up_every / 2
+
+    @property
+    def finished_stay_for(self) -> timedelta:
+        """How long a finished lease is left in the table: nobody who looked before it was there creates it again."""
+        return self.clean_up_every * 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:

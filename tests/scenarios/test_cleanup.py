@@ -1,7 +1,8 @@
 """Runs cleanup/*.json: which leases of finished shards go, and why the others stay.
 
 `given.leases`: shard -> where its lease is `at`, the `parents` and `children` noted in it; `given.listed`:
-the shards that the stream still has, if a list was made. `expect`: shard -> reason for what to `delete` and
+the shards that the stream still has, if a list was made; `given.just_finished`: shards that have only just
+ended. `expect`: shard -> reason for what to `delete` and
 what to `keep`, the shards that a kept one waits for, and `learned` children to note; or the error.
 """
 
@@ -21,7 +22,11 @@ from tests.scenarios.stream_files import lease, shard, shard_ids
 @scenarios("cleanup")
 def test_cleanup(scenario: Scenario) -> None:
     """The leases that the file says are deleted, and every other one stays for the reason that it says."""
-    given = only(scenario.given, required=["leases"], optional=["listed", "identifier", "in_other_streams"])
+    given = only(
+        scenario.given,
+        required=["leases"],
+        optional=["listed", "identifier", "in_other_streams", "just_finished"],
+    )
     identifier = given.get("identifier")
     leases = {number: _lease(number, each, identifier) for number, each in given["leases"].items()}
     others = [_lease(number, each, "1:other:1") for number, each in given.get("in_other_streams", {}).items()]
@@ -31,7 +36,8 @@ def test_cleanup(scenario: Scenario) -> None:
         with pytest.raises(ShardListError, match=only(scenario.expect, required=["error"])["error"]):
             plan_cleanup([*leases.values(), *others], listed, stream=stream)
     else:
-        plan = plan_cleanup([*leases.values(), *others], listed, stream=stream)
+        young = {leases[str(number)].key for number in given.get("just_finished", [])}
+        plan = plan_cleanup([*leases.values(), *others], listed, stream=stream, just_finished=young)
         assert plan == _plan(scenario.expect, leases)
 
 

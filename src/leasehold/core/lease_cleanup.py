@@ -11,11 +11,15 @@ generation in a pass:
 
 In neither case may a child be without a lease: the marker is then what tells the next sync to begin it at the
 start and not at the initial position.
+
+A marker also stays for a while after its shard has ended. A member that looked at the table before there was such a
+lease, and was held up, may still be about to create it; a scan whose pages are of different moments may show neither it
+nor its children. While the row is there, neither can bring the shard back to life.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -45,6 +49,11 @@ class KeepReason(Enum):
     CHILD_WITHOUT_LEASE = "finished, but a child has no lease; a shard sync will create it"
     PARENT_REMAINS = "finished, but a parent's lease is still there and goes first"
     CHILD_NOT_STARTED = "finished, but a child has no checkpoint of its own yet"
+    JUST_FINISHED = "finished only a moment ago; a slow member may still be about to create it"
+
+
+# When one observer first saw each finished lease finished, by its own clock.
+EndedSince = Mapping[LeaseKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,17 @@ class CleanupPlan:
     learned: tuple[Lease, ...] = ()
 
 
+def next_ended_since(before: EndedSince, leases: Iterable[Lease], now_ms: int) -> EndedSince:
+    """What is remembered after one more look at all leases. Those that are gone, or run again, are forgotten."""
+    return {lease.key: before.get(lease.key, now_ms) for lease in leases if lease.checkpoint.is_shard_end}
+
+
 def plan_cleanup(
-    leases: Iterable[Lease], shards: ShardGraph | None = None, *, stream: StreamIdentifier | None = None
+    leases: Iterable[Lease],
+    shards: ShardGraph | None = None,
+    *,
+    stream: StreamIdentifier | None = None,
+    just_finished: Collection[LeaseKey] = (),
 ) -> CleanupPlan:
     """Which leases of the stream to delete.
 
@@ -92,12 +110,18 @@ def plan_cleanup(
         _refuse_partial(shards)
     here = {lease.key: lease for lease in leases if lease.stream == stream}
     learned = [_with_children(lease, shards) for lease in here.values()]
-    decided = [_decide(lease, here, shards) for lease in learned]
+    decided = [_spared(_decide(lease, here, shards), just_finished) for lease in learned]
     return CleanupPlan(
         delete=tuple(each for each in decided if isinstance(each, Deleted)),
         keep=tuple(each for each in decided if isinstance(each, Kept)),
         learned=tuple(lease for lease in learned if lease.children != here[lease.key].children),
     )
+
+
+def _spared(decided: Deleted | Kept, just_finished: Collection[LeaseKey]) -> Deleted | Kept:
+    if isinstance(decided, Deleted) and decided.key in just_finished:
+        return Kept(decided.key, KeepReason.JUST_FINISHED)
+    return decided
 
 
 def _decide(lease: Lease, leases: Mapping[LeaseKey, Lease], shards: ShardGraph | None) -> Deleted | Kept:

@@ -77,8 +77,11 @@ class LeaseTable:
         return LeaseListing(tuple(lease for lease in mine if lease.key not in known), listing.rejected)
 
     async def create(self, lease: Lease) -> bool:
-        """Create a free lease. False if it was there already, which is as good."""
-        return isinstance(await settle(self._rows, lease_rules.create(lease)), Applied)
+        """Create a free lease. False if it was there already, which is as good.
+
+        Put once: when the answer is lost, the caller has to judge whether there is still a reason to create it.
+        """
+        return isinstance(await self._rows.write(lease_rules.create(lease)), Applied)
 
     async def take(self, lease: Lease, by: WorkerId, holding: HoldingId) -> Lease | Contended:
         """Become the owner, if nobody has written to the lease since it was read."""

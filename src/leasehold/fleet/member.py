@@ -19,6 +19,7 @@ from typing import Final
 from leasehold.core.events import MemberStarted, MemberStopped, Observe
 from leasehold.core.fleet_mode import PEERS, FleetMode, conclude_mode
 from leasehold.core.lease_audit import Sightings
+from leasehold.core.lease_cleanup import EndedSince
 from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.fleet.holdings import Holdings
 from leasehold.fleet.holdings import Serve as Serve
@@ -81,6 +82,7 @@ class Member:
         self._steps = Steps(clock, rng, observe)
         self._sync = ShardSync(table, stream, stream_name, initial, settings, clock, rng, observe)
         self._audited = Sightings()
+        self._ended: EndedSince = {}
         self._mode = PEERS
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -232,4 +234,7 @@ class Member:
         while True:
             await self._clock.sleep_ms(milliseconds(self._settings.clean_up_every))
             if part.sharing.tenders:
-                await self._steps.take("clean up", partial(self._sync.clean_up, workers=part.sharing.tenders))
+                await self._steps.take("clean up", partial(self._clean_up, part.sharing.tenders))
+
+    async def _clean_up(self, tenders: int) -> None:
+        self._ended = await self._sync.clean_up(self._ended, workers=tenders)

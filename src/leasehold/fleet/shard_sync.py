@@ -3,19 +3,21 @@ member may carry them out at any time, because every creation and deletion is co
 
 While a row cannot be read, nothing is created or deleted: it might be a parent, a child, or the lease that seems to be
 missing, and to act as if it were not there would be a guess. `RowRejected` tells the operator which row to repair.
+
+What a look at the table was a reason to create may be created, read, finished and deleted by others in the meantime. So
+a look is good for a while only (`create_within`), and finished leases stay for longer than that (`finished_stay_for`).
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Final
 
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import LeaseDeleted, Observe, RowRejected, ShardsSynced
 from leasehold.core.lease_audit import Sightings, audit_leases
-from leasehold.core.lease_cleanup import plan_cleanup
+from leasehold.core.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
 from leasehold.core.lease_creation import first_shard_filter, plan_first_leases, plan_missing_leases
 from leasehold.core.lease_row import LeaseListing
 from leasehold.core.model import InitialPosition, Lease
@@ -24,12 +26,12 @@ from leasehold.core.shard_graph import shard_graph
 from leasehold.errors import NotFoundError, ShardListError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.ports import Clock, Stream
-from leasehold.settings import FleetSettings
+from leasehold.settings import FleetSettings, milliseconds
 
 # A list that was read while the stream was resharded contradicts itself for a moment.
 LIST_ATTEMPTS_MAX: Final = 3
 LIST_AGAIN_AFTER_MS: Final = 1_000
-CREATE_ATTEMPTS_MAX: Final = 50
+FRUITLESS_ROUNDS_MAX: Final = 4  # in which not a single lease could be created
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class ShardSync:
 
     async def bootstrap(self) -> None:
         """Create the first leases if there are none. Members that start together may all do so."""
+        seen_ms = self.clock.now_ms()
         listing = await self._listing()
         if listing.leases or listing.rejected:
             return
@@ -65,7 +68,8 @@ class ShardSync:
                     raise
                 await self.clock.sleep_ms(LIST_AGAIN_AFTER_MS)
             else:
-                await self._create(new, len(listed))
+                if await self._create(new, len(listed), seen_ms) < len(new):
+                    await self.sync()  # half of the first leases would pass for all of them
                 return
 
     async def audit(self, before: Sightings, *, workers: int) -> Sightings:
@@ -95,29 +99,48 @@ class ShardSync:
         return audit.sightings
 
     async def sync(self) -> None:
-        """Compare leases and shards, and create what is missing."""
-        listing = await self._listing()
-        if listing.rejected:
-            return
-        leases = listing.leases
-        shards = shard_graph(await self.stream.list_shards())
-        new = plan_missing_leases(
-            shards,
-            leases,
-            self.initial,
-            ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
+        """Compare leases and shards, and create what is missing; again, if that took too long to be still right."""
+        fruitless = 0
+        while fruitless < FRUITLESS_ROUNDS_MAX:
+            seen_ms = self.clock.now_ms()
+            listing = await self._listing()
+            if listing.rejected:
+                return
+            shards = shard_graph(await self.stream.list_shards())
+            new = plan_missing_leases(
+                shards,
+                listing.leases,
+                self.initial,
+                ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
+            )
+            settled = await self._create(new, len(shards.shards), seen_ms)
+            if settled == len(new):
+                return
+            fruitless = 0 if settled else fruitless + 1
+        raise UnavailableError(
+            f"the leases of stream {self.stream_name}: none could be created in {FRUITLESS_ROUNDS_MAX} rounds of "
+            f"{self.settings.create_within}; is the lease table throttled?"
         )
-        await self._create(new, len(shards.shards))
 
-    async def clean_up(self, *, workers: int) -> None:
-        """Delete finished leases whose children are being read, oldest first."""
+    async def clean_up(self, before: EndedSince, *, workers: int) -> EndedSince:
+        """Delete leases that have been finished for a while and whose children are being read, oldest first.
+
+        Takes and returns what is remembered of finished leases.
+        """
         if workers > 2 and self.rng.random() > 2 / workers:
-            return
+            return before
+        seen_ms = self.clock.now_ms()
         listing = await self._listing()
-        if listing.rejected or not any(lease.checkpoint.is_shard_end for lease in listing.leases):
-            return
+        ended = next_ended_since(before, listing.leases, seen_ms)
+        if not listing.rejected and ended:
+            await self._delete_finished(listing, ended, seen_ms)
+        return ended
+
+    async def _delete_finished(self, listing: LeaseListing, ended: EndedSince, now_ms: int) -> None:
         shards = shard_graph(await self.stream.list_shards())
-        plan = plan_cleanup(listing.leases, shards)
+        young_ms = milliseconds(self.settings.finished_stay_for)
+        just_finished = {key for key, since_ms in ended.items() if now_ms - since_ms < young_ms}
+        plan = plan_cleanup(listing.leases, shards, just_finished=just_finished)
         leases = {lease.key: lease for lease in listing.leases}
         for lease in plan.learned:
             await self.table.set_children(leases[lease.key], lease.children)
@@ -125,22 +148,28 @@ class ShardSync:
             if await self.table.delete(leases[deleted.key]):
                 self.observe(LeaseDeleted(deleted.key))
 
-    async def _create(self, new: tuple[Lease, ...], shards: int) -> None:
-        created, began_ms = 0, self.clock.now_ms()
+    async def _create(self, new: tuple[Lease, ...], shards: int, seen_ms: int) -> int:
+        """Create leases for as long as what was seen is a reason to. Returns how many of them are there now."""
+        outcomes: list[bool] = []
+        began_ms = self.clock.now_ms()
         for lease in new:  # one after the other: the order makes a crash half-way harmless
-            created += await self._create_one(lease)
-        self.observe(ShardsSynced(shards, created, self.clock.now_ms() - began_ms))
+            created = await self._create_one(lease, seen_ms + milliseconds(self.settings.create_within))
+            if created is None:
+                break
+            outcomes.append(created)
+        self.observe(ShardsSynced(shards, sum(outcomes), self.clock.now_ms() - began_ms))
+        return len(outcomes)
 
-    async def _create_one(self, lease: Lease) -> bool:
-        """Until it is answered: half of the first leases would pass for all of them, and the rest go unread."""
-        for attempt in count():
+    async def _create_one(self, lease: Lease, until_ms: int) -> bool | None:
+        """Try until it is answered, or until the time is over (None)."""
+        attempt = 0
+        while self.clock.now_ms() < until_ms:
             try:
                 return await self.table.create(self._dated(lease))
             except (ThrottledError, UnavailableError):
-                if attempt == CREATE_ATTEMPTS_MAX:
-                    raise
                 await self.clock.sleep_ms(backoff_ms(attempt, self.rng.random()))
-        raise AssertionError("unreachable: counting does not end")
+                attempt += 1
+        return None
 
     def _dated(self, lease: Lease) -> Lease:
         return replace(lease, latest_at_ms=self.clock.wall_ms()) if lease.checkpoint == LATEST else lease

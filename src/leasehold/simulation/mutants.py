@@ -383,7 +383,7 @@ _mutant(
     "leases that are in use are cleaned away",
     "leases-cover-the-hash-range",
     _RESHARDS,
-    (shard_sync, "plan_cleanup", lambda _: lambda leases, _: _delete_all(leases)),
+    (shard_sync, "plan_cleanup", lambda _: lambda leases, *_, **__: _delete_all(leases)),
 )
 
 

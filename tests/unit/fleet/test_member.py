@@ -273,7 +273,7 @@ def test_finished_leases_are_cleaned_up() -> None:
     async def scenario() -> None:
         world = World(shards, end_parent)
         world.start("a")
-        await world.clock.sleep_ms(150_000)
+        await world.clock.sleep_ms(270_000)
         leases = (await world.table.list()).leases
         assert {lease.shard_id for lease in leases} == {child.id for child in children}
         await world.stop_all()

@@ -1,0 +1,121 @@
+"""Creating and deleting leases when a member is slow: what it decided may be long out of date when it acts."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, lease_key
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.errors import UnavailableError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.shard_sync import ShardSync
+from leasehold.ports import RowStore
+from leasehold.settings import FleetSettings, milliseconds
+from leasehold.simulation.loop import VirtualClock, run_virtually
+from tests.unit.fleet.world import ListedStream, even_shards
+
+SETTINGS = FleetSettings()
+STAY_MS = milliseconds(SETTINGS.finished_stay_for)
+(PARENT,) = even_shards(1)
+CHILDREN = [
+    replace(PARENT, id=ShardId(f"shardId-00000000000{number}"), hash_range=keys, parents=(PARENT.id,))
+    for number, keys in ((1, HashRange(0, 99)), (2, HashRange(100, HASH_KEY_MAX)))
+]
+AFTER_THE_SPLIT = [replace(PARENT, ending_sequence_number="900"), *CHILDREN]
+
+
+class _HeldUp(ListedStream):
+    """A stream whose first list takes very long. Others read the shard to its end meanwhile, and clean up."""
+
+    def __init__(self, rows: RowStore, clock: VirtualClock) -> None:
+        super().__init__([PARENT])
+        self._table = LeaseTable(rows)
+        self._clock = clock
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        listed = await super().list_shards(shard_filter)
+        if self.listed == 1:
+            await self._clock.sleep_ms(STAY_MS)
+            self.shards = list(AFTER_THE_SPLIT)
+            for child in CHILDREN:
+                await self._table.create(_lease(child, Position("1000")))
+        return listed
+
+
+def _sync(rows: RowStore, stream: ListedStream, clock: VirtualClock) -> ShardSync:
+    return ShardSync(
+        table=LeaseTable(rows),
+        stream=stream,
+        stream_name="orders",
+        initial=InitialPosition(TRIM_HORIZON),
+        settings=SETTINGS,
+        clock=clock,
+        rng=random.Random(1),
+        observe=lambda _: None,
+    )
+
+
+def _lease(shard: Shard, at: Position, children: Sequence[Shard] = ()) -> Lease:
+    return Lease(
+        key=lease_key(shard.id),
+        shard_id=shard.id,
+        checkpoint=at,
+        parents=frozenset(shard.parents),
+        children=frozenset(child.id for child in children),
+        hash_range=shard.hash_range,
+    )
+
+
+async def _shards_with_lease(table: LeaseTable) -> set[ShardId]:
+    return {lease.shard_id for lease in (await table.list()).leases}
+
+
+def test_a_member_that_was_held_up_does_not_bring_back_what_others_have_finished() -> None:
+    """It saw an empty table and one shard; by the time it can write, others have read that shard to its end."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, _HeldUp(rows, clock), clock)
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {child.id for child in CHILDREN}
+
+    run_virtually(scenario())
+
+
+def test_a_create_whose_answers_are_lost_is_not_put_for_ever() -> None:
+    """Each round has its own look at the table; when no round gets anywhere, the caller is told."""
+
+    async def scenario() -> None:
+        clock = VirtualClock()
+        lost = TroubledRows(MemoryRows(), lambda call, _: Trouble.REQUEST_LOST if call == "write" else None)
+        stream = ListedStream([PARENT])
+        with pytest.raises(UnavailableError, match="none could be created in 4 rounds"):
+            await _sync(lost, stream, clock).sync()
+        assert stream.listed == 4
+
+    run_virtually(scenario())
+
+
+def test_a_finished_lease_stays_for_a_while() -> None:
+    """Its children are being read, but who has just seen it finished does not delete it; later it does."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, ListedStream(AFTER_THE_SPLIT), clock)
+        await sync.table.create(_lease(PARENT, SHARD_END, CHILDREN))
+        for child in CHILDREN:
+            await sync.table.create(_lease(child, Position("1000")))
+        ended = await sync.clean_up({}, workers=1)
+        await clock.sleep_ms(STAY_MS - 1)
+        ended = await sync.clean_up(ended, workers=1)
+        assert PARENT.id in await _shards_with_lease(sync.table)
+        await clock.sleep_ms(1)
+        await sync.clean_up(ended, workers=1)
+        assert PARENT.id not in await _shards_with_lease(sync.table)
+
+    run_virtually(scenario())
