@@ -90,8 +90,8 @@ Fault = Kill | Pause | Reshard | Trouble
 class Counts:
     """How many of each. A Spark pipeline takes long to start, so it is the victim more seldom than workers are."""
 
-    kills: int = 72
-    pauses: int = 34
+    kills: int = 84
+    pauses: int = 38
     reshards: int = 24
     troubles: int = 36
 

@@ -43,6 +43,8 @@ HEALING_DEADLINE_S = 400.0
 WATCH_EVERY_S = 2.0
 LEASE_LOST = "lease lost shard="
 BUG = "a bug: "
+# A worker that has just started holds nothing yet: to kill it would prove nothing. A kill waits for one that is older.
+SETTLED_AFTER_S = 8.0
 FLEETS = {Victim.ARCHIVER: Group.ARCHIVERS, Victim.RECORDER: Group.RECORDERS}
 
 PIPELINE = """\
@@ -135,6 +137,7 @@ class ChaosRun:
         self._producer = self._new_producer()
         self._fleets = {group: self._new_fleet(group) for group in FLEETS.values()}
         self._paused: set[tuple[Group, str]] = set()
+        self._started_at: dict[tuple[Group, str], float] = {}
         self._spark = self._new_pipeline()
         self._account = ArchiveAccount(
             open_objects(
@@ -232,7 +235,7 @@ class ChaosRun:
             FLEETS.values(), (self._options.archivers, self._options.recorders), strict=True
         ):
             for _ in range(count):
-                self._fleets[group].start()
+                self._start_worker(group)
         self._wait(lambda: bool(self._spark.find(Victim.DRIVER)), "Spark has done a batch", START_DEADLINE_S)
 
     def _play(self, deck: list[Fault]) -> int:
@@ -311,13 +314,13 @@ class ChaosRun:
                 return True
 
     def _kill_worker(self, victim: Victim, pick: float) -> bool:
-        worker = self._worker(FLEETS[victim], pick)
+        group = FLEETS[victim]
+        worker = self._worker(group, pick, settled_after_s=SETTLED_AFTER_S)
         if worker is None:
             return False
-        fleet = self._fleets[FLEETS[victim]]
-        fleet.kill(worker)
+        self._fleets[group].kill(worker)
         self._note(victim, Mishap(worker, "its owner was killed", time.monotonic_ns()))
-        fleet.start()
+        self._start_worker(group)
         return True
 
     def _pause_worker(self, victim: Victim, pick: float, for_s: float) -> bool:
@@ -355,9 +358,17 @@ class ChaosRun:
         pids = self._spark.find(victim)
         return pids if victim is Victim.PIPELINE or not pids else [pids[int(pick * len(pids))]]
 
-    def _worker(self, group: Group, pick: float) -> str | None:
-        awake = [each for each in self._fleets[group].workers if (group, each) not in self._paused]
+    def _worker(self, group: Group, pick: float, settled_after_s: float = 0.0) -> str | None:
+        before = time.monotonic() - settled_after_s
+        awake = [
+            each
+            for each in self._fleets[group].workers
+            if (group, each) not in self._paused and self._started_at[group, each] <= before
+        ]
         return awake[int(pick * len(awake))] if awake else None
+
+    def _start_worker(self, group: Group) -> None:
+        self._started_at[group, self._fleets[group].start()] = time.monotonic()
 
     def _note(self, victim: Victim, mishap: Mishap) -> None:
         if victim is Victim.RECORDER:
@@ -374,10 +385,10 @@ class ChaosRun:
         for each in [due for due in self._due if due[0] <= now]:
             self._due.remove(each)
             each[1]()
-        for fleet in self._fleets.values():
+        for group, fleet in self._fleets.items():
             for _, said in fleet.take_ended():
                 self._worker_failures.append(said)
-                fleet.start()
+                self._start_worker(group)
         self._spark.keep_running()
         if self._producer.failure is not None:
             raise self._producer.failure
