@@ -39,7 +39,7 @@ GIVEN = (
     "unreadable",
 )
 EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "spilled")
-WORKER = ("cpu", "samples", "range", "leases", "report_age_s", "silent_s", "cost", "suspect")
+WORKER = ("cpu", "samples", "range", "leases", "report_age_s", "silent_s", "cost", "suspect", "had")
 
 
 @scenarios("leader")
@@ -93,6 +93,7 @@ def _view(given: dict[str, Any]) -> LeaderView:
             heard_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
             learned_cost=worker.get("cost", 1.0),
             suspected_at_s=reports[-1].updated_s if worker.get("suspect") else None,
+            leases=frozenset(map(LeaseKey, worker.get("had", []))),
         )
     for number, kbps in enumerate(_groups(given.get("free", []))):
         seen.append(_lease(f"free{number}", kbps=kbps))

@@ -3,8 +3,8 @@ leader has seen; nothing of it is in any table.
 
 A worker may be given leases while its report keeps coming. Whether it does is judged by our own clock; its wall clock
 matters only for the very first sight of it. A worker all of whose leases are silent is a *suspect*: its report may
-still look fresh for a minute, but it gets nothing until it reports again. So a dead worker never blocks its own
-fail-over.
+still look fresh for a minute, but it gets nothing until it reports again; so is one that has lost all its leases to
+others. So a dead worker never blocks its own fail-over, nor the next one.
 
 What a kilobyte costs a worker is learned slowly from its processor use, and only while its leases stay as they are: a
 young worker's figures, and those just after a move, say nothing.
@@ -86,12 +86,13 @@ def next_standing(
 ) -> Standing:
     """How every worker stands after one more look."""
     owned = _owned(leases)
+    served = frozenset().union(*owned.values())
     records: dict[WorkerId, WorkerRecord] = {}
     for report in reports:
         known = before.get(report.worker) or _first_record(report, now_ms, wall_s)
         theirs = owned.get(report.worker, frozenset())
-        is_silent = bool(theirs) and theirs <= silent
-        records[report.worker] = _next_record(known, report, theirs, now_ms, is_silent=is_silent)
+        is_suspect = theirs <= silent if theirs else _was_emptied(known, report, served)
+        records[report.worker] = _next_record(known, report, theirs, now_ms, is_suspect=is_suspect)
     heard = [report for report in reports if _is_heard(records[report.worker], report, now_ms)]
     trusted = {report.worker for report in heard if records[report.worker].suspected_at_s is None}
     standing = Standing(
@@ -106,6 +107,14 @@ def next_standing(
         },
     )
     return replace(standing, records=_learn(before, standing, _delivered_kbps(leases), now_ms))
+
+
+def _was_emptied(before: WorkerRecord, report: WorkerReport, served: AbstractSet[LeaseKey]) -> bool:
+    """Others serve all that it had, and it has said nothing since: whoever led then may have found it dead.
+
+    A standby sees no more of that than this; without it, it would give leases to the dead as soon as it leads.
+    """
+    return report.updated_s == before.updated_s and not before.leases.isdisjoint(served)
 
 
 def _is_late(record: WorkerRecord, now_ms: int) -> bool:
@@ -147,7 +156,7 @@ def _next_record(
     leases: frozenset[LeaseKey],
     now_ms: int,
     *,
-    is_silent: bool,
+    is_suspect: bool,
 ) -> WorkerRecord:
     has_reported = report.updated_s != before.updated_s
     is_calm = leases == before.leases
@@ -155,7 +164,7 @@ def _next_record(
         before,
         updated_s=report.updated_s,
         heard_ms=now_ms if has_reported else before.heard_ms,
-        suspected_at_s=report.updated_s if is_silent else None if has_reported else before.suspected_at_s,
+        suspected_at_s=report.updated_s if is_suspect else None if has_reported else before.suspected_at_s,
         leases=leases,
         calm_since_ms=before.calm_since_ms if is_calm else now_ms,
         reports_in_calm=before.reports_in_calm + has_reported if is_calm else 0,
