@@ -94,4 +94,4 @@ def test_leads_change_with_every_stop(fleet_story: Story) -> None:
             fleet_story.wait_for_leader(*members)
     for worker in members:
         fleet_story.wait_until_read_by(worker, leases=2)
-    fleet_story.conclude()
+    assert fleet_story.conclude().repeated == 0
