@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from leasehold.spark.session import spark_session
@@ -17,10 +18,12 @@ from tests.spark.gates import SINK, SOURCE, GatedSink, GatedSource
 
 def main(told: dict[str, Any]) -> None:
     """Run the query to its end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with spark_session(
-        "driver-program", {"spark.master": "local[2,4]"}, checkpoint=told["checkpoint"]
-    ) as spark:
+    stop = Event()
+    signal.signal(
+        signal.SIGTERM, lambda *_: stop.set()
+    )  # an exception would be lost within a call to the JVM
+    settings = {"spark.master": "local[2,4]"}
+    with spark_session("driver-program", settings, checkpoint=told["checkpoint"]) as spark:
         spark.dataSource.register(GatedSource)
         spark.dataSource.register(GatedSink)
         writer = (
@@ -32,10 +35,9 @@ def main(told: dict[str, Any]) -> None:
         )
         writer = writer.trigger(availableNow=True) if told["to_the_end"] else writer
         query = writer.start(told["archive"])
-        try:
-            query.awaitTermination()
-        finally:
-            query.stop()
+        while not stop.is_set() and not query.awaitTermination(0.5):
+            pass
+        query.stop()
 
 
 if __name__ == "__main__":
