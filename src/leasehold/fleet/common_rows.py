@@ -70,6 +70,13 @@ class CommonRows:
             has_owners=any(OWNER in row for row in rows),
         )
 
+    async def find_changes(self) -> FleetRows:
+        """The same for a member of a fleet that has a leader, without a scan: it is told by single rows."""
+        has_own_table, migration = await self._own_row(MIGRATION_KEY)
+        if has_own_table:
+            return await self.find()  # while a fleet moves to one table, it matters where the reports are
+        return FleetRows(migration=migration or await self._leases.get(MIGRATION_KEY), has_lock=True)
+
     async def look(self, mode: FleetMode) -> FleetLook:
         """Every lease and report, and the lock. May be a little behind."""
         rows = await self._leases.scan()

@@ -2,7 +2,7 @@
 
 A look of a small fleet is one scan: leases, reports and the lock together. In a large one only the leader scans; the
 others ask the index for their own leases, and watch the lock. When the leader falls silent they scan again, so that
-whoever takes over knows already which leases still move.
+whoever takes over knows already which leases still move; otherwise only once in a long while, to see how large it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from leasehold.fleet.steps import Steps
 from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
-SIZE_KNOWN_FOR_MS: Final = 60_000
+SIZE_KNOWN_FOR_MS: Final = 600_000
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
 
@@ -75,16 +75,24 @@ class LeaderMode(Sharing):
         if self._wants_everything(now_ms):
             ours = await self._look_at_everything()
         else:
-            await self.leadership.consider(await self.table.common.lock(self.mode.lock_in))
-            listing = await self.table.list_owned_by(self.worker, known=self.holdings.keys)
-            self._observe(listing.leases)
-            ours = [lease for lease in listing.leases if self._is_ours(lease)]
+            ours = await self._look_at_ours()
         await asyncio.gather(*(self._begin(lease) for lease in ours[: self._room()]))
 
     def _wants_everything(self, now_ms: int) -> bool:
         is_small = self._rows <= SMALL_TABLE_ROWS
         is_known = self._scanned_ms is not None and now_ms - self._scanned_ms <= SIZE_KNOWN_FOR_MS
-        return is_small or not is_known or self.leadership.is_leading or self.leadership.is_suspicious
+        return is_small or not is_known or self.leadership.is_leading
+
+    async def _look_at_ours(self) -> list[Lease]:
+        # The lock first: as it was at the last look, a leader that is well would seem to be silent now and then.
+        await self.leadership.consider(await self.table.common.lock(self.mode.lock_in))
+        if self.leadership.is_leading or self.leadership.is_suspicious:
+            return await self._look_at_everything()
+        listing = await self.table.list_owned_by(self.worker, known=self.holdings.keys)
+        # What is not in the list is not ours to begin, and need not be remembered.
+        now_ms = self.steps.clock.now_ms()
+        self._observations = next_observations(self._observations, listing.leases, now_ms)
+        return [lease for lease in listing.leases if self._is_ours(lease)]
 
     def _room(self) -> int | None:
         """How many more leases may be begun; those assigned beyond that fall silent, and go to others."""

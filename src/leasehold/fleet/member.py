@@ -113,9 +113,10 @@ class Member:
         await self._sync.bootstrap()
 
     async def _found_mode(self) -> FleetMode:
-        found = await self._table.common.find()
+        common, was_led = self._table.common, self._mode.has_leader
+        found = await (common.find_changes() if was_led else common.find())
         # A fleet that had a leader a moment ago has one still, though its lock may just be free.
-        found = replace(found, has_lock=found.has_lock or self._mode.has_leader)
+        found = replace(found, has_lock=found.has_lock or was_led)
         return conclude_mode(found, self._settings.mode, self._application)
 
     async def _take_part(self, holdings: Holdings, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:

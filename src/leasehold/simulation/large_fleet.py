@@ -30,7 +30,7 @@ from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
 from leasehold.ports import Page, Stream
 from leasehold.settings import FleetSettings, Mode
-from leasehold.simulation.facts import Ownerships, lease_change
+from leasehold.simulation.facts import Ownerships, holding_in, lease_change
 from leasehold.simulation.network import Network, Weather
 from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
 from leasehold.simulation.table import ProcessRows, RowChange, SimulatedTable
@@ -108,13 +108,14 @@ def simulate_large_fleet(
 
 @contextmanager
 def _rows_parsed_once() -> Iterator[None]:
-    parsed: dict[int, tuple[Row, Lease]] = {}
+    parsed: dict[str, tuple[Row, Lease]] = {}
     original = lease_row.lease_from_row
 
     def lease_from_row(row: Row) -> Lease:
-        known = parsed.get(id(row))
+        key = row[lease_row.KEY]["S"]
+        known = parsed.get(key)
         if known is None or known[0] is not row:
-            known = parsed[id(row)] = row, original(row)
+            known = parsed[key] = row, original(row)
         return known[1]
 
     lease_row.lease_from_row = lease_from_row
@@ -262,7 +263,8 @@ class _LargeFleet:
             self.report.moves += 1
 
     def _row_changed(self, change: RowChange) -> None:
-        self._ownerships.note(lease_change(change), 0)
+        if holding_in(change.before) != holding_in(change.after):  # a heartbeat changes nothing here
+            self._ownerships.note(lease_change(change), 0)
 
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)

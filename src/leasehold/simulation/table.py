@@ -52,6 +52,7 @@ class SimulatedTable:
         self._now_ms = now_ms
         self._rng = rng
         self._recent: deque[RowChange] = deque()
+        self._owned: dict[str | None, set[str]] = {}
 
     def get(self, key: str) -> Row | None:
         """The row as it is."""
@@ -105,14 +106,23 @@ class SimulatedTable:
 
     def keys_owned_by(self, owner: str) -> Sequence[str]:
         """Keys by owner, from an index that lags like a scan."""
-        return [row["leaseKey"]["S"] for row in self.scan() if row.get("leaseOwner", {}).get("S") == owner]
+        if not self.stale_chance:
+            return sorted(self._owned.get(owner, ()))
+        return [row["leaseKey"]["S"] for row in self.scan() if _owner(row) == owner]
 
     def _note(self, key: str, before: Row | None, after: Row | None, by: SimulatedProcess | None) -> None:
         change = RowChange(self._now_ms(), key, before, after, by)
         self._recent.append(change)
+        if _owner(before) != _owner(after):
+            self._owned.get(_owner(before), set()).discard(key)
+            self._owned.setdefault(_owner(after), set()).add(key)
         while self._recent[0].at_ms < change.at_ms - self.stale_max_ms:
             self._recent.popleft()
         self.on_change(change)
+
+
+def _owner(row: Row | None) -> str | None:
+    return None if row is None else row.get("leaseOwner", {}).get("S")
 
 
 class ProcessRows(RowStore):
