@@ -411,6 +411,14 @@ _mutant(
 
 
 _mutant(
+    "trimmed records are passed over in silence",
+    "losses-are-told",
+    (Fault.TRIMS, *_MOVES),
+    (cursor, "gap_before", _always(None)),
+)
+
+
+_mutant(
     "the rest of an aggregate is skipped",
     "order-within-an-ownership nothing-lost",
     (Fault.AGGREGATES, Fault.POISON, *_MOVES),

@@ -14,6 +14,7 @@ from leasehold.simulation.checkers.checkpoints import CheckpointsNeverGoBack
 from leasehold.simulation.checkers.clean_stop import CleanStop
 from leasehold.simulation.checkers.coverage import LeasesCoverTheHashRange
 from leasehold.simulation.checkers.exactly_once import SinkEqualsProduced
+from leasehold.simulation.checkers.gaps import LossesAreTold
 from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
 from leasehold.simulation.checkers.order import OrderWithinAnOwnership
@@ -25,6 +26,7 @@ from leasehold.simulation.checkers.unfinished import NoCheckpointPastAnUnfinishe
 
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     NothingLost,
+    LossesAreTold,
     OrderWithinAnOwnership,
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,
