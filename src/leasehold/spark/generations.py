@@ -398,6 +398,7 @@ class Generations:
         if note is not None:
             shard.records += note.records
             self.records_read += note.records
+            shard.held.note_delivered(note.size_bytes)
             shard.millis_behind = note.millis_behind
 
     async def _after_disagreement(self, shard: QueryShard, lease: Lease, known: ReadStart) -> Lease:

@@ -22,7 +22,7 @@ from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.core.query_offset import ReadStart, read_start_from_text
 from leasehold.core.slice_plan import BatchLimits
 from leasehold.errors import ConfigError, InvalidPositionError
-from leasehold.settings import FleetSettings, ReadSettings, milliseconds
+from leasehold.settings import FleetSettings, Mode, ReadSettings, milliseconds
 from leasehold.spark.generations import OnLeasesBehind, QuerySettings
 from leasehold.worker import values
 from leasehold.worker.settings import ConnectionSettings
@@ -97,6 +97,7 @@ def lease_place(text: str) -> str:
 
 
 _on_leases_behind = values.choice(OnLeasesBehind)
+_mode = values.choice(Mode)
 
 OPTIONS: Final[Mapping[str, Known]] = {
     "streamName": Known(str, ("stream", "streamARN", "kinesis.streamName")),
@@ -125,6 +126,7 @@ OPTIONS: Final[Mapping[str, Known]] = {
     "maxRecordsPerFetch": Known(
         count, ("maxRecordPerRead", "kinesis.getRecords.numberOfRecordsPerFetch", "recordsPerCall")
     ),
+    "mode": Known(_mode),
     "failoverAfter": Known(values.duration, ("failoverTime",)),
     "maxLeases": Known(count, ("maxLeasesForWorker",)),
 }
@@ -206,7 +208,9 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         columns=parsed.get("columns", DEFAULT_COLUMNS),
         partitions=parsed.get("numPartitions"),
         fail_on_data_loss=parsed.get("failOnDataLoss", True),
-        fleet=FleetSettings(max_leases=parsed.get("maxLeases"), **failover),
+        fleet=FleetSettings(
+            max_leases=parsed.get("maxLeases"), mode=parsed.get("mode", FleetSettings().mode), **failover
+        ),
         read=_read_settings(parsed, poll_every),
     )
 

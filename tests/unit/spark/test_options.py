@@ -36,7 +36,18 @@ def test_the_defaults_are_those_of_a_careful_query() -> None:
 )
 def test_every_name_is_known_in_any_case(name: str) -> None:
     """Spark hands options over in lower case; no two options may share a name."""
-    values = ("10", "orders", "2026-11-15T12:00:00Z", "latest", "false", "1s", "all", "fail", "dynamodb")
+    values = (
+        "10",
+        "orders",
+        "2026-11-15T12:00:00Z",
+        "latest",
+        "false",
+        "1s",
+        "all",
+        "fail",
+        "dynamodb",
+        "auto",
+    )
     given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
     errors = []
     for value in values:
