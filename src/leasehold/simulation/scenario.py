@@ -12,6 +12,7 @@ from leasehold.settings import Mode
 from leasehold.simulation.acts import Acts
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import Broken
+from leasehold.simulation.checkers.coverage import hole_in
 from leasehold.simulation.faults import Fault, Mix, draw_mix
 from leasehold.simulation.process import SimulatedLoop
 from leasehold.simulation.producer import Producer
@@ -183,8 +184,12 @@ class _Run:
         producing.cancel()
 
     async def _heal(self) -> None:
-        """Until everything is read and balanced."""
-        await self._until(lambda: not self.world.ledger.undone and is_balanced(self.world), _PATIENCE_MS)
+        """Until everything is read and balanced, and what was deleted is there again."""
+        await self._until(self._is_well, _PATIENCE_MS)
+
+    def _is_well(self) -> bool:
+        world = self.world
+        return not world.ledger.undone and is_balanced(world) and hole_in(world) is None
 
     async def _calm(self) -> None:
         """A hundred rounds in which nothing may move."""

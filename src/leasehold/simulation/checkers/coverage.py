@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from leasehold.core.hash_coverage import first_hole
+from leasehold.core.hash_coverage import Hole, first_hole
 from leasehold.settings import milliseconds
 from leasehold.simulation.checkers.base import Checker, Report, Scene
 from leasehold.simulation.facts import LeaseChange
 
 # Of a fleet's members about two audit each time, at random, and one must see the hole several times.
 _AUDITS_MAX = 30
+
+
+def hole_in(scene: Scene) -> Hole | None:
+    """Hash keys that no unfinished lease covers."""
+    running = (lease for lease in scene.leases() if not lease.checkpoint.is_shard_end)
+    return first_hole(lease.hash_range for lease in running if lease.hash_range)
 
 
 class LeasesCoverTheHashRange(Checker):
@@ -34,10 +40,7 @@ class LeasesCoverTheHashRange(Checker):
     def ticked(self) -> None:
         if self.scene.has_unreadable_rows():
             return  # until someone repairs them, nobody can tell
-        leases = self.scene.leases()
-        hole = first_hole(
-            lease.hash_range for lease in leases if lease.hash_range and not lease.checkpoint.is_shard_end
-        )
+        hole = hole_in(self.scene)
         if hole is None:
             self._was_whole = True
             self._hole_since_ms = None
