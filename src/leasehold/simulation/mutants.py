@@ -468,7 +468,7 @@ _mutant(
     "buffer-within-budget",
     (Fault.LARGE, Fault.SLUGGISH, Fault.FAILURES, Fault.CUTS),
     (ByteBudget, "_has_room_for", _always(True)),
-    (reading, "call_size", lambda original: lambda *_: _greedy(original)),
+    (reading, "call_size", lambda original: lambda *_, **__: _greedy(original)),
 )
 
 
