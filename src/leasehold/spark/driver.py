@@ -183,7 +183,7 @@ class _Running:
         self.loop.loop.call_soon_threadsafe(self._begin_to_stop)
         try:
             self._life.result(STOP_WAIT_S)
-        except (TimeoutError, Exception):  # noqa: BLE001 - a member that cannot give back lets its leases expire
+        except Exception:  # noqa: BLE001 - a member that cannot give back lets its leases expire
             self._life.cancel()
         self._claim.give_up()
 
