@@ -15,7 +15,7 @@ alike: ties are broken by load, number and name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -101,6 +101,9 @@ class LeaderPlan:
     workers: int = 0
     silent_at_ms: int | None = None
     memory: LeaderMemory = field(default_factory=LeaderMemory)
+
+
+Decide = Callable[[LeaderView, LeaderLimits], LeaderPlan]
 
 
 def plan_assignment(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:

@@ -17,6 +17,7 @@ from leasehold.core.events import FleetSeen, HandoffAsked, LeaseAssigned, RowRej
 from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.leader_assignment import (
     Assignment,
+    Decide,
     LeaderLimits,
     LeaderMemory,
     LeaderPlan,
@@ -56,6 +57,7 @@ class LeaderMode(Sharing):
     worker: WorkerId
     settings: FleetSettings
     steps: Steps
+    decide: Decide = plan_assignment
     look_at_ms: int | None = None
     _observations: Observations = field(default_factory=dict)
     _memory: LeaderMemory | None = None
@@ -150,7 +152,7 @@ class LeaderMode(Sharing):
 
     def _decision(self, seen: FleetLook, now_ms: int) -> LeaderPlan:
         """What a leader would do. Those who stand by decide as well, and so know the fleet when they take over."""
-        plan = plan_assignment(self._view(seen, now_ms), self._limits())
+        plan = self.decide(self._view(seen, now_ms), self._limits())
         # What was only thought of was not moved.
         self._memory = plan.memory if self.leadership.is_leading else replace(plan.memory, moved_ms={})
         return plan
@@ -220,7 +222,7 @@ class LeaderMode(Sharing):
                 replace(lease, owner=None) if lease.key in ours else lease for lease in seen.leases.leases
             ],
         )
-        plan = plan_assignment(view, self._limits())
+        plan = self.decide(view, self._limits())
         return {line.lease.key: line.to for line in plan.assign if line.lease.key in ours}
 
     # -- life --------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Final
 
 from leasehold.core.events import MemberStarted, MemberStopped, Observe
 from leasehold.core.fleet_mode import PEERS, FleetMode, conclude_mode
+from leasehold.core.leader_assignment import Decide, plan_assignment
 from leasehold.core.lease_audit import Sightings
 from leasehold.core.lease_cleanup import EndedSince
 from leasehold.core.model import InitialPosition, WorkerId
@@ -68,6 +69,7 @@ class Member:
         rng: random.Random,
         observe: Observe,
         load: LoadMeter | None = None,
+        decide: Decide = plan_assignment,
     ) -> None:
         self._table = table
         self._application = application
@@ -79,6 +81,7 @@ class Member:
         self._rng = rng
         self._observe = observe
         self._load = load
+        self._decide = decide
         self._steps = Steps(clock, rng, observe)
         self._sync = ShardSync(table, stream, stream_name, initial, settings, clock, rng, observe)
         self._audited = Sightings()
@@ -174,6 +177,7 @@ class Member:
             worker=self._worker,
             settings=self._settings,
             steps=self._steps,
+            decide=self._decide,
         )
 
     async def _end_part(self, part: _Part) -> None:
