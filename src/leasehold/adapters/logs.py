@@ -98,60 +98,64 @@ LINES: Final[Mapping[type[Event], Line]] = {
     LeaseTaken: Line(
         FLEET,
         INFO,
-        "lease taken shard={shard} from={taken_from} silent_ms={silent_ms} counter={counter} "
+        "lease taken shard={shard_key} from={taken_from} silent_ms={silent_ms} counter={counter} "
         "checkpoint={checkpoint}",
     ),
     HandoffAsked: Line(FLEET, INFO, "handoff asked key={key} holder={holder} to={to}"),
-    LeaseLost: Line(FLEET, WARNING, "lease lost shard={shard} holder={holder} reason={reason}"),
-    LeaseReleased: Line(FLEET, INFO, "lease released shard={shard} to={to}"),
+    LeaseLost: Line(FLEET, WARNING, "lease lost shard={shard_key} holder={holder} reason={reason}"),
+    LeaseReleased: Line(FLEET, INFO, "lease released shard={shard_key} to={to}"),
     LeasesRenewed: Line(FLEET, DEBUG, "leases renewed renewed={renewed} failed={failed} time_ms={time_ms}"),
-    ShardStalled: Line(FLEET, WARNING, "shard stalled shard={shard} idle_ms={idle_ms}"),
-    ParentsAwaited: Line(FLEET, INFO, "parents awaited shard={shard} parents={parents}"),
-    ShardEnded: Line(FLEET, INFO, "shard ended shard={shard} children={children}"),
+    ShardStalled: Line(FLEET, WARNING, "shard stalled shard={shard_key} idle_ms={idle_ms}"),
+    ParentsAwaited: Line(FLEET, INFO, "parents awaited shard={shard_key} parents={parents}"),
+    ShardEnded: Line(FLEET, INFO, "shard ended shard={shard_key} children={children}"),
     LeaseAssigned: Line(FLEET, INFO, "lease assigned key={key} from={taken_from} to={to}"),
     LeadershipTaken: Line(FLEET, INFO, "leadership taken worker={worker} from={taken_from}"),
     LeadershipEnded: Line(FLEET, INFO, "leadership ended worker={worker} reason={reason}"),
     LeaseDeleted: Line(FLEET, INFO, "lease deleted key={key}"),
     StepFailed: Line(FLEET, WARNING, "step failed, will be tried again step={step} error={error}"),
     # Reading and handling.
-    ReadingStarted: Line(WORKER, DEBUG, "reading started shard={shard} position={position}"),
+    ReadingStarted: Line(WORKER, DEBUG, "reading started shard={shard_key} position={position}"),
     PageRead: Line(
         WORKER,
         DEBUG,
-        "page read shard={shard} records={records} bytes={size_bytes} behind_ms={millis_behind} "
+        "page read shard={shard_key} records={records} bytes={size_bytes} behind_ms={millis_behind} "
         "time_ms={time_ms}",
     ),
-    ReadThrottled: Line(WORKER, WARNING, "read throttled shard={shard} wait_ms={wait_ms}"),
-    ReadFailed: Line(WORKER, WARNING, "read failed shard={shard} wait_ms={wait_ms} error={error}"),
-    IteratorExpired: Line(WORKER, DEBUG, "iterator expired shard={shard}"),
+    ReadThrottled: Line(WORKER, WARNING, "read throttled shard={shard_key} wait_ms={wait_ms}"),
+    ReadFailed: Line(WORKER, WARNING, "read failed shard={shard_key} wait_ms={wait_ms} error={error}"),
+    IteratorExpired: Line(WORKER, DEBUG, "iterator expired shard={shard_key}"),
     GapFound: Line(
         WORKER,
         WARNING,
-        "gap found, records may be missing shard={shard} after={gap.after} resumes_at={gap.resumes_at}",
+        "gap found, records may be missing shard={shard_key} after={gap.after} resumes_at={gap.resumes_at}",
     ),
     AggregateTrouble: Line(
         WORKER,
         WARNING,
-        "aggregate trouble shard={shard} position={position} dropped={dropped} reason={reason}",
+        "aggregate trouble shard={shard_key} position={position} dropped={dropped} reason={reason}",
     ),
     BatchHandled: Line(
         WORKER,
         DEBUG,
-        "batch handled shard={shard} position={end} records={records} bytes={size_bytes} "
+        "batch handled shard={shard_key} position={end} records={records} bytes={size_bytes} "
         "behind_ms={millis_behind} time_ms={time_ms}",
     ),
     HandlerFailed: Line(
         WORKER,
         WARNING,
-        "handler failed shard={shard} start={start} end={end} records={records} attempt={attempt} "
+        "handler failed shard={shard_key} start={start} end={end} records={records} attempt={attempt} "
         "error={error}",
     ),
     RecordDeadLettered: Line(
-        WORKER, WARNING, "record dead-lettered shard={shard} position={position} error={error}"
+        WORKER, WARNING, "record dead-lettered shard={shard_key} position={position} error={error}"
     ),
-    RecordSkipped: Line(WORKER, WARNING, "record skipped shard={shard} position={position} error={error}"),
-    Checkpointed: Line(WORKER, DEBUG, "checkpointed shard={shard} position={position}"),
-    ProcessorCalled: Line(WORKER, DEBUG, "processor called shard={shard} method={method} time_ms={time_ms}"),
+    RecordSkipped: Line(
+        WORKER, WARNING, "record skipped shard={shard_key} position={position} error={error}"
+    ),
+    Checkpointed: Line(WORKER, DEBUG, "checkpointed shard={shard_key} position={position}"),
+    ProcessorCalled: Line(
+        WORKER, DEBUG, "processor called shard={shard_key} method={method} time_ms={time_ms}"
+    ),
     WorkerFailed: Line(WORKER, ERROR, "worker failed, it stops error={error}"),
 }
 
@@ -177,10 +181,10 @@ def _repeated(event: Event) -> tuple[str, int] | None:
     match event:
         case RowRejected(key=key):
             return key, 0
-        case ParentsAwaited(shard=shard) | AggregateTrouble(shard=shard):
-            return shard, 0
-        case ReadFailed(shard=shard) | ReadThrottled(shard=shard):
-            return shard, 30_000
+        case ParentsAwaited() | AggregateTrouble():
+            return event.shard_key, 0
+        case ReadFailed() | ReadThrottled():
+            return event.shard_key, 30_000
         case StepFailed(step=step):
             return step, 0
         case _:
@@ -228,7 +232,7 @@ class LogEvents:
 
     def _forget_failed_reads(self, page: PageRead) -> None:
         for kind in (ReadFailed, ReadThrottled):
-            self._streaks.pop((kind, page.shard), None)
+            self._streaks.pop((kind, page.shard_key), None)
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ from leasehold.core.events import (
     WorkerFailed,
 )
 from leasehold.core.lag import Lags
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey, StreamIdentifier, place_of
 
 # What is counted for the member as a whole, from its start.
 TOTALS: Final = {
@@ -101,6 +101,10 @@ OF_SHARD: Final = {
 }
 
 
+# The second only in a member of several streams.
+OF_SHARD_LABELS: Final = ("shard", "stream")
+
+
 @dataclass(slots=True)
 class _HandlerTime:
     calls: int = 0
@@ -115,11 +119,11 @@ class PrometheusMetrics(Collector):
         self._lock = threading.Lock()
         self._lags = Lags()
         self._totals: Counter[str] = Counter()
-        self._of_shard: dict[ShardId, Counter[str]] = {}
-        self._handler_times: dict[ShardId, _HandlerTime] = {}
+        self._of_shard: dict[LeaseKey, Counter[str]] = {}
+        self._handler_times: dict[LeaseKey, _HandlerTime] = {}
         self._member: MemberStarted | None = None
         self._fleet: FleetSeen | None = None
-        self._shards: int | None = None
+        self._shards: dict[StreamIdentifier | None, int] = {}
         self._renewed_ms: int | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -147,17 +151,17 @@ class PrometheusMetrics(Collector):
                 self._member = event
             case FleetSeen():
                 self._fleet = event
-            case ShardsSynced(shards=shards):
-                self._shards = shards
+            case ShardsSynced():
+                self._shards[event.stream] = event.shards
             case LeasesRenewed(renewed=renewed, failed=failed):
                 self._totals["renewals_failed"] += failed
                 if renewed:
                     self._renewed_ms = self._now_ms()
             case AggregateTrouble(dropped=dropped):
                 self._totals["dropped_records"] += dropped
-            case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
+            case LeaseLost() | LeaseReleased() | ShardEnded():
                 self._totals[_COUNTED[type(event)]] += 1
-                self._forget(shard)
+                self._forget(event.shard_key)
             case (
                 LeaseTaken()
                 | ShardStalled()
@@ -177,7 +181,7 @@ class PrometheusMetrics(Collector):
                 | Checkpointed()
             ):
                 # A handler may return after its lease is gone; that must not bring the shard's series back.
-                if event.shard in self._lags:
+                if event.shard_key in self._lags:
                     self._note_of_shard(event)
             case MemberStopped():
                 self._of_shard.clear()
@@ -208,7 +212,7 @@ class PrometheusMetrics(Collector):
         | IteratorExpired
         | Checkpointed,
     ) -> None:
-        counts = self._of_shard.setdefault(event.shard, Counter())
+        counts = self._of_shard.setdefault(event.shard_key, Counter())
         match event:
             case PageRead():
                 counts["records_read"] += event.records
@@ -216,7 +220,7 @@ class PrometheusMetrics(Collector):
             case BatchHandled():
                 counts["records_handled"] += event.records
                 counts["bytes_handled"] += event.size_bytes
-                time = self._handler_times.setdefault(event.shard, _HandlerTime())
+                time = self._handler_times.setdefault(event.shard_key, _HandlerTime())
                 time.calls += 1
                 time.total_ms += event.time_ms
             case HandlerFailed():
@@ -228,7 +232,7 @@ class PrometheusMetrics(Collector):
             case Checkpointed():
                 counts["checkpoints"] += 1
 
-    def _forget(self, shard: ShardId) -> None:
+    def _forget(self, shard: LeaseKey) -> None:
         self._of_shard.pop(shard, None)
         self._handler_times.pop(shard, None)
 
@@ -250,8 +254,13 @@ class PrometheusMetrics(Collector):
             yield GaugeMetricFamily(
                 "leasehold_fleet_workers", "Workers that own leases.", self._fleet.workers
             )
-        if self._shards is not None:
-            yield GaugeMetricFamily("leasehold_stream_shards", "Shards of the stream.", self._shards)
+        if self._shards:
+            shards = GaugeMetricFamily(
+                "leasehold_stream_shards", "Shards of the stream.", labels=OF_SHARD_LABELS[1:]
+            )
+            for stream, number in self._shards.items():
+                shards.add_metric([] if stream is None else [stream], number)
+            yield shards
 
     def _of_shards(self, now_ms: int) -> Iterator[Metric]:
         lag = _gauge("lag_seconds", "How far the first record that is not done is behind the tip.")
@@ -259,22 +268,28 @@ class PrometheusMetrics(Collector):
         in_hand = _gauge("records_in_hand", "User records of pages that are not done to their end.")
         for shard, progress in self._lags:
             if (lag_ms := progress.lag_ms(now_ms)) is not None:
-                lag.add_metric([shard], lag_ms / 1000)
-            idle.add_metric([shard], (now_ms - progress.moved_ms) / 1000)
-            in_hand.add_metric([shard], progress.records_in_hand)
+                lag.add_metric(_labels(shard), lag_ms / 1000)
+            idle.add_metric(_labels(shard), (now_ms - progress.moved_ms) / 1000)
+            in_hand.add_metric(_labels(shard), progress.records_in_hand)
         yield from (lag, idle, in_hand)
         for name, text in OF_SHARD.items():
-            counter = CounterMetricFamily(f"leasehold_shard_{name}", text, labels=["shard"])
+            counter = CounterMetricFamily(f"leasehold_shard_{name}", text, labels=OF_SHARD_LABELS)
             for shard, _ in self._lags:
-                counter.add_metric([shard], self._of_shard.get(shard, Counter())[name])
+                counter.add_metric(_labels(shard), self._of_shard.get(shard, Counter())[name])
             yield counter
         times = SummaryMetricFamily(
-            "leasehold_shard_handler_seconds", "Time in handlers that returned.", labels=["shard"]
+            "leasehold_shard_handler_seconds", "Time in handlers that returned.", labels=OF_SHARD_LABELS
         )
         for shard, time in self._handler_times.items():
-            times.add_metric([shard], time.calls, time.total_ms / 1000)
+            times.add_metric(_labels(shard), time.calls, time.total_ms / 1000)
         yield times
 
 
+def _labels(key: LeaseKey) -> list[str]:
+    """The values of the labels; the last one is left out, and so is not there, in a member of one stream."""
+    stream, shard = place_of(key)
+    return [shard] if stream is None else [shard, stream]
+
+
 def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"leasehold_shard_{name}", text, labels=["shard"])
+    return GaugeMetricFamily(f"leasehold_shard_{name}", text, labels=OF_SHARD_LABELS)

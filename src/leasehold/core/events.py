@@ -7,16 +7,48 @@ tests are such callables, so they all tell the same story. No event carries a pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from leasehold.core.iterators import Gap
-from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import Position
 
 
 @dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """Something about one stream. A member of several says of which; in a member of one there is nothing to say."""
+
+    stream: StreamIdentifier | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEvent(StreamEvent):
+    """Something about one shard. Shards of two streams may have one id, so whoever keeps a book goes by `shard_key`."""
+
+    shard: ShardId
+
+    @property
+    def shard_key(self) -> LeaseKey:
+        """The shard's own name among all shards of the member: its id, after that of the stream if there are several."""
+        return lease_key(self.shard, self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEvent:
+    """Something about a lease that is ours. Its key says of which stream it is."""
+
+    key: LeaseKey
+    shard: ShardId
+
+    @property
+    def shard_key(self) -> LeaseKey:
+        """The shard's own name among all shards of the member."""
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStarted:
-    """A member joined its fleet."""
+    """A member joined its fleet. `stream` names all of them, where there are several."""
 
     worker: WorkerId
     application: str
@@ -43,7 +75,7 @@ class FleetSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsSynced:
+class ShardsSynced(StreamEvent):
     """The stream's shards were compared with the leases."""
 
     shards: int
@@ -60,11 +92,9 @@ class RowRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTaken:
+class LeaseTaken(LeaseEvent):
     """We serve this lease now. `silent_ms` is how long its last owner had been silent; None if it was free."""
 
-    key: LeaseKey
-    shard: ShardId
     taken_from: WorkerId | None
     silent_ms: int | None
     counter: int
@@ -106,21 +136,17 @@ class LeadershipEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseLost(LeaseEvent):
     """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
 
-    key: LeaseKey
-    shard: ShardId
     holder: WorkerId | None
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseReleased:
+class LeaseReleased(LeaseEvent):
     """We let go of a lease in good order. `to` is the next owner, where one waits."""
 
-    key: LeaseKey
-    shard: ShardId
     to: WorkerId | None
 
 
@@ -134,38 +160,33 @@ class LeasesRenewed:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardStalled:
+class ShardStalled(LeaseEvent):
     """A shard makes no progress here; its lease is given back, so that another member may try."""
 
-    key: LeaseKey
-    shard: ShardId
     idle_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class ParentsAwaited:
+class ParentsAwaited(ShardEvent):
     """A shard waits until its parents have ended."""
 
-    shard: ShardId
     parents: tuple[ShardId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingStarted:
+class ReadingStarted(ShardEvent):
     """A shard is read from here."""
 
-    shard: ShardId
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
-class PageRead:
+class PageRead(ShardEvent):
     """One answer of a shard: user records and their bytes, and how far behind its tip it was.
 
     `last` is the position of the last user record, so that a watcher can tell when all of them are done.
     """
 
-    shard: ShardId
     records: int
     size_bytes: int
     millis_behind: int | None
@@ -174,54 +195,47 @@ class PageRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadThrottled:
+class ReadThrottled(ShardEvent):
     """A shard refused a read; the next try is `wait_ms` away."""
 
-    shard: ShardId
     wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFailed:
+class ReadFailed(ShardEvent):
     """A read failed for another reason; the next try is `wait_ms` away."""
 
-    shard: ShardId
     error: str
     wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class IteratorExpired:
+class IteratorExpired(ShardEvent):
     """An iterator was too old; reading goes on with a new one, nothing is lost."""
-
-    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
-class GapFound:
+class GapFound(ShardEvent):
     """Records may have been trimmed before they were read, and be lost to this application; `Gap` says how sure
     that is.
     """
 
-    shard: ShardId
     gap: Gap
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateTrouble:
+class AggregateTrouble(ShardEvent):
     """An aggregate could not be taken apart as its producer meant; `dropped` user records were not delivered."""
 
-    shard: ShardId
     position: Position
     reason: str
     dropped: int
 
 
 @dataclass(frozen=True, slots=True)
-class BatchHandled:
+class BatchHandled(ShardEvent):
     """A handler returned, or a program that iterates over the shard said so; everything up to `end` is done."""
 
-    shard: ShardId
     records: int
     size_bytes: int
     end: Position
@@ -230,10 +244,9 @@ class BatchHandled:
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerFailed:
+class HandlerFailed(ShardEvent):
     """A handler raised. `error` is the exception's type; its text may hold what must not be told."""
 
-    shard: ShardId
     start: Position
     end: Position
     records: int
@@ -242,46 +255,41 @@ class HandlerFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordDeadLettered:
+class RecordDeadLettered(ShardEvent):
     """One record was put aside, and the shard goes on."""
 
-    shard: ShardId
     position: Position
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSkipped:
+class RecordSkipped(ShardEvent):
     """One record was passed over, because the settings say so in as many words."""
 
-    shard: ShardId
     position: Position
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpointed:
+class Checkpointed(ShardEvent):
     """Everything up to `position` is done, and the table knows it; to write that took `time_ms`."""
 
-    shard: ShardId
     position: Position
     time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorCalled:
+class ProcessorCalled(ShardEvent):
     """A life-cycle class returned from `initialize`, `shard_ended`, `shutdown_requested` or `lease_lost`."""
 
-    shard: ShardId
     method: str
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class ShardEnded:
+class ShardEnded(ShardEvent):
     """A shard is done to its end; its children have leases."""
 
-    shard: ShardId
     children: tuple[ShardId, ...]
 
 
@@ -343,3 +351,14 @@ Event = (
 )
 
 Observe = Callable[[Event], None]
+
+
+def told_of(stream: StreamIdentifier | None, observe: Observe) -> Observe:
+    """An observer for one stream: what it is told is told on, with the name of the stream where it lacks one."""
+    if stream is None:
+        return observe
+
+    def observe_stream(event: Event) -> None:
+        observe(replace(event, stream=stream) if isinstance(event, StreamEvent) else event)
+
+    return observe_stream

@@ -25,7 +25,7 @@ from leasehold.core.events import (
     ShardsSynced,
 )
 from leasehold.core.lag import Lags, ShardProgress
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey, ShardId
 
 TABLE_UNHEARD_FAILOVERS: Final = 3
 
@@ -40,9 +40,9 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """One shard, and what is wrong with it, if anything is."""
+    """One shard, by the key of its lease, and what is wrong with it, if anything is."""
 
-    shard: ShardId
+    shard: LeaseKey
     problem: str | None
     lag_ms: int | None
     idle_ms: int

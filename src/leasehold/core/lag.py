@@ -47,7 +47,7 @@ from leasehold.core.events import (
     StepFailed,
     WorkerFailed,
 )
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.position import Position
 
 # Pages of an idle shard are a second or more apart, and batches are collected for a while: waiting counts as lag only
@@ -121,27 +121,27 @@ class ShardProgress:
 
 
 class Lags:
-    """The shards that this member serves now, and no others."""
+    """The shards that this member serves now, and no others; each by the key of its lease."""
 
     def __init__(self) -> None:
-        self._shards: dict[ShardId, ShardProgress] = {}
+        self._shards: dict[LeaseKey, ShardProgress] = {}
 
-    def __iter__(self) -> Iterator[tuple[ShardId, ShardProgress]]:
+    def __iter__(self) -> Iterator[tuple[LeaseKey, ShardProgress]]:
         return iter(self._shards.items())
 
     def __len__(self) -> int:
         return len(self._shards)
 
-    def __contains__(self, shard: ShardId) -> bool:
+    def __contains__(self, shard: LeaseKey) -> bool:
         return shard in self._shards
 
     def note(self, event: Event, now_ms: int) -> None:
         """Take one event into account."""
         match event:
-            case LeaseTaken(shard=shard):
-                self._shards[shard] = ShardProgress(now_ms)
-            case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
-                self._shards.pop(shard, None)
+            case LeaseTaken():
+                self._shards[event.shard_key] = ShardProgress(now_ms)
+            case LeaseLost() | LeaseReleased() | ShardEnded():
+                self._shards.pop(event.shard_key, None)
             case MemberStopped():
                 self._shards.clear()
             case (
@@ -157,7 +157,7 @@ class Lags:
                 | Checkpointed()
             ):
                 # A handler may return after its lease is gone; that must not bring the shard back.
-                if (progress := self._shards.get(event.shard)) is not None:
+                if (progress := self._shards.get(event.shard_key)) is not None:
                     _note(progress, event, now_ms)
             case (
                 MemberStarted()

@@ -22,6 +22,7 @@ from leasehold.core.model import (
     ShardId,
     StreamIdentifier,
     WorkerId,
+    is_stream_identifier,
     lease_key,
 )
 from leasehold.core.position import SUB_SEQUENCE_MAX, Position
@@ -58,7 +59,6 @@ TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's own limit for a partition key
 FAMILY_MAX: Final = 2  # a shard has at most two parents and at most two children
 
 _SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_STREAM_IDENTIFIER: Final = re.compile(r"[0-9]{1,20}:[^:\x00-\x1f\x7f]{1,128}:[0-9]{1,20}")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
 _HASH_KEY: Final = re.compile(r"[0-9]{1,39}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -183,7 +183,7 @@ def _place(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:
     if STREAM not in cells.row and SHARD not in cells.row:
         return None, cells.shard_id(KEY, cells.key)
     stream = cells.text(STREAM)
-    if not _STREAM_IDENTIFIER.fullmatch(stream):
+    if not is_stream_identifier(stream):
         cells.fail(STREAM, f"{stream!r} is not account:stream:epoch")
     identifier = StreamIdentifier(stream)
     shard_id = cells.shard_id(SHARD, cells.text(SHARD))

@@ -3,7 +3,7 @@
 Two families, side by side:
 
 * the Java KCL's (`RecordsProcessed`, `MillisBehindLatest`, `CurrentLeases`, ...), with its dimensions `Operation`,
-  `ShardId` and `WorkerIdentifier`;
+  `ShardId`, `WorkerIdentifier` and, in a member of several streams, `StreamId`;
 * kcl-rust's (`total_leases`, `millis_behind_latest`, `bytes`, ...), without dimensions: one sample a window, of each
   shard or of the member, so that the maximum against the average shows a hot shard at the price of a single metric.
 
@@ -53,7 +53,7 @@ from leasehold.core.events import (
     WorkerFailed,
 )
 from leasehold.core.lag import Lags
-from leasehold.core.model import ShardId, WorkerId
+from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, place_of
 from leasehold.settings import MetricsLevel
 
 # The KCL queues no more data either. A window of ten seconds needs some ten sets a shard.
@@ -126,23 +126,23 @@ class MetricWindow:
         self._sets_max = sets_max
         self._sets: dict[tuple[str, Dimensions], StatisticSet] = {}
         self._lags = Lags()
-        self._traffic: dict[ShardId, _Traffic] = {}
+        self._traffic: dict[LeaseKey, _Traffic] = {}
         self._fleet: FleetSeen | None = None
-        self._shards: int | None = None
+        self._shards: dict[StreamIdentifier | None, int] = {}
         self.dropped = 0
 
     def note(self, event: Event, now_ms: int) -> None:
         """Take one event into account."""
         self._lags.note(event, now_ms)
         match event:
-            case PageRead(shard=shard, records=records, size_bytes=size_bytes):
-                traffic = self._traffic.setdefault(shard, _Traffic())
-                traffic.records += records
-                traffic.size_bytes += size_bytes
+            case PageRead():
+                traffic = self._traffic.setdefault(event.shard_key, _Traffic())
+                traffic.records += event.records
+                traffic.size_bytes += event.size_bytes
             case FleetSeen():
                 self._fleet = event
-            case ShardsSynced(shards=shards):
-                self._shards = shards
+            case ShardsSynced():
+                self._shards[event.stream] = event.shards
             case _:
                 pass  # the lags and the points below see all events
         for point in points_of(event, self._worker):
@@ -184,16 +184,19 @@ class MetricWindow:
             yield Point("total_leases", Unit.COUNT, self._fleet.leases)
             yield Point("unclaimed_leases", Unit.COUNT, self._fleet.unclaimed)
             yield Point("worker_leases", Unit.COUNT, self._fleet.mine)
-        if self._shards is not None:
-            yield Point("total_shards", Unit.COUNT, self._shards)
+        if self._shards:
+            yield Point("total_shards", Unit.COUNT, sum(self._shards.values()))
 
 
 def _of(operation: str) -> Dimensions:
     return (("Operation", operation),)
 
 
-def _of_shard(shard: ShardId) -> Dimensions:
-    return (("Operation", "ProcessTask"), ("ShardId", shard))
+def _of_shard(key: LeaseKey) -> Dimensions:
+    """As in the KCL, which names the stream only where there are several."""
+    stream, shard = place_of(key)
+    of_stream = () if stream is None else (("StreamId", stream),)
+    return (("Operation", "ProcessTask"), *of_stream, ("ShardId", shard))
 
 
 def _of_worker(operation: str, worker: WorkerId) -> Dimensions:
@@ -259,7 +262,7 @@ def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
 def _shard_points(
     event: BatchHandled | HandlerFailed | PageRead | ReadFailed | ReadThrottled | Checkpointed,
 ) -> Iterator[Point]:
-    of_shard = _of_shard(event.shard)
+    of_shard = _of_shard(event.shard_key)
     detailed = MetricsLevel.DETAILED
     match event:
         case BatchHandled():

@@ -4,6 +4,7 @@ elsewhere in `core`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final, NewType
@@ -21,6 +22,7 @@ HoldingId = NewType("HoldingId", str)
 StreamIdentifier = NewType("StreamIdentifier", str)
 
 HASH_KEY_MAX: Final = 2**128 - 1
+_STREAM_IDENTIFIER: Final = re.compile(r"[0-9]{1,20}:[^:\x00-\x1f\x7f]{1,128}:[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,6 +122,34 @@ def lease_key(shard_id: ShardId, stream: StreamIdentifier | None = None) -> Leas
     '123456789012:orders:1700000000:shardId-000000000003'
     """
     return LeaseKey(f"{stream}:{shard_id}" if stream else shard_id)
+
+
+def place_of(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
+    """The stream and the shard that a lease key names; the way back from `lease_key`.
+
+    >>> place_of(LeaseKey("123456789012:orders:1700000000:shardId-000000000003"))
+    ('123456789012:orders:1700000000', 'shardId-000000000003')
+    """
+    stream, _, shard = key.rpartition(":")
+    return StreamIdentifier(stream) if stream else None, ShardId(shard)
+
+
+def stream_identifier(account: str, name: str, created_s: int) -> StreamIdentifier:
+    """How a stream is told apart in a table of several: another one of that name, made later, is another stream.
+
+    >>> stream_identifier("123456789012", "orders", 1700000000)
+    '123456789012:orders:1700000000'
+    """
+    return StreamIdentifier(f"{account}:{name}:{created_s}")
+
+
+def is_stream_identifier(text: str) -> bool:
+    """Whether a text is account:stream:epoch.
+
+    >>> is_stream_identifier("123456789012:orders:1700000000"), is_stream_identifier("orders")
+    (True, False)
+    """
+    return _STREAM_IDENTIFIER.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

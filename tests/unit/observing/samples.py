@@ -6,7 +6,7 @@ from typing import Any, get_args, get_type_hints
 from leasehold.core import events
 from leasehold.core.events import Event
 from leasehold.core.iterators import Gap
-from leasehold.core.model import ShardId
+from leasehold.core.model import ShardId, StreamIdentifier
 from leasehold.core.position import Position
 
 EVENT_TYPES: tuple[type[Event], ...] = get_args(Event)
@@ -20,12 +20,15 @@ _VALUES: dict[object, object] = {
     Position | None: Position("100"),
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
+    StreamIdentifier | None: None,  # as in a member of one stream, where the key of a lease is the shard's id
 }
 
 
 def sample(kind: type[Event], **given: Any) -> Event:
     """An event of this kind; what is not given is filled in by type."""
     hints = get_type_hints(kind, vars(events))
+    if "shard" in given:
+        given = {"key": given["shard"], **given}
     values = {field.name: given.get(field.name, _value(hints[field.name])) for field in fields(kind)}
     return kind(**values)
 
