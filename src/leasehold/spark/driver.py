@@ -25,6 +25,7 @@ from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member
 from leasehold.fleet.pinned_slices import SlicePlan
 from leasehold.spark.generations import Generations
+from leasehold.spark.load import BatchLoad, batch_ends
 from leasehold.spark.only_one import OnlyOne
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.wiring import LoopThread, open_stream, open_table, rng
@@ -118,6 +119,7 @@ class _Running:
         self._clock = SystemClock()
         self._log = LogEvents(self._clock.now_ms)
         self._looks: list[FleetSeen] = []
+        self._load = BatchLoad(self._clock, batch_ends(os.getppid()))
         self.loop = LoopThread("leasehold-member")
         self.generations: Generations = self.loop.run(self._open(WorkerId(f"spark-{logged.stamp.epoch}")))
         if logged.stamp.generation:
@@ -148,6 +150,7 @@ class _Running:
             clock=self._clock,
             rng=rng(),
             observe=self._observe,
+            load=self._load,
         )
         return generations
 
@@ -155,17 +158,22 @@ class _Running:
         self, logged: QueryOffset, limits: BatchLimits, *, wait_for_all: bool
     ) -> tuple[QueryOffset, list[SlicePlan]] | None:
         """Plan the next generation. A bounded run waits for what is still to come; the first plan, for leases."""
+        self._load.end()
         await self._until(self._has_leases, FIRST_LEASES_WAIT)
         while True:
             planned = await self.generations.plan(logged, limits)
-            if planned is not None or not wait_for_all or await self.generations.has_all():
+            if planned is not None:
+                self._load.begin()
                 return planned
+            if not wait_for_all or await self.generations.has_all():
+                return None
             self.raise_failure()
             await self._clock.sleep_ms(_AWAIT_MS)
 
     async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
         """Plan a logged generation once more."""
         await self._until(self._has_leases, FIRST_LEASES_WAIT)
+        self._load.begin()
         return await self.generations.replay(logged)
 
     async def _take_over(self, logged: QueryOffset) -> None:

@@ -26,7 +26,7 @@ class OnlyOne:
 
     def __init__(self, application: str, place: str) -> None:
         self._application = application
-        self._path = _folder() / f"{_name(application, place)}.lock"
+        self._path = shared_folder() / f"{_name(application, place)}.lock"
         self._file: IO[bytes] | None = None
 
     def claim(self, patience_s: float = PATIENCE_S) -> None:
@@ -59,7 +59,8 @@ class OnlyOne:
         )
 
 
-def _folder() -> Path:
+def shared_folder() -> Path:
+    """Where processes of one user on one machine find each other's files; nobody else may write there."""
     folder = Path(tempfile.gettempdir()) / f"leasehold-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark.archive_sink import NAME as ARCHIVE
+from leasehold.spark.load import BatchEnds, batch_ends
 from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.progress import OBSERVED, BatchProgress, progress_from_json, reason
 from leasehold.spark.session import jvm_process
@@ -112,23 +113,31 @@ def watch(query: Any, tell: Callable[[BatchProgress], None], is_stopping: Callab
 
     When this returns the query has stopped, and what it held is free.
     """
-    reports = _Reports(query)
+    jvm = jvm_process()
+    ends = batch_ends(jvm.pid) if jvm else None
+    reports = _Reports(query, ends)
     while query.isActive and not is_stopping():
         time.sleep(_LOOK_SECONDS)
         reports.pass_on(tell)
     query.stop()
     reports.pass_on(tell)
     wait_for_release()
+    if ends is not None:
+        ends.forget()
     failure = query.exception()
     if failure is not None and not is_stopping():
         raise QueryFailedError(reason(str(failure)))
 
 
 class _Reports:
-    """What a query has reported of its batches. Spark keeps the last hundred; each is passed on once."""
+    """What a query has reported of its batches. Spark keeps the last hundred; each is passed on once.
 
-    def __init__(self, query: Any) -> None:
+    Its member hears of their ends: a pause between two batches is no work.
+    """
+
+    def __init__(self, query: Any, ends: BatchEnds | None) -> None:
         self._query = query
+        self._ends = ends
         self._seen = ""  # the time of the last one
 
     def pass_on(self, tell: Callable[[BatchProgress], None]) -> None:
@@ -138,7 +147,10 @@ class _Reports:
         for each in self._query.recentProgress:
             if each.timestamp > self._seen:
                 self._seen = each.timestamp
-                tell(progress_from_json(each.json))
+                progress = progress_from_json(each.json)
+                if self._ends is not None and progress.ended_ms is not None:
+                    self._ends.note(progress.ended_ms)
+                tell(progress)
 
 
 def wait_for_release(patience_s: float = RELEASE_SECONDS) -> bool:

@@ -10,9 +10,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 OBSERVED: Final = "leasehold"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
 _PYTHON: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
@@ -26,6 +28,7 @@ class BatchProgress:
     size_bytes: int
     duration_ms: int
     behind_ms: Mapping[str, int | None]  # by shard; None: not known yet
+    ended_ms: int | None = None  # epoch time
 
     @property
     def furthest_behind_ms(self) -> int | None:
@@ -36,13 +39,19 @@ class BatchProgress:
 def progress_from_json(text: str) -> BatchProgress:
     """One progress report of Spark's."""
     report = json.loads(text)
+    duration_ms = report.get("durationMs", {}).get("triggerExecution", 0)
     return BatchProgress(
         batch=report["batchId"],
         records=report.get("numInputRows", 0),
         size_bytes=(report.get("observedMetrics", {}).get(OBSERVED) or {}).get("bytes") or 0,
-        duration_ms=report.get("durationMs", {}).get("triggerExecution", 0),
+        duration_ms=duration_ms,
         behind_ms=_lags(report.get("sources") or [{}]),
+        ended_ms=_began_ms(report["timestamp"]) + duration_ms if "timestamp" in report else None,
     )
+
+
+def _began_ms(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:

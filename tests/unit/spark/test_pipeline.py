@@ -1,7 +1,9 @@
 """What a pipeline asks of Spark and how it follows a query, with queries that are only played."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark import pipeline as module
+from leasehold.spark.load import BatchEnds
 from leasehold.spark.pipeline import spark_settings, start_query, watch
 from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.progress import BatchProgress
@@ -70,9 +73,13 @@ class PlayedQuery:
 
 
 def _report(batch: int) -> Any:
-    return SimpleNamespace(
-        timestamp=f"2026-11-16T00:00:0{batch}Z", json=f'{{"batchId": {batch}, "numInputRows": 1}}'
-    )
+    report = {
+        "batchId": batch,
+        "timestamp": f"2026-11-16T00:00:0{batch}Z",
+        "numInputRows": 1,
+        "durationMs": {"triggerExecution": 500},
+    }
+    return SimpleNamespace(timestamp=report["timestamp"], json=json.dumps(report))
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +95,18 @@ def test_every_batch_is_told_once() -> None:
     watch(query, told.append, lambda: False)
     assert [each.batch for each in told] == [0, 1, 2, 3, 4]
     assert query.stops == 1
+
+
+def test_the_member_is_told_when_a_batch_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Spark reports it, beside the JVM whose child the member is; nothing is left there in the end."""
+    jvm = SimpleNamespace(pid=4711)
+    ends = BatchEnds(tmp_path / "batch-end")
+    monkeypatch.setattr(module, "jvm_process", lambda: jvm)
+    monkeypatch.setattr(module, "batch_ends", lambda pid: ends if pid == jvm.pid else None)
+    noted: list[int | None] = []
+    watch(PlayedQuery([[_report(1)], [_report(2)]]), lambda _: noted.append(ends.last_ms()), lambda: False)
+    assert noted == [1_794_787_201_500, 1_794_787_202_500]
+    assert ends.last_ms() is None
 
 
 def test_a_query_is_stopped_on_request() -> None:

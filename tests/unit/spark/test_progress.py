@@ -6,6 +6,7 @@ from leasehold.spark.progress import BatchProgress, progress_from_json, reason
 
 REPORT = {
     "batchId": 7,
+    "timestamp": "2026-11-16T04:00:00.160Z",
     "numInputRows": 120,
     "durationMs": {"triggerExecution": 840, "addBatch": 600},
     "observedMetrics": {"leasehold": {"bytes": 5000}},
@@ -21,9 +22,9 @@ REPORT = {
 
 
 def test_a_batch_in_numbers() -> None:
-    """Records, bytes, time, and how far behind each shard is."""
+    """Records, bytes, time, how far behind each shard is, and when it ended."""
     progress = progress_from_json(json.dumps(REPORT))
-    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None})
+    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000)
     assert progress.furthest_behind_ms == 1500
 
 

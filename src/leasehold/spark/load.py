@@ -1,0 +1,75 @@
+"""How busy a query is: the share of the time in which a batch is under way.
+
+Spark tells a source when it wants the next batch, and not when the last one ended. In between may lie the pause of a
+trigger. So whoever watches the query notes the end of each batch beside the driver, in a file that is named after the
+JVM, which is the parent of the source's reader. Where nobody watches, a batch lasts until the next one is wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leasehold.core.busy_time import BusyTime
+from leasehold.ports import Clock, LoadMeter
+from leasehold.spark.only_one import shared_folder
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLoad(LoadMeter):
+    """The load of one query's member."""
+
+    clock: Clock
+    ends: BatchEnds
+    _busy: BusyTime = field(default_factory=BusyTime)
+
+    def begin(self) -> None:
+        """A batch is planned, and Spark goes to work on it."""
+        self._busy.begin(self.clock.now_ms())
+
+    def end(self) -> None:
+        """The next one is wanted. The last one may have ended sooner."""
+        self._end_as_noted()
+        self._busy.end(self.clock.now_ms())
+
+    async def percent(self) -> float | None:
+        """Since the last call."""
+        self._end_as_noted()
+        return self._busy.percent(self.clock.now_ms())
+
+    def _end_as_noted(self) -> None:
+        noted_ms = self.ends.last_ms()
+        if noted_ms is not None:
+            self._busy.end(self.clock.now_ms() - max(0, self.clock.wall_ms() - noted_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnds:
+    """When the last batch of a driver's query ended, as two processes on its machine tell each other."""
+
+    file: Path
+
+    def note(self, ended_ms: int) -> None:
+        """A batch has ended. A load that cannot be told is not worth failing for."""
+        with suppress(OSError):
+            self.file.touch()
+            os.utime(self.file, ns=(ended_ms * 1_000_000,) * 2)
+
+    def last_ms(self) -> int | None:
+        """Epoch time; None if nobody has noted any."""
+        try:
+            return self.file.stat().st_mtime_ns // 1_000_000
+        except OSError:
+            return None
+
+    def forget(self) -> None:
+        """The query has ended."""
+        with suppress(OSError):
+            self.file.unlink(missing_ok=True)
+
+
+def batch_ends(jvm: int) -> BatchEnds:
+    """Of the queries of a JVM, by its process id."""
+    return BatchEnds(shared_folder() / f"{jvm}.batch-end")

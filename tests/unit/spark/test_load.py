@@ -1,0 +1,83 @@
+"""How busy a query says it is: by its batches, whose ends it may have to be told."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from leasehold.core.worker_metrics import LoadSamples
+from leasehold.simulation.loop import VirtualClock, run_virtually
+from leasehold.spark.load import BatchEnds, BatchLoad
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> BatchEnds:
+    """Where ends are noted."""
+    return BatchEnds(tmp_path / "batch-end")
+
+
+def test_a_query_that_waits_is_idle(ends: BatchEnds) -> None:
+    """A batch lasts until the next one is wanted; when there is none, the query waits."""
+
+    async def run() -> list[float | None]:
+        load, figures = BatchLoad(VirtualClock(), ends), []
+        for _ in range(2):
+            figures.append(await load.percent())
+            load.begin()
+            await asyncio.sleep(1)
+            load.end()
+            await asyncio.sleep(3)
+        return [*figures, await load.percent()]
+
+    assert run_virtually(run()) == [None, 25, 25]
+
+
+def test_the_pause_of_a_trigger_is_no_work(ends: BatchEnds) -> None:
+    """Whoever watches the query tells when a batch ended, long before the next one is wanted."""
+
+    async def run() -> tuple[float, ...]:
+        clock, samples = VirtualClock(), LoadSamples()
+        load = BatchLoad(clock, ends)
+        await load.percent()
+        for _ in range(3):
+            load.begin()
+            for second in range(10):
+                await asyncio.sleep(1)
+                samples = samples.noted(await load.percent())
+                if second == 2:
+                    ends.note(clock.wall_ms())
+            load.end()
+        return samples.closed().reported
+
+    assert run_virtually(run()) == (30,)
+
+
+def test_an_end_that_is_told_late_ends_no_later_batch(ends: BatchEnds) -> None:
+    """With short batches the next one may have begun when the end of the last is told."""
+
+    async def run() -> float | None:
+        clock = VirtualClock()
+        load = BatchLoad(clock, ends)
+        await load.percent()
+        load.begin()
+        await asyncio.sleep(1)
+        ended_ms = clock.wall_ms()
+        load.end()
+        await asyncio.sleep(0.5)
+        load.begin()
+        ends.note(ended_ms)
+        await asyncio.sleep(0.5)
+        return await load.percent()
+
+    assert run_virtually(run()) == 75
+
+
+def test_ends_are_forgotten_with_the_query(ends: BatchEnds) -> None:
+    """The folder of the driver's machine is left as it was; nobody minds a second time, nor one that cannot write."""
+    assert ends.last_ms() is None
+    ends.note(1_794_801_600_123)
+    assert ends.last_ms() == 1_794_801_600_123
+    ends.forget()
+    ends.forget()
+    assert ends.last_ms() is None
+    BatchEnds(ends.file / "no such folder").note(1)
