@@ -54,7 +54,7 @@ chaos: setup setup-servers ## ten minutes of kills, pauses, reshards and cut con
 bench: setup ## rows and megabytes a second through Spark, and how long a record is on its way
 	$(BIN)/python benchmarks/spark_throughput.py
 
-setup-interop: setup ## the Java member for tests beside the real KCL, by Maven, in .servers/
+setup-interop: setup setup-servers ## the Java member for tests beside the real KCL, by Maven or with what PyPI has, in .servers/
 	$(BIN)/python -m tests.interop.build
 
 interop: setup setup-servers setup-interop ## one fleet with the Java KCL: every story (ten minutes)

@@ -1,28 +1,35 @@
 """Builds the Java member, one per version of the KCL, in `.servers/` inside the checkout.
 
-Maven fetches the KCL from Maven Central, into a cache of our own, and compiles `tests/interop/java`. A stamp holds the
-digest of the sources, so that a second run does nothing. Run as a program: `python -m tests.interop.build`.
+Maven fetches the KCL and what it needs from Maven Central, into a cache of our own. One version comes with `kclpy-ext`,
+which the test servers bring anyway: it is all there is where Maven is missing or Maven Central does not answer. What
+`tests/interop/java` holds is compiled against each of them by the JDK. A stamp holds the digest of the sources, so that
+a second run does nothing. Run as a program: `python -m tests.interop.build`.
 """
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers.install import SERVERS, exclusively, java
+from tests.servers.install import SERVERS, InstallError, exclusively, java, java_can_compile, kcl_jars
 
 SOURCES = Path(__file__).resolve().parent / "java"
 NEWEST = "3.5.1"  # leases, lock and reports in one table
 THREE_TABLES = "3.4.2"  # the last on Maven Central that keeps lock and reports in tables of their own
-VERSIONS = (NEWEST, THREE_TABLES)
+KCL_2 = "2.7.2"  # the last without a leader that Maven Central has
+WITHOUT_MAVEN = "3.1.3"  # what `kclpy-ext` carries; three tables
+FROM_MAVEN = (NEWEST, THREE_TABLES, KCL_2)
+VERSIONS = (WITHOUT_MAVEN, *FROM_MAVEN)
 # How Maven says that it could not fetch something.
 UNREACHABLE = re.compile(
     "(?i)could not (resolve|transfer)|could not be resolved|could not find artifact|unknown host"
 )
-UNREACHABLE_CODE = 3
-REMEDY = "run `make setup-interop` on a machine that has Maven and reaches Maven Central"
+NOTHING_CODE = 3
+REMEDY = "run `make setup-interop` on a machine that has a JDK and Maven and reaches Maven Central"
 
 
 class BuildError(Exception):
@@ -30,44 +37,143 @@ class BuildError(Exception):
 
 
 class UnreachableError(BuildError):
-    """There is no Maven here, or Maven Central does not answer: nothing is wrong with the sources."""
+    """No compiler or no Maven here, or Maven Central does not answer: nothing is wrong with the sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The Java member on one version of the KCL: where its jars and its classes are."""
+
+    version: str
+
+    @property
+    def home(self) -> Path:
+        """Its folder."""
+        return SERVERS / f"kcl-{self.version}"
+
+    @property
+    def classes(self) -> Path:
+        """What was compiled from our sources."""
+        return self.home / "classes"
+
+    @property
+    def jars(self) -> Path:
+        """The KCL and what it needs."""
+        return kcl_jars() if self.version == WITHOUT_MAVEN else self.home / "lib"
+
+    @property
+    def sources(self) -> list[Path]:
+        """What is common to all versions, and what differs between the generations."""
+        generation = f"kcl{self.version.partition('.')[0]}"
+        return sorted(
+            path for part in ("main", generation) for path in (SOURCES / "src" / part).rglob("*.java")
+        )
+
+    @property
+    def class_path(self) -> str:
+        """For compiling and for running."""
+        parts = (self.classes, SOURCES / "src" / "main" / "resources", *sorted(self.jars.glob("*.jar")))
+        return os.pathsep.join(map(str, parts))
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it was built from the sources as they are."""
+        return self._stamp.exists() and self._stamp.read_text() == _digest()
+
+    def note_built(self) -> None:
+        """From now on it is."""
+        self._stamp.write_text(_digest())
+
+    @property
+    def _stamp(self) -> Path:
+        return SERVERS / f"kcl-{self.version}.stamp"
+
+
+def is_built(version: str) -> bool:
+    """Whether members on this KCL can be started."""
+    return Member(version).is_built
 
 
 def java_command(version: str, log: Path) -> list[str]:
     """How a member on this KCL is started; its options follow. The KCL's own log goes to a file."""
-    home = SERVERS / f"kcl-{version}"
-    if not _is_built(version):
-        raise BuildError(f"the Java member on KCL {version} is not built in {home}: {REMEDY}")
+    member = Member(version)
+    if not member.is_built:
+        raise BuildError(f"the Java member on KCL {version} is not built in {member.home}: {REMEDY}")
     return [
         str(java()),
         # Several of them share two processors with everything else: quick to start, small.
         "-Xmx192m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
-        f"-Dorg.slf4j.simpleLogger.logFile={log}",
-        "-Dorg.slf4j.simpleLogger.showDateTime=true",
-        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+        f"-Dlog.file={log}",
         "-cp",
-        f"{home / 'classes'}:{home / 'lib'}/*",
+        member.class_path,
         "leasehold.interop.JavaMember",
     ]
 
 
-def build_all() -> None:
-    """Build what is missing; returns at once when nothing is."""
+def build_all() -> dict[str, UnreachableError]:
+    """Build what is missing; returns at once when nothing is. Says what cannot be had on this machine, and why."""
+    missing: dict[str, UnreachableError] = {}
     with exclusively(SERVERS / ".lock-interop"):
         for version in VERSIONS:
-            if not _is_built(version):
-                _build(version)
+            try:
+                _build(Member(version))
+            except UnreachableError as error:
+                missing[version] = error
+    return missing
 
 
-def _is_built(version: str) -> bool:
-    stamp = _stamp(version)
-    return stamp.exists() and stamp.read_text() == _digest()
+def _build(member: Member) -> None:
+    if member.is_built:
+        return
+    print(f"interop: building the Java member on KCL {member.version} ...", flush=True)
+    if not java_can_compile():
+        raise UnreachableError(f"{java()} is a Java without a compiler: install a JDK, 11 or newer")
+    if member.version in FROM_MAVEN:
+        _fetch(member)
+    _compile(member)
+    member.note_built()
 
 
-def _stamp(version: str) -> Path:
-    return SERVERS / f"kcl-{version}.stamp"
+def _fetch(member: Member) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise UnreachableError("there is no `mvn` on this machine: install Maven 3.8 or newer")
+    shutil.rmtree(member.jars, ignore_errors=True)
+    done = _run(
+        maven,
+        "--batch-mode",
+        "--quiet",
+        f"--file={SOURCES / 'pom.xml'}",
+        f"-Dmaven.repo.local={SERVERS / 'maven'}",
+        f"-Djars.in={member.jars}",
+        f"-Dkcl.version={member.version}",
+        "dependency:copy-dependencies",
+    )
+    if done.returncode != 0:
+        kind = UnreachableError if UNREACHABLE.search(done.stdout) else BuildError
+        raise kind(f"Maven gave {done.returncode} for KCL {member.version}:\n{done.stdout.strip()[-3000:]}")
+
+
+def _compile(member: Member) -> None:
+    try:
+        class_path = member.class_path
+    except InstallError as error:
+        raise UnreachableError(str(error)) from error
+    shutil.rmtree(member.classes, ignore_errors=True)
+    compiler = [str(java()), "--module", "jdk.compiler/com.sun.tools.javac.Main", "--release", "11"]
+    # The annotations of the KCL are for its own build.
+    compiler += ["-proc:none", "-d", str(member.classes), "-cp", class_path]
+    done = _run(*compiler, *map(str, member.sources))
+    if done.returncode != 0:
+        raise BuildError(
+            f"javac gave {done.returncode} for KCL {member.version}:\n{done.stdout.strip()[-3000:]}"
+        )
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def _digest() -> str:
@@ -75,31 +181,17 @@ def _digest() -> str:
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _build(version: str) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise UnreachableError("there is no `mvn` on this machine: install Maven 3.8 or newer and a JDK")
-    print(f"interop: building the Java member on KCL {version} ...", flush=True)
-    command = [
-        maven,
-        "--batch-mode",
-        "--quiet",
-        f"--file={SOURCES / 'pom.xml'}",
-        f"-Dmaven.repo.local={SERVERS / 'maven'}",
-        f"-Dbuilt.in={SERVERS / f'kcl-{version}'}",
-        f"-Dkcl.version={version}",
-        "process-classes",
-    ]
-    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode != 0:
-        kind = UnreachableError if UNREACHABLE.search(done.stdout) else BuildError
-        raise kind(f"Maven gave {done.returncode} for KCL {version}:\n{done.stdout.strip()[-3000:]}")
-    _stamp(version).write_text(_digest())
+def main() -> int:
+    """Build what can be had here. Exit codes: 0, there is something to run; 3, there is nothing; 1, it is broken."""
+    try:
+        missing = build_all()
+    except BuildError as error:
+        print(f"interop: {error}", file=sys.stderr)
+        return 1
+    for version, why in missing.items():
+        print(f"interop: no stories on KCL {version}: {why}", file=sys.stderr)
+    return NOTHING_CODE if len(missing) == len(VERSIONS) else 0
 
 
 if __name__ == "__main__":
-    try:
-        build_all()
-    except BuildError as error:
-        print(f"interop: {error}", file=sys.stderr)
-        sys.exit(UNREACHABLE_CODE if isinstance(error, UnreachableError) else 1)
+    sys.exit(main())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.local import LocalKinesis
+from tests.interop.build import NEWEST, REMEDY, is_built
 from tests.interop.mixed_fleet import MixedFleet
 from tests.interop.story import Story, story
 from tests.servers import Server
@@ -14,6 +15,16 @@ from tests.servers import Server
 def pytest_configure(config: pytest.Config) -> None:
     """The core is what every change has to pass."""
     config.addinivalue_line("markers", "core: runs with every change; the rest is for `make interop`")
+    config.addinivalue_line("markers", "kcl(version): the KCL of a story that does not need the newest")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A story is left out, and says so, where the KCL that it needs could not be had."""
+    if "fleet_story" in getattr(item, "fixturenames", ()):
+        marked = item.get_closest_marker("kcl")
+        version = NEWEST if marked is None else marked.args[0]
+        if not is_built(version):
+            pytest.skip(f"there is no Java member on KCL {version} here: {REMEDY}")
 
 
 @pytest.fixture

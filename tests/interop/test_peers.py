@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.interop.build import NEWEST, THREE_TABLES
+from tests.interop.build import KCL_2, NEWEST, THREE_TABLES
 from tests.interop.story import Story
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -33,6 +33,24 @@ def test_java_joins_python_peers(fleet_story: Story) -> None:
     fleet_story.reshard(2)
     fleet_story.kill(python)
     fleet_story.wait_until_read_by(java, leases=8)
+    fleet_story.conclude()
+
+
+def test_python_joins_kcl_2(fleet_story: Story) -> None:
+    """Beside the real KCL 2.x, Python takes its share, gives it up when it is killed, and takes all when Java is."""
+    java = fleet_story.fleet.start_java(KCL_2)
+    fleet_story.wait_until_read_by(java, leases=8)
+    first = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(first, leases=3)
+    fleet_story.reshard(2)
+    fleet_story.kill(first)
+    fleet_story.wait_until_read_by(java, leases=8)
+    second = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(second, leases=3)
+    fleet_story.kill(java)
+    fleet_story.wait_until_read_by(second, leases=8)
+    assert fleet_story.table.tables() == {""}
+    assert fleet_story.table.kinds() == {"LEASE"}
     fleet_story.conclude()
 
 

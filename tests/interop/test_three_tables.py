@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.interop.build import NEWEST, THREE_TABLES
+from tests.interop.build import NEWEST, THREE_TABLES, WITHOUT_MAVEN, is_built
 from tests.interop.story import Story
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -42,5 +42,26 @@ def test_a_newer_java_in_three_tables(fleet_story: Story) -> None:
     fleet_story.wait_for_leader(python, new)
     fleet_story.wait_until_read_by(python, leases=2)
     fleet_story.wait_until_read_by(new, leases=2)
+    assert fleet_story.table.kinds() == {"LEASE"}
+    fleet_story.conclude()
+
+
+# Every change has to pass it where it is all there is.
+@pytest.mark.kcl(WITHOUT_MAVEN)
+@(pytest.mark.core if not is_built(NEWEST) else pytest.mark.slow)
+def test_a_fleet_with_an_early_kcl_3(fleet_story: Story) -> None:
+    """On the KCL that `kclpy-ext` carries: a busy Java leader hands over, stops, and comes back under Python."""
+    java = fleet_story.fleet.start_java(WITHOUT_MAVEN, **BUSY)
+    fleet_story.wait_until_read_by(java, leases=8)
+    python = fleet_story.fleet.start_python(balance_by="load", **IDLE)
+    fleet_story.wait_until_read_by(python, leases=2)
+    assert fleet_story.table.leader() == java
+    fleet_story.reshard(2)
+    fleet_story.stop(java)
+    fleet_story.wait_for_leader(python)
+    fleet_story.wait_until_read_by(python, leases=8)
+    heir = fleet_story.fleet.start_java(WITHOUT_MAVEN, **IDLE)
+    fleet_story.wait_until_read_by(heir)
+    assert fleet_story.table.tables() == ALL_TABLES
     assert fleet_story.table.kinds() == {"LEASE"}
     fleet_story.conclude()

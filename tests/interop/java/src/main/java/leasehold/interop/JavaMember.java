@@ -2,7 +2,6 @@ package leasehold.interop;
 
 import java.net.URI;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import software.amazon.awssdk.auth.credentials.AwsBasicCredentials;
@@ -19,7 +18,6 @@ import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.coordinator.CoordinatorConfig;
-import software.amazon.kinesis.coordinator.CoordinatorConfig.ClientVersionConfig;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.metrics.MetricsConfig;
@@ -38,6 +36,7 @@ public final class JavaMember {
     public static void main(String[] words) {
         Options options = new Options(words);
         Scheduler scheduler = scheduler(options);
+        Generation.hurry(scheduler, options);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> stop(scheduler)));
         Told.tell("started", Map.of("worker", options.text("worker")));
         scheduler.run();
@@ -89,39 +88,19 @@ public final class JavaMember {
     }
 
     private static CoordinatorConfig coordination(CoordinatorConfig config, Options options) {
-        config.clientVersionConfig(ClientVersionConfig.valueOf("CLIENT_VERSION_CONFIG_" + options.text("mode")));
+        Generation.configure(config, options);
         options.ifGiven("parents_ms", value -> config.parentShardPollIntervalMillis(Long.parseLong(value)));
         return config;
     }
 
     private static LeaseManagementConfig leases(LeaseManagementConfig config, Options options) {
         options.ifGiven("failover_ms", value -> config.failoverTimeMillis(Long.parseLong(value)));
-        options.ifGiven("assignment_ms", value -> config.leaseAssignmentIntervalMillis(Long.valueOf(value)));
         // A leader that makes the first leases sleeps for this long before it begins to work.
         options.ifGiven("sync_ms", value -> config.shardSyncIntervalMillis(Long.parseLong(value)));
         options.ifGiven(
                 "audit_ms", value -> config.leasesRecoveryAuditorExecutionFrequencyMillis(Long.parseLong(value)));
-        options.ifGiven(
-                "lock_ms", value -> config.dynamoDbLockBasedLeaderLeaseDurationInMillis(Long.parseLong(value)));
-        options.ifGiven(
-                "beat_ms", value -> config.dynamoDbLockBasedLeaderHeartbeatPeriodInMillis(Long.parseLong(value)));
-        options.ifGiven("load", value -> config.workerUtilizationAwareAssignmentConfig()
-                .workerMetricList(List.of(new FixedLoad(Double.parseDouble(value)))));
-        options.ifGiven("balance_by", value -> balanceBy(config, value));
+        Generation.configure(config, options);
         return config;
-    }
-
-    /** By reflection, since only KCL 3.4.3 and later can be told. */
-    @SuppressWarnings({"unchecked", "rawtypes"})
-    private static void balanceBy(LeaseManagementConfig config, String strategy) {
-        try {
-            Class<?> type = config.getClass().getMethod("leaseAssignmentStrategy").getReturnType();
-            config.getClass()
-                    .getMethod("leaseAssignmentStrategy", type)
-                    .invoke(config, Enum.valueOf((Class<Enum>) type, strategy));
-        } catch (ReflectiveOperationException absent) {
-            throw new IllegalArgumentException("this KCL has no choice of strategies", absent);
-        }
     }
 
     private static MetricsConfig metrics(MetricsConfig config) {
@@ -135,7 +114,7 @@ public final class JavaMember {
     }
 
     /** What a member is told. What is not given is left to the KCL's default. */
-    private static final class Options {
+    static final class Options {
         private final Map<String, String> given = new HashMap<>();
 
         Options(String[] words) {

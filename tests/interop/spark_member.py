@@ -1,0 +1,82 @@
+"""A Spark member of a fleet: `leasehold pipeline`, from the stream into an archive, and what is found in that archive.
+
+What is archived counts as handled, at the time at which its object was written.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from leasehold.archive.archive import Archive
+from leasehold.archive.settings import ArchiveSettings
+from leasehold.archive.verifying import Finding, list_archive, verify_shard
+from tests.chaos.spark_processes import processes
+from tests.fleet.verdict import Handled
+
+# A query's member is named after its checkpoint location, by a number that is drawn.
+NAME: Final = re.compile(r"spark-[0-9a-f]{16}")
+_COLUMNS: Final = ["shardId", "sequenceNumber", "subSequenceNumber", "data"]
+
+
+def write_pipeline(file: Path, source: dict[str, Any], archive: Path) -> None:
+    """A pipeline as a user would describe it, as small as Spark can be."""
+    tables: dict[str, dict[str, Any]] = {
+        "source": source,
+        "sink": {"kind": "archive", "path": str(archive)},
+        "trigger": {"processing_time": "1s"},
+        "spark": {"master": "local[2,4]", "driver.memory": "512m"},
+    }
+    lines = [f"checkpoint = {json.dumps(str(file.with_suffix('.checkpoint')))}"]
+    for name, members in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in members.items()]
+    file.write_text("\n".join(lines))
+
+
+def archived(archive: Path, worker: str) -> list[Handled]:
+    """Every record of an archive. A range is written as one: the objects are what its order can be checked within."""
+    return [record for file in archive.rglob("*.parquet") for record in _records(file, worker)]
+
+
+@cache
+def _records(file: Path, worker: str) -> tuple[Handled, ...]:
+    """Of one object, which never changes."""
+    written_ns = file.stat().st_mtime_ns - (time.time_ns() - time.monotonic_ns())
+    table = pq.ParquetFile(file).read(columns=_COLUMNS)
+    rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
+    return tuple(
+        Handled(written_ns + place, worker, file.name, shard, int(sequence), sub_sequence or 0, int(data))
+        for place, (shard, sequence, sub_sequence, data) in enumerate(rows)
+    )
+
+
+def findings(archive: Path) -> list[Finding]:
+    """What is wrong with an archive by itself: overlaps, records that are there twice, damage."""
+
+    async def verify() -> list[Finding]:
+        store = Archive.open(ArchiveSettings(url=str(archive))).store
+        listed = await list_archive(store, "")
+        verdicts = [
+            await verify_shard(store, shard, objects, lambda _: None)
+            for shard, objects in listed.shards.items()
+        ]
+        return [finding for verdict in verdicts for finding in verdict.findings]
+
+    return asyncio.run(verify())
+
+
+def kill_session(leader: int) -> None:
+    """Kill -9 of the pipeline with its JVM, its reader and its tasks: all are of one session."""
+    while found := [each.pid for each in processes() if each.session == leader]:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
