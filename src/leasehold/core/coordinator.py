@@ -14,6 +14,12 @@ MIGRATION_KEY: Final = "Migration3.0"
 TABLE_MIGRATION_KEY: Final = "TableMigration3.5"
 LEADER_KEY: Final = "Leader"
 
+# What `Migration3.0` says in its attribute `cv`.
+VERSION: Final = "cv"
+UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
+HAS_LEADER: Final = "CLIENT_VERSION_3X"
+HAS_LEADER_WITH_ROLLBACK: Final = "CLIENT_VERSION_3X_WITH_ROLLBACK"
+
 COORDINATOR_TABLE_SUFFIX: Final = "-CoordinatorState"
 COORDINATOR_KEY_ATTRIBUTE: Final = "key"
 METRICS_TABLE_SUFFIX: Final = "-WorkerMetricStats"
@@ -27,4 +33,4 @@ def client_version(migration: Row | None) -> str | None:
     """What the migration row says the fleet runs; None if there is no such row."""
     if migration is None:
         return None
-    return str(migration.get("cv", {}).get("S", ""))
+    return str(migration.get(VERSION, {}).get("S", ""))

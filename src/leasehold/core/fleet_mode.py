@@ -2,8 +2,8 @@
 before it joins. Join what is there; write only what a foreign member may.
 
 The KCL says it in two rows. `Migration3.0` names the generation: 3.x has a leader, 2.x has peers, and in between
-members still are peers but already tell how busy they are. `TableMigration3.5` names the phase of the move from three
-tables to one. Only Java members write these two rows; we follow them, in every phase.
+members still are peers but already tell how busy they are; when that ends is `upgrade`'s. `TableMigration3.5` names the
+phase of the move from three tables to one, and only Java members write it. We follow both, in every phase.
 
 Without either row: a leader lock or workers' reports mean a fleet of ours that has a leader; owners without them mean
 KCL 2.x or peers of ours, whose lists of leases would break on rows of another kind; nobody at all means that we are the
@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from leasehold.core.coordinator import client_version
+from leasehold.core.coordinator import HAS_LEADER, HAS_LEADER_WITH_ROLLBACK, UPGRADING, client_version
 from leasehold.core.row_writes import Row
 from leasehold.errors import ConfigError
 from leasehold.settings import Mode
 
-_LEADER: Final = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
-_UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
-_PEERS: Final = frozenset({"CLIENT_VERSION_2X", "CLIENT_VERSION_INIT", _UPGRADING})
+_LEADER: Final = frozenset({HAS_LEADER, HAS_LEADER_WITH_ROLLBACK})
+_PEERS: Final = frozenset({"CLIENT_VERSION_2X", "CLIENT_VERSION_INIT", UPGRADING})
 
 _DEPLOYED: Final = "TABLE_MIGRATION_STATUS_DEPLOYED"
 _PENDING: Final = "TABLE_MIGRATION_STATUS_PENDING"
@@ -63,6 +62,11 @@ class FleetMode:
     lock_in: Place = Place.LEASE_TABLE
     reports_in: Place = Place.LEASE_TABLE
 
+    @property
+    def is_upgrading(self) -> bool:
+        """Peers that report will have a leader as soon as all of them do."""
+        return self.reports and not self.has_leader
+
 
 PEERS: Final = FleetMode(has_leader=False, reports=False)
 
@@ -92,7 +96,7 @@ def conclude_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode
     return FleetMode(
         has_leader=has_leader,
         # Java takes an owner without a report for a 2.x worker, and would wait for it for ever.
-        reports=has_leader or version == _UPGRADING,
+        reports=has_leader or version == UPGRADING,
         lock_in=_lock_in(found),
         reports_in=_reports_in(found),
     )

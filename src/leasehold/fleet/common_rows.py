@@ -101,6 +101,22 @@ class CommonRows:
         outcome = await settle(self._store(place, self._coordinator), write)
         return isinstance(outcome, Applied) or has_landed(write, outcome.row)
 
+    async def migration(self) -> tuple[Place, Row] | None:
+        """The row that names the generation of the fleet, and where it lies; None if there is none."""
+        _, row = await self._own_row(MIGRATION_KEY)
+        if row is not None:
+            return Place.OWN_TABLES, row
+        row = await self._leases.get(MIGRATION_KEY)
+        return None if row is None else (Place.LEASE_TABLE, row)
+
+    async def write_migration(self, place: Place, write: RowWrite) -> None:
+        """Change the generation of the fleet, if nobody else has."""
+        await settle(self._store(place, self._coordinator), write)
+
+    async def has_index(self) -> bool:
+        """Whether leases can be found by their owner without reading all of them."""
+        return await self._leases.keys_owned_by(LEADER_KEY) is not None
+
     async def report(self, place: Place, report: WorkerReport) -> None:
         """Tell how busy a worker is."""
         store, key_attribute = self._reports_at(place)

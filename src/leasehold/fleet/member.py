@@ -32,6 +32,7 @@ from leasehold.fleet.reporting import Reporter
 from leasehold.fleet.shard_sync import ShardSync
 from leasehold.fleet.sharing import Sharing
 from leasehold.fleet.steps import Steps, cancelled, first_of
+from leasehold.fleet.upgrade import UpgradeWatch
 from leasehold.ports import Clock, LoadMeter, Stream
 from leasehold.settings import FleetSettings, Mode, milliseconds
 
@@ -154,6 +155,9 @@ class Member:
                 steps=self._steps,
             )
             tasks.append(group.create_task(reporter.run()))
+        if mode.is_upgrading:
+            watch = UpgradeWatch(common=self._table.common, mode=mode, worker=self._worker, steps=self._steps)
+            tasks.append(group.create_task(watch.run()))
         return _Part(mode, sharing, reporter, tasks)
 
     def _among_peers(self, holdings: Holdings) -> Sharing:
