@@ -9,27 +9,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Final, NoReturn
+from typing import Final
 
-from leasehold.core import lease_row
 from leasehold.core.events import Event, LeaseTaken
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, WorkerId
+from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.core.position import TRIM_HORIZON
-from leasehold.core.row_writes import Row
-from leasehold.core.stream_model.shard import shard_id
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
-from leasehold.ports import Page, Stream
 from leasehold.settings import FleetSettings, Mode
+from leasehold.simulation.bare_fleet import ListedStream, even_shards, rows_parsed_once
 from leasehold.simulation.facts import Ownerships, holding_in, lease_change
 from leasehold.simulation.network import Network, Weather
 from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
@@ -94,7 +88,7 @@ def simulate_large_fleet(
     """Start a fleet, let it settle, kill a tenth of it at half time, and look how it recovers."""
     loop = SimulatedLoop()
     began_s = perf_counter()
-    with _rows_parsed_once():
+    with rows_parsed_once():
         fleet = _LargeFleet(loop, FleetReport(workers, shards), seed=seed, mode=mode, show=show)
         try:
             loop.run_until_complete(fleet.live(round(minutes * 60_000)))
@@ -104,45 +98,6 @@ def simulate_large_fleet(
             loop.close()
     fleet.report.took_s = perf_counter() - began_s
     return fleet.report
-
-
-@contextmanager
-def _rows_parsed_once() -> Iterator[None]:
-    parsed: dict[str, tuple[Row, Lease]] = {}
-    original = lease_row.lease_from_row
-
-    def lease_from_row(row: Row) -> Lease:
-        key = row[lease_row.KEY]["S"]
-        known = parsed.get(key)
-        if known is None or known[0] is not row:
-            known = parsed[key] = row, original(row)
-        return known[1]
-
-    lease_row.lease_from_row = lease_from_row
-    try:
-        yield
-    finally:
-        lease_row.lease_from_row = original
-
-
-class _ListedStream(Stream):
-    """A stream of which members only need the list of shards."""
-
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
-
-    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
-        del shard_filter  # none has ended
-        return self._shards
-
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
-        raise AssertionError(f"nobody reads {shard} from {start} here")
-
-    async def get_records(self, iterator: str, *, limit: int) -> Page:
-        raise AssertionError(f"nobody reads {limit} records at {iterator} here")
-
-    async def close(self) -> None:
-        pass
 
 
 class _LargeFleet:
@@ -164,7 +119,7 @@ class _LargeFleet:
         self._settings = FleetSettings(
             mode=mode, failover_after=timedelta(seconds=30), look_every=timedelta(seconds=5)
         )
-        self._stream = _ListedStream(_even_shards(report.shards))
+        self._stream = ListedStream(even_shards(report.shards))
         self._network = Network(loop, Weather(random.Random(f"{seed}:weather")))  # noqa: S311
         self._table = SimulatedTable(self._now_ms, self._rng)
         self._table.on_change = self._row_changed
@@ -268,12 +223,3 @@ class _LargeFleet:
 
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)
-
-
-def _even_shards(number: int) -> list[Shard]:
-    width = (HASH_KEY_MAX + 1) // number
-    ends = [*(width * (index + 1) - 1 for index in range(number - 1)), HASH_KEY_MAX]
-    return [
-        Shard(shard_id(index), HashRange(width * index, end), str(index + 1))
-        for index, end in enumerate(ends)
-    ]
