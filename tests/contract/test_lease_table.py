@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -249,6 +250,71 @@ def test_own_leases_are_found_before_there_is_an_index(on_server: Place) -> None
                 await asyncio.sleep(0.05)
         await table.close()
         await indexed.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_index_is_made_for_a_table_without_one(where: Place) -> None:
+    """Members ask for it together, and again; in the end each finds its leases by it."""
+
+    async def scenario() -> None:
+        store = await filled(lambda: where.open(TableSettings(with_index=False)), ())
+        table = LeaseTable(store)
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        await asyncio.gather(*(store.index_owners() for _ in range(4)))
+        await store.index_owners()
+        async with asyncio.timeout(120):
+            while (keys := await store.keys_owned_by(A)) != [new_lease(1).key]:
+                assert keys is None or where.kind in SERVERS
+                await asyncio.sleep(0.05)
+        await store.index_owners()
+        assert await store.keys_owned_by(B) == []
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+class StillBuilding:
+    """A DynamoDB client that is told that an index is being filled, and counts who wants another one."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.is_building = True
+        self.updates = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def describe_table(self, **request: Any) -> Any:
+        """What DynamoDB says for minutes on a large table."""
+        answer = self._client.describe_table(**request)
+        for index in answer["Table"].get("GlobalSecondaryIndexes", []) if self.is_building else []:
+            index["IndexStatus"] = "CREATING"
+        return answer
+
+    def update_table(self, **request: Any) -> Any:
+        """Counted."""
+        self.updates += 1
+        return self._client.update_table(**request)
+
+
+def test_an_index_that_is_being_built_is_left_alone(on_server: Place) -> None:
+    """While it is filled nobody reads it or asks for a second one; when it is there, it is used."""
+
+    async def scenario() -> None:
+        client = StillBuilding(Server(on_server.kind, on_server.url, Path()).client("dynamodb"))
+        store = DynamoDbRows(client, on_server.table)
+        table = LeaseTable(await filled(lambda: store, ()))
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        await store.index_owners()
+        assert client.updates == 0
+        assert await store.keys_owned_by(A) is None
+        assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
+        client.is_building = False
+        assert await store.keys_owned_by(A) == [new_lease(1).key]
+        await store.close()
 
     asyncio.run(scenario())
 
