@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-EXCUSES = frozenset({"killed", "paused", "lost a lease"})
+# Spark does not finish the batch that it is in when it is stopped; whoever goes on with the lease does.
+EXCUSES = frozenset({"killed", "paused", "lost a lease", "stopped in a batch"})
 
 
 class Handled(NamedTuple):

@@ -48,11 +48,13 @@ class CommonTable:
 
     def has_report_of(self, worker: str) -> bool:
         """Whether a member has told how busy it is, in whichever table."""
+        return worker in self.reporting()
+
+    def reporting(self) -> set[str]:
+        """The members that have told how busy they are, in whichever table."""
         rows = (*self._rows("-WorkerMetricStats"), *self._rows())
-        return any(
-            "lut" in row and worker in (row.get("wid", {}).get("S"), row.get("leaseKey", {}).get("S"))
-            for row in rows
-        )
+        names = (row.get("wid") or row.get("leaseKey") or {} for row in rows if "lut" in row)
+        return {name["S"] for name in names if "S" in name}
 
     def _rows(self, suffix: str = "") -> list[dict[str, Any]]:
         if suffix not in self.tables():

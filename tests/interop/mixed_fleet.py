@@ -1,4 +1,4 @@
-"""Starts, kills and stops Java and Python members of one fleet, and reads what each of them told."""
+"""Starts, kills and stops Java, Python and Spark members of one fleet, and reads what each of them told."""
 
 import json
 import os
@@ -13,9 +13,11 @@ from typing import Any
 from tests.fleet.fleet_of_processes import ROOT
 from tests.fleet.verdict import Handled, read_logs
 from tests.interop.build import NEWEST, java_command
+from tests.interop.spark_member import archived, kill_session, write_pipeline
 
 JAVA = "java"
 PYTHON = "python"
+SPARK = "spark"
 FAILOVER_MS = 5_000
 LOCK_MS = 8_000
 EXIT_DEADLINE_S = 120.0
@@ -43,11 +45,17 @@ PYTHON_OPTIONS = {
     "clean_up_every": "10s",
     "balance_by": "count",
 }
+SPARK_OPTIONS = {
+    "mode": "auto",
+    "failoverAfter": f"{FAILOVER_MS}ms",
+    "startingPosition": "trim_horizon",
+    "pollInterval": "250ms",
+}
 
 
 @dataclass
 class MixedFleet:
-    """Members in two languages, with as little patience as a busy machine allows. Each writes into `folder`."""
+    """Members of three kinds, with as little patience as a busy machine allows. Each writes into `folder`."""
 
     folder: Path
     stream: str
@@ -58,6 +66,7 @@ class MixedFleet:
     python_options: dict[str, Any] = field(default_factory=lambda: dict(PYTHON_OPTIONS))
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
+    archives: dict[str, Path] = field(default_factory=dict)  # of the Spark members
 
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
@@ -77,9 +86,29 @@ class MixedFleet:
         self._start(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
         return worker
 
+    def start_spark(self, **options: Any) -> str:
+        """Start a Spark member. Its name in the fleet is yet to be found out, see `rename`."""
+        worker = self._new_name(SPARK)
+        self.archives[worker] = self.folder / f"{worker}.archive"
+        source = SPARK_OPTIONS | options | {"region": "us-east-1"}
+        source |= {"streamName": self.stream, "applicationName": self.application}
+        source |= {"endpointUrl": self.kinesis_url, "dynamodbEndpointUrl": self.dynamodb_url}
+        file = self.folder / f"{worker}.toml"
+        write_pipeline(file, source, self.archives[worker])
+        self._start(worker, [sys.executable, "-m", "leasehold.cli", "pipeline", str(file)])
+        return worker
+
+    def rename(self, worker: str, name: str) -> None:
+        """A member turned out to have this name in the fleet."""
+        (self.folder / f"{worker}.out").rename(self.folder / f"{name}.out")
+        self.running[name] = self.running.pop(worker)
+        self.archives[name] = self.archives.pop(worker)
+
     def kill(self, worker: str) -> None:
         """Kill -9."""
         process = self.running.pop(worker)
+        if worker in self.archives:
+            kill_session(process.pid)
         process.kill()
         process.wait()
 
@@ -115,7 +144,8 @@ class MixedFleet:
             for path in self.folder.glob(f"{JAVA}-*.out")
             for record in _told_by_java(self.folder, path.stem)
         ]
-        return sorted(read_logs(self.folder) + java)
+        spark = [record for worker, each in self.archives.items() for record in archived(each, worker)]
+        return sorted(read_logs(self.folder) + java + spark)
 
     def told(self, worker: str, event: str) -> list[dict[str, Any]]:
         """What a Java member told of one kind of event."""
@@ -123,12 +153,13 @@ class MixedFleet:
 
     def lost_leases(self) -> set[str]:
         """Members that lost a lease without having been asked to hand it over."""
-        python = {
+        ours = {
             path.stem
-            for path in self.folder.glob(f"{PYTHON}-*.out")
+            for kind in (PYTHON, SPARK)
+            for path in self.folder.glob(f"{kind}-*.out")
             if "lease lost" in path.read_text(errors="replace")
         }
-        return python | {
+        return ours | {
             path.stem for path in self.folder.glob(f"{JAVA}-*.out") if self._was_taken_from(path.stem)
         }
 
@@ -148,7 +179,12 @@ class MixedFleet:
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         with (self.folder / f"{worker}.out").open("wb") as output:
             self.running[worker] = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
 

@@ -16,6 +16,7 @@ from tests.fleet.verdict import Verdict, judge
 from tests.interop.common_table import CommonTable
 from tests.interop.java_log import complaints
 from tests.interop.mixed_fleet import MixedFleet
+from tests.interop.spark_member import NAME, findings
 
 SHARDS = 8
 PUT_EVERY_S = 0.25
@@ -60,6 +61,20 @@ class Story:
     def stop(self, worker: str) -> None:
         """Stop in good order."""
         self.fleet.stop(worker)
+        if worker in self.fleet.archives:
+            self.fates[worker].add("stopped in a batch")
+
+    def start_spark(self, **options: Any) -> str:
+        """Start a Spark member; returns its name, once it has told it."""
+        known, worker = self.table.reporting(), self.fleet.start_spark(**options)
+
+        def names() -> set[str]:
+            return {name for name in self.table.reporting() - known if NAME.fullmatch(name)}
+
+        self._wait(names, f"{worker} reports")
+        (name,) = names()
+        self.fleet.rename(worker, name)
+        return name
 
     # -- what can be waited for ------------------------------------------------------------------------------------
 
@@ -149,6 +164,7 @@ class Story:
             f"{self.production.splits} splits, {self.production.merges} merges"
         )
         problems = verdict.problems + complaints(self.fleet.folder)
+        problems += [str(each) for archive in self.fleet.archives.values() for each in findings(archive)]
         assert not problems, "\n".join(problems)
         return verdict
 

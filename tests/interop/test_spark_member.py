@@ -1,0 +1,42 @@
+"""A Spark query as a member of a fleet with Java: it joins, leads and leaves, and archives every record once."""
+
+import pytest
+
+from tests.interop.story import Story
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+BY_COUNT = {"balance_by": "LEASE_COUNT_BASED"}
+
+
+def test_java_python_spark_java(fleet_story: Story) -> None:
+    """Java is replaced by Python, Python by Spark, and Spark by Java, while shards are split and merged."""
+    java = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(java, leases=8)
+    python = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(python, leases=3)
+    fleet_story.reshard(2)
+    fleet_story.stop(java)
+    fleet_story.wait_for_leader(python)
+    fleet_story.wait_until_read_by(python, leases=8)
+
+    spark = fleet_story.start_spark()
+    fleet_story.wait_until_read_by(spark, leases=3)
+    assert fleet_story.table.leader() == python
+    fleet_story.reshard(2)
+    fleet_story.stop(python)
+    fleet_story.wait_for_leader(spark)
+    fleet_story.wait_until_read_by(spark, leases=8)
+    fleet_story.reshard(2)
+
+    last = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(last, leases=2)
+    assert fleet_story.table.leader() == spark
+    fleet_story.reshard()
+    fleet_story.stop(spark)
+    fleet_story.wait_for_leader(last)
+    fleet_story.wait_until_read_by(last, leases=8)
+    fleet_story.conclude()
+    assert all(lease.pin is None for lease in fleet_story.table.unfinished()), (
+        "a pinned range was left behind"
+    )
