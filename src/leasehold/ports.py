@@ -12,7 +12,7 @@ from typing import Protocol
 
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import ChildShard, Shard, ShardId
+from leasehold.core.model import ChildShard, Shard, ShardId, StreamIdentifier
 from leasehold.core.record import Record
 from leasehold.core.row_writes import Row, RowWrite
 
@@ -88,6 +88,13 @@ class Page:
 
 class Stream(Protocol):
     """One Kinesis stream, read by polling."""
+
+    async def identifier(self) -> StreamIdentifier:
+        """Whose it is, what it is called and when it was made: the name of a stream in a table of several.
+
+        Raises NotFoundError, ThrottledError, UnavailableError.
+        """
+        ...
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every shard that is still retained, or those that the filter lets through. All pages."""

@@ -30,6 +30,7 @@ from leasehold.core.position import Position
 from leasehold.core.record import PutEntry
 from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.writing import Entry
+from leasehold.errors import ConfigError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.settings import milliseconds
 from leasehold.simulation.loop import START_WALL_MS, VirtualClock, VirtualLoop
@@ -84,6 +85,10 @@ class _Trial:
     ) -> None:
         self._consumer = consumer
         self._stream_name = consumer.settings.identity.stream
+        if not self._stream_name:
+            raise ConfigError(
+                "a consumer of several streams cannot be tried out here: give the handler to one with a single stream"
+            )
         self._end_shards = end_shards
         self._clock = VirtualClock()
         self._service = StreamService()
@@ -109,7 +114,7 @@ class _Trial:
         outside = Outside(
             worker=WorkerId("under-test"),
             table=self._table,
-            stream=MemoryStream(self._service, self._stream_name, self._clock),
+            streams={self._stream_name: MemoryStream(self._service, self._stream_name, self._clock)},
             dead_letters=self._letters,
             clock=self._clock,
             rng=random.Random(0),  # noqa: S311 - the same run every time

@@ -92,7 +92,7 @@ def _view(given: dict[str, Any], salt: int) -> PeerView:
         held={lease.key for lease, _, held in read if held},
         resting={LeaseKey(key) for key in given.get("resting", [])},
         asked={LeaseKey(key): HoldingId(holding) for key, holding in given.get("asked", {}).items()},
-        ended={ShardId(shard) for shard in given.get("ended", [])},
+        ended={LeaseKey(key) for key in given.get("ended", [])},
         unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
         salt=salt,
     )

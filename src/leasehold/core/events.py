@@ -29,7 +29,7 @@ class ShardEvent(StreamEvent):
 
     @property
     def shard_key(self) -> LeaseKey:
-        """The shard's own name among all shards of the member: its id, after that of the stream if there are several."""
+        """The shard's own name among all of the member: its id, with the stream before it where there are several."""
         return lease_key(self.shard, self.stream)
 
 

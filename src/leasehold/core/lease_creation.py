@@ -33,7 +33,7 @@ from leasehold.core.model import (
 )
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position, sequence_value
 from leasehold.core.shard_graph import ShardGraph, names
-from leasehold.errors import ShardListError
+from leasehold.errors import ConfigError, ShardListError
 
 # The Java KCL gives a lease up in one of thirty attempts to finish it while the other parent has no lease.
 GIVE_UP_SHARE: Final = 1 / 30
@@ -86,6 +86,26 @@ def first_shard_filter(initial: InitialPosition) -> ShardFilter:
     position.
     """
     return ShardFilter(_FILTER_KINDS[initial.sentinel.sequence_number], initial.timestamp_ms)
+
+
+def refuse_mixture(leases: Iterable[Lease], stream: StreamIdentifier | None) -> None:
+    """A table holds the leases of one stream, or of several with their names before the keys, and never both.
+
+    Two sets of leases of the same shards would have each record read twice. (The KCL does not look: a member of several
+    streams passes over leases without a name, and one of a single stream asks Kinesis for shards that do not exist.)
+    """
+    other = next((lease for lease in leases if (lease.stream is None) != (stream is None)), None)
+    if other is None:
+        return
+    if stream is None:
+        raise ConfigError(
+            f"the lease table holds lease {other.key} of an application with several streams (streams=), and this "
+            "member has a single one (stream=): use streams= here too, or another application name"
+        )
+    raise ConfigError(
+        f"the lease table holds lease {other.key} of an application with a single stream (stream=), and this member "
+        "has several (streams=): use another application name; where both read a stream, it would be read twice"
+    )
 
 
 def plan_first_leases(

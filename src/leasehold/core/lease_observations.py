@@ -7,10 +7,11 @@ is fresh: nothing is known about the time before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
+from leasehold.core.model import HoldingId, Lease, LeaseKey, StreamIdentifier, WorkerId, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,26 @@ def _given(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
 def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> int:
     """How long a lease has not changed, as far as this observer knows."""
     return now_ms - observations[key].unchanged_since_ms
+
+
+def another_reader(
+    observations: Observations,
+    stream: StreamIdentifier | None,
+    me: WorkerId,
+    *,
+    now_ms: int,
+    failover_ms: int,
+) -> WorkerId | None:
+    """Who reads a stream, other than us: of those that are alive, the one with the fewest of its leases."""
+    readers = Counter(
+        seen.checkpoint_owner or seen.owner
+        for key, seen in observations.items()
+        if place_of(key)[0] == stream
+        and now_ms - seen.unchanged_since_ms <= failover_ms
+        and not was_just_given(observations, key)
+    )
+    others = [(number, worker) for worker, number in readers.items() if worker is not None and worker != me]
+    return min(others)[1] if others else None
 
 
 def was_just_given(observations: Observations, key: LeaseKey) -> bool:

@@ -124,6 +124,11 @@ def lease_key(shard_id: ShardId, stream: StreamIdentifier | None = None) -> Leas
     return LeaseKey(f"{stream}:{shard_id}" if stream else shard_id)
 
 
+def parent_keys(lease: Lease) -> frozenset[LeaseKey]:
+    """The keys of the leases that a shard's parents have or had; parents are of the same stream."""
+    return frozenset(lease_key(parent, lease.stream) for parent in lease.parents)
+
+
 def place_of(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
     """The stream and the shard that a lease key names; the way back from `lease_key`.
 

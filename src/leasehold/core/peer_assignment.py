@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Final
 
 from leasehold.core.lease_observations import Observations, unchanged_for_ms
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId, parent_keys
 from leasehold.core.shard_graph import running_parents
 
 # The KCL's: a lease that was nobody's for three failover times is anybody's.
@@ -50,8 +50,8 @@ class PeerView:
     """One look at the table by one member.
 
     `held` are the leases that it serves now, `resting` those that it has just given up and leaves to others for a
-    while, `asked` those that it has asked for, with the holding that they had then, `ended` the shards that it has
-    just finished, `unreadable` the keys of rows that cannot be understood. A member that may not take (`may_take`)
+    while, `asked` those that it has asked for, with the holding that they had then, `ended` those whose shards it
+    has just finished, `unreadable` the keys of rows that cannot be understood. A member that may not take (`may_take`)
     only keeps what it has. `salt` differs from member to member and look to look: equals are chosen by it, so that
     members do not all go for the same lease.
     """
@@ -63,7 +63,7 @@ class PeerView:
     held: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     resting: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     asked: Mapping[LeaseKey, HoldingId | None] = field(default_factory=dict)
-    ended: AbstractSet[ShardId] = field(default_factory=frozenset)
+    ended: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     unreadable: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     may_take: bool = True
     salt: int = 0
@@ -117,7 +117,7 @@ def _active(view: PeerView) -> list[Lease]:
         for lease in view.leases
         if not lease.checkpoint.is_shard_end
         and not running_parents(lease, by_key)
-        and view.unreadable.isdisjoint(lease_key(parent, lease.stream) for parent in lease.parents)
+        and view.unreadable.isdisjoint(parent_keys(lease))
     ]
 
 
@@ -168,7 +168,7 @@ def _takes(
     most = max(0, min(per_look, _room(shares[view.me], limits)))
     overdue_ms = OVERDUE_FAILOVERS * limits.failover_ms
     chosen = sorted(
-        free, key=lambda lease: (lease.parents.isdisjoint(view.ended), _draw(view.salt, lease.key))
+        free, key=lambda lease: (view.ended.isdisjoint(parent_keys(lease)), _draw(view.salt, lease.key))
     )
     wanted = chosen[:fair]
     left_over = (

@@ -79,7 +79,7 @@ class HeldLease:
     @property
     def token(self) -> str:
         """Names this holding; rises with every change of owner, so a sink can refuse the older of two."""
-        return f"{self.shard}:{self._counter_at_take_over}"
+        return f"{self._lease.key}:{self._counter_at_take_over}"
 
     @property
     def idle_ms(self) -> int:

@@ -18,8 +18,9 @@ from leasehold.core.events import (
     LeaseTaken,
     ShardStalled,
     StepFailed,
+    told_of,
 )
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId, parent_keys
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import Contended, LeaseTable
@@ -47,7 +48,7 @@ class _Memory:
     """What is remembered of leases that are no longer served. All of it is this process's own."""
 
     resting_until_ms: dict[LeaseKey, int] = field(default_factory=dict)
-    ended: set[ShardId] = field(default_factory=set)
+    ended: set[LeaseKey] = field(default_factory=set)
     released: int = 0
     ailments: int = 0
     ailing_until_ms: int = 0
@@ -93,8 +94,8 @@ class Holdings:
         return self._memory.resting_until_ms.keys()
 
     @property
-    def ended(self) -> AbstractSet[ShardId]:
-        """Shards that were finished here, and whose children are not all read yet."""
+    def ended(self) -> AbstractSet[LeaseKey]:
+        """Leases of shards that were finished here, and whose children are not all read yet."""
         return self._memory.ended
 
     @property
@@ -123,7 +124,7 @@ class Holdings:
         memory, now_ms = self._memory, self._clock.now_ms()
         if any(each.held.has_progressed for each in self._serving.values()):
             memory.ailments = 0
-        memory.ended &= {parent for lease in leases for parent in lease.parents}
+        memory.ended &= {parent for lease in leases for parent in parent_keys(lease)}
         self.forget_rest(now_ms)
 
     def forget_rest(self, now_ms: int) -> None:
@@ -165,7 +166,7 @@ class Holdings:
             table=self._table,
             clock=self._clock,
             rng=self._rng,
-            observe=self._observe,
+            observe=told_of(lease.stream, self._observe),
             settings=self._settings,
             taken_at_ms=began_ms,
         )
@@ -217,7 +218,7 @@ class Holdings:
         """Remember what the end of serving a lease means for the next looks."""
         error = None if serving.cancelled() else serving.exception()
         if held.ended:
-            self._memory.ended.add(held.shard)
+            self._memory.ended.add(held.lease.key)
             self.look_soon.set()
             return
         if error is not None and not isinstance(error, LeaseLostError):

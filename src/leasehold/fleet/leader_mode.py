@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from leasehold.core.events import FleetSeen, HandoffAsked, LeaseAssigned, RowRejected, StepFailed
+from leasehold.core.events import FleetSeen, HandoffAsked, LeaseAssigned, LeaseReleased, RowRejected, StepFailed
 from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.leader_assignment import (
     Assignment,
@@ -26,6 +26,7 @@ from leasehold.core.leader_assignment import (
 )
 from leasehold.core.lease_observations import (
     Observations,
+    another_reader,
     next_observations,
     unchanged_for_ms,
     was_just_given,
@@ -39,6 +40,7 @@ from leasehold.fleet.leadership import Leadership
 from leasehold.fleet.lease_table import Contended, LeaseTable
 from leasehold.fleet.sharing import Sharing
 from leasehold.fleet.steps import Steps
+from leasehold.fleet.streams import Streams
 from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
@@ -51,6 +53,7 @@ class LeaderMode(Sharing):
     """One member of a fleet that has a leader; perhaps the leader."""
 
     table: LeaseTable
+    streams: Streams
     holdings: Holdings
     mode: FleetMode
     leadership: Leadership
@@ -78,7 +81,11 @@ class LeaderMode(Sharing):
             ours = await self._look_at_everything()
         else:
             ours = await self._look_at_ours()
-        await asyncio.gather(*(self._begin(lease) for lease in ours[: self._room()]))
+        of_us, of_others = self.streams.ours(ours), [lease for lease in ours if not self.streams.of(lease)]
+        await asyncio.gather(
+            *(self._begin(lease) for lease in of_us[: self._room()]),
+            *(self._give_away(lease) for lease in of_others),
+        )
 
     def _wants_everything(self, now_ms: int) -> bool:
         is_small = self._rows <= SMALL_TABLE_ROWS
@@ -148,6 +155,23 @@ class LeaderMode(Sharing):
     async def _begin(self, lease: Lease) -> None:
         await self.holdings.begin(lease, partial(self.table.hold, lease, self.worker), silent_ms=None)
 
+    async def _give_away(self, lease: Lease) -> None:
+        """A leader gave us a lease of a stream that we do not know: to whoever reads that stream, or to nobody."""
+        heir = another_reader(
+            self._observations,
+            lease.stream,
+            self.worker,
+            now_ms=self.steps.clock.now_ms(),
+            failover_ms=milliseconds(self.settings.failover_after),
+        )
+        await self.steps.take(f"give away {lease.key}", partial(self._let_go, lease, heir))
+
+    async def _let_go(self, lease: Lease, heir: WorkerId | None) -> None:
+        begun = await self.table.hold(lease, self.worker, HoldingId(LEAVING))
+        if isinstance(begun, Lease):
+            await (self.table.release(begun) if heir is None else self.table.bequeath(begun, heir))
+            self.steps.observe(LeaseReleased(lease.key, lease.shard_id, heir))
+
     # -- leading -----------------------------------------------------------------------------------------------
 
     def _decision(self, seen: FleetLook, now_ms: int) -> LeaderPlan:
@@ -161,7 +185,7 @@ class LeaderMode(Sharing):
         return LeaderView(
             now_ms=now_ms,
             wall_s=self.steps.clock.wall_ms() // 1000,
-            leases=seen.leases.leases,
+            leases=self.streams.ours(seen.leases.leases),
             observations=self._observations,
             reports=seen.reports.reports,
             unreadable={LeaseKey(error.key) for error in seen.leases.rejected},
@@ -219,7 +243,8 @@ class LeaderMode(Sharing):
         view = replace(
             self._view(seen, now_ms),
             leases=[
-                replace(lease, owner=None) if lease.key in ours else lease for lease in seen.leases.leases
+                replace(lease, owner=None) if lease.key in ours else lease
+                for lease in self.streams.ours(seen.leases.leases)
             ],
         )
         plan = self.decide(view, self._limits())
@@ -236,9 +261,7 @@ class LeaderMode(Sharing):
         """Free leases that were assigned to us while we were leaving: members that stop together name each other."""
         for lease in (await self.table.list_owned_by(self.worker)).leases:
             if lease.holding is None:
-                begun = await self.table.hold(lease, self.worker, HoldingId(LEAVING))
-                if isinstance(begun, Lease):
-                    await self.table.release(begun)
+                await self._let_go(lease, None)
 
     async def leave(self) -> None:
         """Let another lead."""

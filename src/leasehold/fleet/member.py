@@ -19,9 +19,7 @@ from typing import Final
 from leasehold.core.events import MemberStarted, MemberStopped, Observe
 from leasehold.core.fleet_mode import PEERS, FleetMode, conclude_mode
 from leasehold.core.leader_assignment import Decide, plan_assignment
-from leasehold.core.lease_audit import Sightings
-from leasehold.core.lease_cleanup import EndedSince
-from leasehold.core.model import InitialPosition, WorkerId
+from leasehold.core.model import WorkerId
 from leasehold.fleet.holdings import Holdings
 from leasehold.fleet.holdings import Serve as Serve
 from leasehold.fleet.leader_mode import LeaderMode
@@ -29,11 +27,12 @@ from leasehold.fleet.leadership import Leadership
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.peer_mode import PeerMode
 from leasehold.fleet.reporting import Reporter
-from leasehold.fleet.shard_sync import ShardSync
 from leasehold.fleet.sharing import Sharing
 from leasehold.fleet.steps import Steps, cancelled, first_of
+from leasehold.fleet.streams import Streams
+from leasehold.fleet.tending import Tending
 from leasehold.fleet.upgrade import UpgradeWatch
-from leasehold.ports import Clock, LoadMeter, Stream
+from leasehold.ports import Clock, LoadMeter
 from leasehold.settings import FleetSettings, Mode, milliseconds
 
 # After a look that could not take all it wanted, and after the end of a shard, the next look is this far away.
@@ -59,11 +58,9 @@ class Member:
         self,
         *,
         table: LeaseTable,
-        stream: Stream,
-        stream_name: str,
+        streams: Streams,
         application: str,
         worker: WorkerId,
-        initial: InitialPosition,
         serve: Serve,
         settings: FleetSettings,
         clock: Clock,
@@ -74,7 +71,7 @@ class Member:
     ) -> None:
         self._table = table
         self._application = application
-        self._stream_name = stream_name
+        self._streams = streams
         self._worker = worker
         self._serve = serve
         self._settings = settings
@@ -84,14 +81,12 @@ class Member:
         self._load = load
         self._decide = decide
         self._steps = Steps(clock, rng, observe)
-        self._sync = ShardSync(table, stream, stream_name, initial, settings, clock, rng, observe)
-        self._audited = Sightings()
-        self._ended: EndedSince = {}
+        self._tending = Tending(table, streams, settings, self._steps)
         self._mode = PEERS
 
     async def run(self, stop: asyncio.Event) -> None:
         """Live until `stop` is set; then let every shard finish what it has in hand, and give everything back."""
-        self._observe(MemberStarted(self._worker, self._application, self._stream_name))
+        self._observe(MemberStarted(self._worker, self._application, ",".join(self._streams.names)))
         released = 0
         try:
             await self._steps.until_it_works("start", self._start, stop)
@@ -114,7 +109,7 @@ class Member:
     async def _start(self) -> None:
         await self._table.prepare()
         self._mode = await self._found_mode()
-        await self._sync.bootstrap()
+        await self._tending.join()
 
     async def _found_mode(self) -> FleetMode:
         common, was_led = self._table.common, self._mode.has_leader
@@ -129,6 +124,7 @@ class Member:
             group.create_task(holdings.renew_for_ever()),
             group.create_task(self._audit_loop(part)),
             group.create_task(self._clean_up_loop(part)),
+            group.create_task(self._tending.join_rest()),
             group.create_task(self._change_over_loop(part, holdings, group)),
         ]
         await self._look_loop(part, holdings, stop)
@@ -163,6 +159,7 @@ class Member:
     def _among_peers(self, holdings: Holdings) -> Sharing:
         return PeerMode(
             table=self._table,
+            streams=self._streams,
             holdings=holdings,
             worker=self._worker,
             settings=self._settings,
@@ -175,6 +172,7 @@ class Member:
         common = self._table.common
         return LeaderMode(
             table=self._table,
+            streams=self._streams,
             holdings=holdings,
             mode=mode,
             leadership=Leadership(common, mode.lock_in, self._worker, self._settings, self._steps),
@@ -232,18 +230,10 @@ class Member:
     async def _audit_loop(self, part: _Part) -> None:
         await self._clock.sleep_ms(milliseconds(self._settings.first_audit_after))
         while True:
-            if part.sharing.tenders:
-                await self._steps.take("audit", partial(self._audit, part.sharing.tenders))
+            await self._tending.audit(part.sharing.tenders)
             await self._clock.sleep_ms(milliseconds(self._settings.audit_every))
-
-    async def _audit(self, tenders: int) -> None:
-        self._audited = await self._sync.audit(self._audited, workers=tenders)
 
     async def _clean_up_loop(self, part: _Part) -> None:
         while True:
             await self._clock.sleep_ms(milliseconds(self._settings.clean_up_every))
-            if part.sharing.tenders:
-                await self._steps.take("clean up", partial(self._clean_up, part.sharing.tenders))
-
-    async def _clean_up(self, tenders: int) -> None:
-        self._ended = await self._sync.clean_up(self._ended, workers=tenders)
+            await self._tending.clean_up(part.sharing.tenders)

@@ -16,6 +16,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.fleet.holdings import Holdings
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.sharing import Sharing
+from leasehold.fleet.streams import Streams
 from leasehold.ports import Clock
 from leasehold.settings import FleetSettings, milliseconds
 
@@ -25,6 +26,7 @@ class PeerMode(Sharing):
     """One member among equals."""
 
     table: LeaseTable
+    streams: Streams
     holdings: Holdings
     worker: WorkerId
     settings: FleetSettings
@@ -48,13 +50,14 @@ class PeerMode(Sharing):
         for error in listing.rejected:
             self.observe(RowRejected(error.key, error.problem))
         now_ms = self.clock.now_ms()
-        self._observations = next_observations(self._observations, listing.leases, now_ms)
-        self.holdings.note_look(listing.leases)
+        leases = self.streams.ours(listing.leases)
+        self._observations = next_observations(self._observations, leases, now_ms)
+        self.holdings.note_look(leases)
         plan = plan_peer(
             PeerView(
                 me=self.worker,
                 now_ms=now_ms,
-                leases=listing.leases,
+                leases=leases,
                 observations=self._observations,
                 held=self.holdings.keys,
                 resting=self.holdings.resting,
@@ -68,8 +71,8 @@ class PeerMode(Sharing):
         )
         self._workers = plan.workers
         mine = len(self.holdings.keys)
-        self.observe(FleetSeen(len(listing.leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms))
-        self.holdings.notice_handoffs(listing.leases)
+        self.observe(FleetSeen(len(leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms))
+        self.holdings.notice_handoffs(leases)
         await self._carry_out(plan)
 
     async def _carry_out(self, plan: PeerPlan) -> None:

@@ -18,14 +18,20 @@ from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import LeaseDeleted, Observe, RowRejected, ShardsSynced
 from leasehold.core.lease_audit import Sightings, audit_leases
 from leasehold.core.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
-from leasehold.core.lease_creation import first_shard_filter, plan_first_leases, plan_missing_leases
+from leasehold.core.lease_creation import (
+    first_shard_filter,
+    plan_first_leases,
+    plan_missing_leases,
+    refuse_mixture,
+)
 from leasehold.core.lease_row import LeaseListing
-from leasehold.core.model import InitialPosition, Lease
+from leasehold.core.model import Lease
 from leasehold.core.position import LATEST
 from leasehold.core.shard_graph import shard_graph
 from leasehold.errors import NotFoundError, ShardListError, ThrottledError, UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
-from leasehold.ports import Clock, Stream
+from leasehold.fleet.streams import TrackedStream
+from leasehold.ports import Clock
 from leasehold.settings import FleetSettings, milliseconds
 
 # A list that was read while the stream was resharded contradicts itself for a moment.
@@ -39,9 +45,7 @@ class ShardSync:
     """Keeps the lease table in step with the shards of one stream."""
 
     table: LeaseTable
-    stream: Stream
-    stream_name: str
-    initial: InitialPosition
+    tracked: TrackedStream
     settings: FleetSettings
     clock: Clock
     rng: random.Random
@@ -51,16 +55,18 @@ class ShardSync:
         """Create the first leases if there are none. Members that start together may all do so."""
         seen_ms = self.clock.now_ms()
         listing = await self._listing()
-        if listing.leases or listing.rejected:
+        refuse_mixture(listing.leases, self.tracked.id)
+        if listing.rejected or any(lease.stream == self.tracked.id for lease in listing.leases):
             return
         for attempt in range(1, LIST_ATTEMPTS_MAX + 1):
-            listed = await self.stream.list_shards(first_shard_filter(self.initial))
+            listed = await self.tracked.stream.list_shards(first_shard_filter(self.tracked.initial))
             if not listed:
-                raise NotFoundError(f"stream {self.stream_name} has no shards; is it still being created?")
+                raise NotFoundError(f"stream {self.tracked.name} has no shards; is it still being created?")
             try:
                 new = plan_first_leases(
                     shard_graph(listed),
-                    self.initial,
+                    self.tracked.initial,
+                    stream=self.tracked.id,
                     ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
                 )
             except ShardListError:
@@ -72,22 +78,17 @@ class ShardSync:
                     await self.sync()  # half of the first leases would pass for all of them
                 return
 
-    async def audit(self, before: Sightings, *, workers: int) -> Sightings:
-        """Look for hash keys that nobody reads; list the shards and create what is missing if there are some.
-
-        In a fleet of many, about two members do this each time; which ones is left to chance.
-        """
-        if workers > 2 and self.rng.random() > 2 / workers:
-            return before
-        listing = await self._listing()
+    async def audit(self, before: Sightings, listing: LeaseListing) -> Sightings:
+        """Look for hash keys that nobody reads; list the shards and create what is missing if there are some."""
         if listing.rejected:
             return before
         began_ms = self.clock.now_ms()
-        shards = await self.stream.list_shards()
+        shards = await self.tracked.stream.list_shards()
         self.observe(ShardsSynced(len(shards), 0, self.clock.now_ms() - began_ms))
         audit = audit_leases(
             listing.leases,
             before,
+            stream=self.tracked.id,
             known_ranges={shard.id: shard.hash_range for shard in shards},
             sightings_needed=self.settings.audit_sightings,
         )
@@ -106,11 +107,12 @@ class ShardSync:
             listing = await self._listing()
             if listing.rejected:
                 return
-            shards = shard_graph(await self.stream.list_shards())
+            shards = shard_graph(await self.tracked.stream.list_shards())
             new = plan_missing_leases(
                 shards,
                 listing.leases,
-                self.initial,
+                self.tracked.initial,
+                stream=self.tracked.id,
                 ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
             )
             settled = await self._create(new, len(shards.shards), seen_ms)
@@ -118,29 +120,26 @@ class ShardSync:
                 return
             fruitless = 0 if settled else fruitless + 1
         raise UnavailableError(
-            f"the leases of stream {self.stream_name}: none could be created in {FRUITLESS_ROUNDS_MAX} rounds of "
+            f"the leases of stream {self.tracked.name}: none could be created in {FRUITLESS_ROUNDS_MAX} rounds of "
             f"{self.settings.create_within}; is the lease table throttled?"
         )
 
-    async def clean_up(self, before: EndedSince, *, workers: int) -> EndedSince:
+    async def clean_up(self, before: EndedSince, listing: LeaseListing, seen_ms: int) -> EndedSince:
         """Delete leases that have been finished for a while and whose children are being read, oldest first.
 
-        Takes and returns what is remembered of finished leases.
+        Takes and returns what is remembered of finished leases. `seen_ms` is from before the leases were listed.
         """
-        if workers > 2 and self.rng.random() > 2 / workers:
-            return before
-        seen_ms = self.clock.now_ms()
-        listing = await self._listing()
-        ended = next_ended_since(before, listing.leases, seen_ms)
+        ours = [lease for lease in listing.leases if lease.stream == self.tracked.id]
+        ended = next_ended_since(before, ours, seen_ms)
         if not listing.rejected and ended:
             await self._delete_finished(listing, ended, seen_ms)
         return ended
 
     async def _delete_finished(self, listing: LeaseListing, ended: EndedSince, now_ms: int) -> None:
-        shards = shard_graph(await self.stream.list_shards())
+        shards = shard_graph(await self.tracked.stream.list_shards())
         young_ms = milliseconds(self.settings.finished_stay_for)
         just_finished = {key for key, since_ms in ended.items() if now_ms - since_ms < young_ms}
-        plan = plan_cleanup(listing.leases, shards, just_finished=just_finished)
+        plan = plan_cleanup(listing.leases, shards, stream=self.tracked.id, just_finished=just_finished)
         leases = {lease.key: lease for lease in listing.leases}
         for lease in plan.learned:
             await self.table.set_children(leases[lease.key], lease.children)
@@ -175,7 +174,12 @@ class ShardSync:
         return replace(lease, latest_at_ms=self.clock.wall_ms()) if lease.checkpoint == LATEST else lease
 
     async def _listing(self) -> LeaseListing:
-        listing = await self.table.list()
-        for error in listing.rejected:
-            self.observe(RowRejected(error.key, error.problem))
-        return listing
+        return await told_listing(self.table, self.observe)
+
+
+async def told_listing(table: LeaseTable, observe: Observe) -> LeaseListing:
+    """All leases; and the operator is told of rows that cannot be read."""
+    listing = await table.list()
+    for error in listing.rejected:
+        observe(RowRejected(error.key, error.problem))
+    return listing

@@ -41,6 +41,10 @@ class ListedStream(Stream):
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
 
+    async def identifier(self) -> NoReturn:
+        """A single stream needs none."""
+        raise AssertionError("nobody asks for the identifier of a single stream")
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """All of them; none has ended."""
         del shard_filter

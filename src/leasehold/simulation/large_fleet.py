@@ -22,6 +22,7 @@ from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
+from leasehold.fleet.streams import Streams
 from leasehold.settings import FleetSettings, Mode
 from leasehold.simulation.bare_fleet import ListedStream, even_shards, rows_parsed_once
 from leasehold.simulation.facts import Ownerships, holding_in, lease_change
@@ -191,11 +192,9 @@ class _LargeFleet:
     def _member(self, process: SimulatedProcess) -> Member:
         return Member(
             table=LeaseTable(ProcessRows(self._table, self._network, process)),
-            stream=self._stream,
-            stream_name="orders",
+            streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
             application="billing",
             worker=process.worker,
-            initial=InitialPosition(TRIM_HORIZON),
             serve=lambda held: self._serve(process, held),
             settings=self._settings,
             clock=process.clock,

@@ -18,6 +18,7 @@ from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
+from leasehold.fleet.streams import Streams
 from leasehold.ports import LoadMeter
 from leasehold.settings import FleetSettings, Mode
 from leasehold.simulation.bare_fleet import ListedStream, even_shards
@@ -174,11 +175,9 @@ class LoadedFleet:
         self.workers.append(worker)
         member = Member(
             table=LeaseTable(ProcessRows(self._table, self.network, process)),
-            stream=self._stream,
-            stream_name="orders",
+            streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
             application="billing",
             worker=process.worker,
-            initial=InitialPosition(TRIM_HORIZON),
             serve=worker.serve,
             settings=self._settings,
             clock=process.clock,

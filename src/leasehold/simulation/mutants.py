@@ -170,7 +170,7 @@ def _delete_all(leases: Any) -> CleanupPlan:
     return CleanupPlan(delete=tuple(Deleted(lease.key, DeleteReason.GONE) for lease in leases))
 
 
-async def _no_audit(self: ShardSync, before: Any, *, workers: int) -> Any:  # noqa: ARG001 - as the original
+async def _no_audit(self: ShardSync, before: Any, listing: Any) -> Any:  # noqa: ARG001 - as the original
     return before
 
 

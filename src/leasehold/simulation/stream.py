@@ -12,7 +12,7 @@ from typing import TypeVar
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import Shard, ShardId
+from leasehold.core.model import Shard, ShardId, StreamIdentifier
 from leasehold.errors import IteratorExpiredError
 from leasehold.ports import Page, Stream
 from leasehold.simulation.network import Dependency, Network
@@ -47,6 +47,10 @@ class ProcessStream(Stream):
         self._process = process
         self._oddities = oddities
         self._on_page = on_page
+
+    async def identifier(self) -> StreamIdentifier:
+        """Account, name, and second of creation."""
+        return await self._call("identifier", lambda: at_once(self._stream.identifier()))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every shard, or those that the filter lets through."""

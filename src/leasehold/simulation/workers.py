@@ -72,7 +72,7 @@ async def worker_main(world: World, process: SimulatedProcess) -> BaseException 
     outside = Outside(
         worker=process.worker,
         table=LeaseTable(world.rows_of(process)),
-        stream=world.stream_of(process),
+        streams={world.settings.identity.stream: world.stream_of(process)},
         dead_letters=_Letters(world, process),
         clock=process.clock,
         rng=world.dice(f"{process.name}:engine"),

@@ -24,6 +24,7 @@ from leasehold.core.slice_plan import BatchLimits, dealt
 from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member
 from leasehold.fleet.pinned_slices import SlicePlan
+from leasehold.fleet.streams import Streams
 from leasehold.spark.generations import Generations
 from leasehold.spark.load import BatchLoad, batch_ends
 from leasehold.spark.only_one import OnlyOne
@@ -140,11 +141,9 @@ class _Running:
         )
         self._member = Member(
             table=table,
-            stream=stream,
-            stream_name=options.stream,
+            streams=Streams.single(stream, options.stream, options.query.initial),
             application=options.application,
             worker=worker,
-            initial=options.query.initial,
             serve=generations.serve,
             settings=options.fleet,
             clock=self._clock,

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
@@ -27,7 +27,7 @@ from leasehold.core.coordinator import (
     METRICS_TABLE_SUFFIX,
 )
 from leasehold.core.events import Observe
-from leasehold.core.model import WorkerId
+from leasehold.core.model import StreamIdentifier, WorkerId, is_stream_identifier
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
 from leasehold.worker.running import Outside
@@ -56,18 +56,25 @@ async def connect(settings: ConsumerSettings, observe: Observe | None = None) ->
     )
     async with watching as observe_all:
         table = lease_table(connection, identity.application)
-        stream = KinesisStream(
-            clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint)), identity.stream
-        )
+        client = clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint))
+        streams = {name: open_stream(client, name) for name in identity.positions}
         try:
             # Jitter and ids of holdings, nothing secret; but no two processes may draw alike.
             rng = random.Random(secrets.randbits(128))  # noqa: S311
             yield Outside(
-                worker, table, stream, dead_letters, clock, rng, observe_all, load_meter(os.environ)
+                worker, table, streams, dead_letters, clock, rng, observe_all, load_meter(os.environ)
             )
         finally:
-            await stream.close()
+            for stream in streams.values():
+                await stream.close()
             await table.close()
+
+
+def open_stream(client: Any, name: str) -> KinesisStream:
+    """A stream by its name, its ARN or, for a fleet whose Java members have made up their own, its identifier."""
+    if is_stream_identifier(name):
+        return KinesisStream(client, name.split(":")[1], identifier=StreamIdentifier(name))
+    return KinesisStream(client, name)
 
 
 def lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack, overload
 
@@ -30,7 +31,7 @@ _HANDLER_LOOP_PATIENCE_S: Final = 1.0
 
 
 class Consumer:
-    """Consumes one stream in the name of one application, together with all others of that name.
+    """Consumes a stream, or several, in the name of one application, together with all others of that name.
 
     Give it a handler with `@consumer.batch()` or `@consumer.processor`, then `run()`; or iterate over `shards()`.
     Settings come from keywords, from LEASEHOLD_* variables, and from a TOML file named by `config`.
@@ -40,12 +41,13 @@ class Consumer:
         self,
         *,
         stream: str | None = None,
+        streams: Sequence[str] | Mapping[str, str | datetime | None] | None = None,
         application: str | None = None,
         config: str | Path | None = None,
         observe: Observe | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        named = {"stream": stream, "application": application, "config": config}
+        named = {"stream": stream, "streams": streams, "application": application, "config": config}
         keywords: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         self.settings: Final = consumer_settings(keywords | dict(options), os.environ)
         self._observe = observe

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -32,6 +32,7 @@ from leasehold.worker.settings import (
     ErrorSettings,
     HandlingSettings,
     ProcessSettings,
+    StreamChoice,
 )
 
 T = TypeVar("T")
@@ -140,12 +141,38 @@ class Option:
     parse: Callable[[object], object]
 
 
+def stream_choices(value: object) -> tuple[StreamChoice, ...]:
+    """Several streams: a list of names, a mapping of names to starting points, or text such as "orders,returns=latest".
+
+    >>> [each.name for each in stream_choices("orders, returns=latest")]
+    ['orders', 'returns']
+    """
+    if isinstance(value, str):
+        parts = (part.partition("=") for part in value.split(","))
+        value = {name.strip(): position if sign else None for name, sign, position in parts}
+    if not isinstance(value, Mapping):
+        if not isinstance(value, Iterable):
+            raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
+        given = list(value)
+        return tuple(StreamChoice(_stream_name(name)) for name in given)
+    return tuple(
+        StreamChoice(_stream_name(name), None if at is None else values.initial_position(at))
+        for name, at in value.items()
+    )
+
+
+def _stream_name(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(
+            "expected a list of streams, such as ['orders', 'returns']; one of them has no name"
+        )
+    return value
+
+
 def _parser(hint: Any) -> Callable[[object], object]:
     """How values of a type are read. Decides by the type alone, so that a new field needs no line here."""
-    parts = (
-        [part for part in get_args(hint) if part is not NoneType] if NoneType in get_args(hint) else [hint]
-    )
-    if len(parts) < len(get_args(hint)):
+    if NoneType in get_args(hint):
+        parts = [part for part in get_args(hint) if part is not NoneType]
         return values.optional(_parser(parts[0]) if len(parts) == 1 else values.place_or_function)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return values.choice(hint)
@@ -156,6 +183,7 @@ def _parser(hint: Any) -> Callable[[object], object]:
         str: values.text,
         timedelta: values.duration,
         InitialPosition: values.initial_position,
+        tuple[StreamChoice, ...]: stream_choices,
     }
     return parsers[hint]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from leasehold.core.model import WorkerId
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
+from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.ports import Clock, LoadMeter, Stream
 from leasehold.settings import milliseconds
 from leasehold.worker.dead_letters import DeadLetters
@@ -29,7 +30,7 @@ class Outside:
 
     worker: WorkerId
     table: LeaseTable
-    stream: Stream
+    streams: Mapping[str, Stream]  # by the names that the settings give them
     dead_letters: DeadLetters | None
     clock: Clock
     rng: random.Random
@@ -56,10 +57,14 @@ async def run_worker(
         stop.set()
 
     identity, abandon = settings.identity, asyncio.Event()
+    streams = Streams(
+        [TrackedStream(name, outside.streams[name], at) for name, at in identity.positions.items()],
+        have_prefix=bool(identity.streams),
+    )
     server = ShardServer(
         form=form,
         workplace=Workplace(
-            stream=identity.stream,
+            stream=",".join(identity.positions),
             application=identity.application,
             settings=settings.handling,
             dead_letters=outside.dead_letters,
@@ -70,8 +75,7 @@ async def run_worker(
             stop_worker=stop_worker,
         ),
         user_code=user_code,
-        stream=outside.stream,
-        initial=identity.initial_position,
+        streams=streams,
         read=settings.read,
         deaggregation=settings.deaggregation,
         budget=ByteBudget(settings.read.buffer_bytes),
@@ -79,11 +83,9 @@ async def run_worker(
     )
     member = Member(
         table=outside.table,
-        stream=outside.stream,
-        stream_name=identity.stream,
+        streams=streams,
         application=identity.application,
         worker=outside.worker,
-        initial=identity.initial_position,
         serve=server,
         settings=settings.fleet,
         clock=outside.clock,

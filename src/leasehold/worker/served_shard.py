@@ -23,7 +23,7 @@ from leasehold.worker.user_code import Lane, Raised
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What all shards of a worker share."""
+    """What all shards of a worker share; `stream` and `observe` are those of the shard's stream."""
 
     stream: str
     application: str

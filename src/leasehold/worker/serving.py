@@ -10,18 +10,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.core.events import told_of
 from leasehold.core.iterators import lease_start
-from leasehold.core.model import InitialPosition
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.byte_budget import ByteBudget
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading import read_shard
 from leasehold.fleet.slicing import Slice
-from leasehold.ports import Stream
+from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.settings import ReadSettings
 from leasehold.worker.batch import Desk
 from leasehold.worker.batching import Allowance, Batcher
@@ -42,8 +42,7 @@ class ShardServer:
     form: Form
     workplace: Workplace
     user_code: UserCode
-    stream: Stream
-    initial: InitialPosition
+    streams: Streams
     read: ReadSettings
     deaggregation: DeaggregationSettings
     budget: ByteBudget
@@ -55,25 +54,31 @@ class ShardServer:
         await first_of(held.parents_ended(), held.draining.wait())
         if held.draining.is_set():
             return
-        shard = self._served(held)
+        tracked = self.streams.of(held.lease)
+        assert tracked is not None, "a member begins only leases of its own streams"
+        shard = self._served(held, tracked)
         session = self.form.session(shard)
         in_good_order = False
         try:
-            in_good_order = await self._serve(shard, session)
+            in_good_order = await self._serve(shard, session, tracked)
         except Exception as error:
             if not isinstance(error, LeaseholdError):
-                # Not `exception`: what it says may be a payload.
-                LOGGER.error("a bug: shard=%s %s at\n%s", held.shard, type(error).__name__, frames_of(error))  # noqa: TRY400
+                LOGGER.error(  # noqa: TRY400 - `exception` would tell the text, which may be a payload
+                    "a bug: shard=%s %s at\n%s", held.lease.key, type(error).__name__, frames_of(error)
+                )
             raise
         finally:
             if not in_good_order:
                 session.lost()
             shard.close()
 
-    async def _serve(self, shard: ServedShard, session: Session) -> bool:
+    async def _serve(self, shard: ServedShard, session: Session, tracked: TrackedStream) -> bool:
         """Serve to the end of the shard or of the holding. False if user code had to be left behind."""
         checkpoints = shard.desk.checkpoints
-        tasks: list[Coroutine[Any, Any, object]] = [self._work(shard, session), self.abandon.wait()]
+        tasks: list[Coroutine[Any, Any, object]] = [
+            self._work(shard, session, tracked),
+            self.abandon.wait(),
+        ]
         if checkpoints.is_automatic:
             tasks.append(checkpoints.keep_storing())
         try:
@@ -86,10 +91,10 @@ class ShardServer:
         await self._store_rest(checkpoints)
         return not self.abandon.is_set()
 
-    async def _work(self, shard: ServedShard, session: Session) -> None:
+    async def _work(self, shard: ServedShard, session: Session, tracked: TrackedStream) -> None:
         """Begin, read, hand over; then end the shard or give it back."""
         await session.begin()
-        async with self._reading(shard.desk.held) as slices:
+        async with self._reading(shard, tracked) as slices:
             batcher = self._batcher(shard, slices)
             try:
                 while (cut := await batcher.next()) is not None:
@@ -101,10 +106,13 @@ class ShardServer:
         if not shard.desk.held.ended:
             await session.drained()
 
-    def _reading(self, held: HeldLease) -> AbstractAsyncContextManager[AsyncIterator[Slice]]:
-        start, initial = lease_start(held.lease, self.initial, is_first_reading=held.is_first_reading)
+    def _reading(
+        self, shard: ServedShard, tracked: TrackedStream
+    ) -> AbstractAsyncContextManager[AsyncIterator[Slice]]:
+        held = shard.desk.held
+        start, initial = lease_start(held.lease, tracked.initial, is_first_reading=held.is_first_reading)
         return read_shard(
-            self.stream,
+            tracked.stream,
             held.shard,
             start=start,
             initial=initial,
@@ -114,7 +122,7 @@ class ShardServer:
             budget=self.budget,
             clock=self.workplace.clock,
             rng=self.workplace.rng,
-            observe=self.workplace.observe,
+            observe=shard.workplace.observe,
             follows_parent=held.follows_parent,
         )
 
@@ -128,8 +136,10 @@ class ShardServer:
         )
         return Batcher(slices, cutter, held=desk.held, clock=self.workplace.clock, allowance=desk.allowance)
 
-    def _served(self, held: HeldLease) -> ServedShard:
-        workplace = self.workplace
+    def _served(self, held: HeldLease, tracked: TrackedStream) -> ServedShard:
+        workplace = replace(
+            self.workplace, stream=tracked.name, observe=told_of(tracked.id, self.workplace.observe)
+        )
         allowance = Allowance(self.budget)
         checkpoints = Checkpoints(
             held,
@@ -143,7 +153,7 @@ class ShardServer:
         pin = held.lease.pin
         if pin is not None and not (pin.end.is_record and pin.end > held.lease.checkpoint):
             pin = None  # nothing lies before it
-        return ServedShard(desk, self.user_code.lane(held.shard), workplace, pin)
+        return ServedShard(desk, self.user_code.lane(held.lease.key), workplace, pin)
 
     async def _store_rest(self, checkpoints: Checkpoints) -> None:
         if checkpoints.is_automatic:

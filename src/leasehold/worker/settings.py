@@ -5,6 +5,7 @@ Where the values come from (keywords, environment, a file) is the business of `o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -38,22 +39,49 @@ class Checkpointing(Enum):
     MANUAL = "manual"  # only `batch.checkpoint()` and `prepare().commit()` move it
 
 
+@dataclass(frozen=True, slots=True)
+class StreamChoice:
+    """One of several streams: its name, ARN or identifier, and where it begins if not where all do."""
+
+    name: str
+    initial_position: InitialPosition | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerIdentity:
-    """Which stream, in whose name. All members with one application name share the shards among them."""
+    """Which stream or streams, in whose name. All members with one application name share the shards among them."""
 
     stream: str = ""
+    streams: tuple[StreamChoice, ...] = ()  # several in one lease table; all members should have the same
     application: str = ""
     worker_id: str = ""  # unique; empty: host, process and a random part
     # A consumer that must not lose a record begins at the oldest one. It matters only while there are no leases.
     initial_position: InitialPosition = field(default_factory=lambda: InitialPosition(TRIM_HORIZON))
 
     def __post_init__(self) -> None:
+        if self.stream and self.streams:
+            raise ConfigError(
+                f"stream={self.stream!r} and streams={self._names()}: give one of the two; leases of a single stream "
+                "and of several have different keys"
+            )
         for name, example in (("stream", "orders"), ("application", "billing")):
-            if not getattr(self, name):
+            if not getattr(self, name) and not (name == "stream" and self.streams):
                 raise ConfigError(
                     f"{name} is missing: Consumer({name}={example!r}), LEASEHOLD_{name.upper()} or {name} in the file"
                 )
+        for name in (names := self._names()):
+            if names.count(name) > 1:
+                raise ConfigError(f"streams={names}: {name} is there twice")
+
+    def _names(self) -> list[str]:
+        return [each.name for each in self.streams]
+
+    @property
+    def positions(self) -> Mapping[str, InitialPosition]:
+        """The streams, and where each begins."""
+        if not self.streams:
+            return {self.stream: self.initial_position}
+        return {each.name: each.initial_position or self.initial_position for each in self.streams}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

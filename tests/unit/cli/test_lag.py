@@ -9,7 +9,7 @@ from leasehold.cli import lag
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.lease_view import view_leases
-from leasehold.core.model import Lease, LeaseKey, Shard, ShardId
+from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Page, Stream
@@ -21,6 +21,9 @@ class TroubledStream(Stream):
     def __init__(self, failures: Sequence[LeaseholdError] = (), page: Page | None = None) -> None:
         self.failures = list(failures)
         self.page = page
+
+    async def identifier(self) -> StreamIdentifier:
+        return stream_identifier("000000000000", "orders", 1)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return ()

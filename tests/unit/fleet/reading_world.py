@@ -14,7 +14,15 @@ from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSet
 from leasehold.core.events import Event
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard, ShardId
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    stream_identifier,
+)
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import PutEntry, UserRecord
 from leasehold.core.stream_model.service import StreamService
@@ -53,6 +61,9 @@ class TroubledStream(Stream):
     def times(self, operation: str) -> list[int]:
         """When an operation was called."""
         return [at_ms for at_ms, called in self.calls if called == operation]
+
+    async def identifier(self) -> StreamIdentifier:
+        return stream_identifier("000000000000", "orders", 1)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return await self._through("list_shards", lambda: self._stream.list_shards(shard_filter))

@@ -8,12 +8,14 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.core.lease_cleanup import EndedSince
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, lease_key
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.shard_sync import ShardSync
+from leasehold.fleet.streams import TrackedStream
 from leasehold.ports import RowStore
 from leasehold.settings import FleetSettings, milliseconds
 from leasehold.simulation.loop import VirtualClock, run_virtually
@@ -50,14 +52,16 @@ class _HeldUp(ListedStream):
 def _sync(rows: RowStore, stream: ListedStream, clock: VirtualClock) -> ShardSync:
     return ShardSync(
         table=LeaseTable(rows),
-        stream=stream,
-        stream_name="orders",
-        initial=InitialPosition(TRIM_HORIZON),
+        tracked=TrackedStream("orders", stream, InitialPosition(TRIM_HORIZON)),
         settings=SETTINGS,
         clock=clock,
         rng=random.Random(1),
         observe=lambda _: None,
     )
+
+
+async def _cleaned_up(sync: ShardSync, before: EndedSince) -> EndedSince:
+    return await sync.clean_up(before, await sync.table.list(), sync.clock.now_ms())
 
 
 def _lease(shard: Shard, at: Position, children: Sequence[Shard] = ()) -> Lease:
@@ -110,12 +114,12 @@ def test_a_finished_lease_stays_for_a_while() -> None:
         await sync.table.create(_lease(PARENT, SHARD_END, CHILDREN))
         for child in CHILDREN:
             await sync.table.create(_lease(child, Position("1000")))
-        ended = await sync.clean_up({}, workers=1)
+        ended = await _cleaned_up(sync, {})
         await clock.sleep_ms(STAY_MS - 1)
-        ended = await sync.clean_up(ended, workers=1)
+        ended = await _cleaned_up(sync, ended)
         assert PARENT.id in await _shards_with_lease(sync.table)
         await clock.sleep_ms(1)
-        await sync.clean_up(ended, workers=1)
+        await _cleaned_up(sync, ended)
         assert PARENT.id not in await _shards_with_lease(sync.table)
 
     run_virtually(scenario())

@@ -12,11 +12,21 @@ from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.core.events import Event
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Shard, ShardId, WorkerId
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    stream_identifier,
+)
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
+from leasehold.fleet.streams import Streams
 from leasehold.ports import Page, Stream
 from leasehold.settings import FleetSettings
 from leasehold.simulation.loop import VirtualClock
@@ -28,9 +38,13 @@ SETTINGS = FleetSettings()
 class ListedStream(Stream):
     """A stream of which a member only needs the list of shards."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[Shard], name: str = "orders") -> None:
+        self.name = name
         self.shards = list(shards)
         self.listed = 0
+
+    async def identifier(self) -> StreamIdentifier:
+        return stream_identifier("000000000000", self.name, 1_700_000_000)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         self.listed += 1
@@ -97,11 +111,9 @@ class World:
         rows = TroubledRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
         member = Member(
             table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
-            stream=self.stream,
-            stream_name="orders",
+            streams=Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON)),
             application="billing",
             worker=worker,
-            initial=InitialPosition(TRIM_HORIZON),
             serve=lambda held: self.serve(self, worker, held),
             settings=self.settings,
             clock=self.clock,

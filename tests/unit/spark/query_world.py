@@ -27,6 +27,7 @@ from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
 from leasehold.fleet.pinned_slices import Outside, PinnedSlice, SlicePlan, pinned_slice
 from leasehold.fleet.reading import ByteBudget
+from leasehold.fleet.streams import Streams
 from leasehold.ports import Applied, Refused
 from leasehold.settings import FleetSettings, ReadSettings
 from leasehold.simulation.loop import VirtualClock
@@ -133,11 +134,9 @@ class QueryRun:
         self._stop = asyncio.Event()
         self._member = Member(
             table=world.table,
-            stream=world.stream,
-            stream_name="orders",
+            streams=Streams.single(world.stream, "orders", world.settings.initial),
             application="billing",
             worker=WorkerId(f"spark-{EPOCH}"),
-            initial=world.settings.initial,
             serve=self.generations.serve,
             settings=FLEET,
             clock=world.clock,

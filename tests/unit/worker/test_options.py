@@ -203,7 +203,7 @@ def test_the_decorator_takes_only_what_concerns_a_handler() -> None:
 
 def test_typed_keywords_are_all_the_settings_and_no_others() -> None:
     """What editors and type checkers offer is what is understood."""
-    assert get_type_hints(ConsumerOptions).keys() | NAMED.keys() == OPTIONS.keys()
+    assert get_type_hints(ConsumerOptions).keys() | NAMED.keys() | {"streams"} == OPTIONS.keys()
     handling = {
         name for name, option in OPTIONS.items() if option.group.__name__ in {
             "BatchSettings", "ErrorSettings", "CheckpointSettings",

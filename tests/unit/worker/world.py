@@ -102,7 +102,7 @@ class WorkerWorld:
         outside = Outside(
             worker=WorkerId(f"worker-{self._workers}"),
             table=self.table,
-            stream=MemoryStream(self.service, ORDERS, self.clock),
+            streams={ORDERS: MemoryStream(self.service, ORDERS, self.clock)},
             dead_letters=self.letters if keep_letters else None,
             clock=self.clock,
             rng=random.Random(self._workers),

@@ -4,6 +4,7 @@ caller, who also retries. Knows how AWS pages lists, what it calls its errors, a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -17,7 +18,7 @@ from leasehold.adapters.aws.kinesis_decoding import page_from_body
 from leasehold.adapters.aws.lean_calls import GET_RECORDS, LeanCalls, lean_calls
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import HashRange, Shard, ShardId
+from leasehold.core.model import HashRange, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.errors import ConfigError, UnavailableError
 from leasehold.ports import Page, Stream
 
@@ -25,6 +26,7 @@ from leasehold.ports import Page, Stream
 DECODED_AT_ONCE_BYTES: Final = 64 * 1024
 
 _PAGE: Final = "LeaseholdPage"
+_STREAM_ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:(?P<account>[0-9]+):stream/(?P<name>[^:/]+)")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Answer = TypeVar("Answer")
@@ -39,9 +41,16 @@ class KinesisStream(Stream):
     """
 
     def __init__(
-        self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT, lean: bool = True
+        self,
+        client: Any,
+        stream: str,
+        *,
+        identifier: StreamIdentifier | None = None,
+        threads: int = THREADS_DEFAULT,
+        lean: bool = True,
     ) -> None:
         self._client = client
+        self._identifier = identifier
         self._name = stream
         self._naming = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         self._calls = BlockingCalls("kinesis", threads)
@@ -50,6 +59,23 @@ class KinesisStream(Stream):
         )
         # A stream that is named by its ARN may have another endpoint, which boto3 works out for each call.
         self._lean = lean_calls(client) if lean and "StreamName" in self._naming else None
+
+    async def identifier(self) -> StreamIdentifier:
+        """As it was given or, if it was not, from what Kinesis says of the stream."""
+        if self._identifier is None:
+            answer = await self._ask(self._client.describe_stream_summary, **self._naming)
+            self._identifier = self._identifier_from(answer.get("StreamDescriptionSummary", {}))
+        return self._identifier
+
+    def _identifier_from(self, summary: Mapping[str, Any]) -> StreamIdentifier:
+        arn, created = summary.get("StreamARN", ""), summary.get("StreamCreationTimestamp")
+        found = _STREAM_ARN.fullmatch(arn)
+        if found is None or not isinstance(created, datetime):
+            raise UnavailableError(
+                f"stream {self._name}, describe_stream_summary: the answer lacks an ARN or the time of creation"
+            )
+        # Whole seconds, rounded down, as in everything that the KCL's users make of this time.
+        return stream_identifier(found["account"], found["name"], (created - _EPOCH) // timedelta(seconds=1))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every page of the list.

@@ -11,7 +11,7 @@ from typing import Final
 
 from leasehold.core.iterators import IteratorStart
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import Shard, ShardId
+from leasehold.core.model import Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.record import Record
 from leasehold.core.stream_model import listing
 from leasehold.core.stream_model.listing import FilterType, ListQuery
@@ -46,6 +46,14 @@ class MemoryStream(Stream):
         self._service = service
         self._name = name
         self._clock = clock
+
+    async def identifier(self) -> StreamIdentifier:
+        """Account, name, and second of creation."""
+        try:
+            stream = self._service.stream(self._clock.wall_ms(), self._name)
+        except RefusedError as error:
+            raise _translated(error) from error
+        return stream_identifier(self._service.account.id, self._name, stream.created_ms // 1000)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every shard that is still retained, or those that the filter lets through."""

@@ -1,0 +1,108 @@
+"""Looks after the leases of all streams of a member: sees that each stream has some, audits them, cleans up.
+
+Each stream is tended by itself: what fails with one is told, tried again, and no matter to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from leasehold.core.events import Observe, StepFailed, told_of
+from leasehold.core.lease_audit import Sightings
+from leasehold.core.lease_cleanup import EndedSince
+from leasehold.core.lease_row import LeaseListing
+from leasehold.errors import ConfigError, LeaseholdError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.shard_sync import ShardSync, told_listing
+from leasehold.fleet.steps import Steps
+from leasehold.fleet.streams import Streams, TrackedStream
+from leasehold.settings import FleetSettings
+
+# A stream that could not be found at the start is looked for again this often.
+JOIN_AGAIN_MS: Final = 30_000
+
+
+@dataclass(slots=True)
+class _Tended:
+    """One stream, and what is remembered of its leases."""
+
+    sync: ShardSync
+    audited: Sightings = field(default_factory=Sightings)
+    ended: EndedSince = field(default_factory=dict)
+
+
+class Tending:
+    """The leases of all streams of one member."""
+
+    def __init__(self, table: LeaseTable, streams: Streams, settings: FleetSettings, steps: Steps) -> None:
+        self._table = table
+        self._streams = streams
+        self._settings = settings
+        self._steps = steps
+        self._tended: dict[str, _Tended] = {}
+
+    async def join(self) -> None:
+        """See that every stream has leases. Raises only if there is none for which that worked."""
+        failures: dict[str, LeaseholdError] = {}
+        for tracked in self._waiting():
+            try:
+                await self._join(tracked)
+            except ConfigError:
+                raise
+            except LeaseholdError as error:
+                failures[tracked.name] = error
+        if failures and not self._tended:
+            raise next(iter(failures.values()))
+        for name, failure in failures.items():
+            self._steps.observe(StepFailed(f"join stream {name}", str(failure)))
+
+    async def join_rest(self) -> None:
+        """Go on looking for streams that could not be found at the start, until there are no more."""
+        while self._waiting():
+            await self._steps.clock.sleep_ms(JOIN_AGAIN_MS)
+            await self._steps.take("join streams", self.join)
+
+    async def audit(self, tenders: int) -> None:
+        """Look for shards that nobody reads. Of `tenders` members, about two do this each time, by chance."""
+        await self._tend("audit", tenders, self._audit)
+
+    async def clean_up(self, tenders: int) -> None:
+        """Delete leases that are done with. Of `tenders` members, about two do this each time, by chance."""
+        await self._tend("clean up", tenders, self._clean_up)
+
+    def _waiting(self) -> list[TrackedStream]:
+        return [each for each in self._streams.tracked if each.name not in self._tended]
+
+    async def _join(self, tracked: TrackedStream) -> None:
+        tracked = await self._streams.identified(tracked)
+        steps, observe = self._steps, self._observe_of(tracked)
+        sync = ShardSync(self._table, tracked, self._settings, steps.clock, steps.rng, observe)
+        await sync.bootstrap()
+        self._tended[tracked.name] = _Tended(sync)
+
+    def _observe_of(self, tracked: TrackedStream) -> Observe:
+        return told_of(tracked.id, self._steps.observe)
+
+    async def _tend(
+        self, name: str, tenders: int, tend: Callable[[_Tended, LeaseListing, int], Awaitable[None]]
+    ) -> None:
+        """One look at the table, and then stream by stream."""
+        if not tenders or (tenders > 2 and self._steps.rng.random() > 2 / tenders):
+            return
+        seen_ms = self._steps.clock.now_ms()
+        try:
+            listing = await told_listing(self._table, self._steps.observe)
+        except LeaseholdError as error:
+            self._steps.observe(StepFailed(name, str(error)))
+            return
+        for each in self._tended.values():
+            await self._steps.take(name, partial(tend, each, listing, seen_ms))
+
+    async def _audit(self, tended: _Tended, listing: LeaseListing, _seen_ms: int) -> None:
+        tended.audited = await tended.sync.audit(tended.audited, listing)
+
+    async def _clean_up(self, tended: _Tended, listing: LeaseListing, seen_ms: int) -> None:
+        tended.ended = await tended.sync.clean_up(tended.ended, listing, seen_ms)
