@@ -23,14 +23,14 @@ class CommonTable:
 
     def leader(self) -> str | None:
         """Who holds the leader lock, in whichever table it lies."""
-        for row in (*self._rows("-CoordinatorState"), *self._rows()):
+        for row in (*self.rows("-CoordinatorState"), *self.rows()):
             if LEADER_KEY in (row.get("key", {}).get("S"), row.get("leaseKey", {}).get("S")):
                 return lock_from_row(row).owner
         return None
 
     def leases(self) -> list[Lease]:
         """Every lease. None of the rows may be unreadable."""
-        listing = leases_from_rows(self._rows())
+        listing = leases_from_rows(self.rows())
         assert not listing.rejected, listing.rejected
         return list(listing.leases)
 
@@ -44,7 +44,7 @@ class CommonTable:
 
     def kinds(self) -> set[str]:
         """Which kinds of rows the lease table has."""
-        return {row.get("entityType", {}).get("S", "LEASE") for row in self._rows()}
+        return {row.get("entityType", {}).get("S", "LEASE") for row in self.rows()}
 
     def has_report_of(self, worker: str) -> bool:
         """Whether a member has told how busy it is, in whichever table."""
@@ -52,11 +52,12 @@ class CommonTable:
 
     def reporting(self) -> set[str]:
         """The members that have told how busy they are, in whichever table."""
-        rows = (*self._rows("-WorkerMetricStats"), *self._rows())
+        rows = (*self.rows("-WorkerMetricStats"), *self.rows())
         names = (row.get("wid") or row.get("leaseKey") or {} for row in rows if "lut" in row)
         return {name["S"] for name in names if "S" in name}
 
-    def _rows(self, suffix: str = "") -> list[dict[str, Any]]:
+    def rows(self, suffix: str = "") -> list[dict[str, Any]]:
+        """Every row of one of the tables; none if there is no such table."""
         if suffix not in self.tables():
             return []
         rows: list[dict[str, Any]] = self.dynamodb.scan(

@@ -71,7 +71,7 @@ class Story:
         def names() -> set[str]:
             return {name for name in self.table.reporting() - known if NAME.fullmatch(name)}
 
-        self._wait(names, f"{worker} reports")
+        self.wait(names, f"{worker} reports")
         (name,) = names()
         self.fleet.rename(worker, name)
         return name
@@ -80,7 +80,7 @@ class Story:
 
     def wait_for_leader(self, *workers: str) -> str:
         """Until one of these leads; says which."""
-        self._wait(lambda: self.table.leader() in workers, f"one of {workers} leads")
+        self.wait(lambda: self.table.leader() in workers, f"one of {workers} leads")
         return str(self.table.leader())
 
     def wait_until_read_by(self, worker: str, leases: int = 1) -> None:
@@ -91,11 +91,11 @@ class Story:
             recent = {each.shard for each in self.fleet.handled()[before:] if each.worker == worker}
             return len(self.table.owned_by(worker)) >= leases and len(recent) >= leases
 
-        self._wait(reads, f"{worker} reads {leases} shards")
+        self.wait(reads, f"{worker} reads {leases} shards")
 
     def wait_for_report_of(self, worker: str) -> None:
         """Until a member has told how busy it is."""
-        self._wait(lambda: self.table.has_report_of(worker), f"{worker} reports")
+        self.wait(lambda: self.table.has_report_of(worker), f"{worker} reports")
 
     def wait_until_all_is_handled(self) -> None:
         """Until all that was produced by now has been handled."""
@@ -104,7 +104,7 @@ class Story:
         def missing() -> int:
             return produced - len({each.number for each in self.fleet.handled() if each.number < produced})
 
-        self._wait(lambda: missing() == 0, f"all {produced} records handled")
+        self.wait(lambda: missing() == 0, f"all {produced} records handled")
 
     def wait_until_nothing_is_stuck(self) -> None:
         """Until every lease of an open shard is served by a living member, and no handoff is under way."""
@@ -118,15 +118,17 @@ class Story:
                 for lease in self.table.unfinished()
             )
 
-        self._wait(served, "every lease is served")
+        self.wait(served, "every lease is served")
 
-    def _wait(self, condition: Any, what: str) -> None:
+    def wait(self, condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
+        """Until something holds, as long as nobody ends by itself."""
+
         def holds() -> bool:
             self.fleet.check_alive()
             return bool(condition())
 
         try:
-            wait_until(holds, what, DEADLINE_S)
+            wait_until(holds, what, deadline_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._scene()}") from None
 
