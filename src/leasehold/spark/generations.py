@@ -137,6 +137,7 @@ class Generations:
         self._first_counters: dict[LeaseKey, int] = {}
         self._ended: set[ShardId] = set()
         self._is_stopping = False
+        self._committed: Stamp | None = None
         self.reads_what_there_is = False  # a bounded run: each shard to its tip, once
         self.records_read = 0
 
@@ -150,16 +151,28 @@ class Generations:
         try:
             while shard.standing is not Standing.OVER and not self._may_let_go(shard):
                 await self._attend(shard)
-            if shard.done_to is not None and not held.ended:
-                await held.promote(shard.done_to)
+            if not held.ended:
+                await self._settle_up(shard)
         finally:
             del self._shards[held.shard]
 
-    def stop(self) -> None:
-        """From now on a lease that is wanted back is not kept for the batch that reads it: nobody will commit it."""
+    def stop(self, committed: Stamp | None = None) -> None:
+        """From now on a lease that is wanted back is not kept for the batch that reads it: nobody will commit it.
+
+        `committed` is the last generation of which Spark has said that it is; None if nobody knows.
+        """
         self._is_stopping = True
+        self._committed = committed
         for shard in self._shards.values():
             shard.changed.set()
+
+    async def _settle_up(self, shard: QueryShard) -> None:
+        """Write how far the shard is done, so that its next owner repeats nothing that is committed."""
+        done_to = shard.done_to
+        if shard.standing is Standing.IN_BATCH and self._committed is not None:
+            done_to = replayed_end(await shard.held.refresh(), self._committed) or done_to
+        if done_to is not None:
+            await shard.held.promote(done_to)
 
     def _may_let_go(self, shard: QueryShard) -> bool:
         in_batch = shard.standing is Standing.IN_BATCH

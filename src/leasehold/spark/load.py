@@ -1,8 +1,9 @@
-"""How busy a query is: the share of the time in which a batch is under way.
+"""When the batches of a query end, and how busy it is: the share of the time in which one is under way.
 
-Spark tells a source when it wants the next batch, and not when the last one ended. In between may lie the pause of a
-trigger. So whoever watches the query notes the end of each batch beside the driver, in a file that is named after the
-JVM, which is the parent of the source's reader. Where nobody watches, a batch lasts until the next one is wanted.
+Spark tells a source when it wants the next batch, and not when the last one ended and was committed. In between may lie
+the pause of a trigger, or the end of the query. So whoever watches the query notes each end beside the driver, in a
+file that is named after the JVM, which is the parent of the source's reader. Where nobody watches, a batch lasts until
+the next one is wanted, and whether the last one was committed is not known.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leasehold.core.busy_time import BusyTime
+from leasehold.core.pinned_batch import Stamp
 from leasehold.ports import Clock, LoadMeter
 from leasehold.spark.only_one import shared_folder
 
@@ -51,11 +53,21 @@ class BatchEnds:
 
     file: Path
 
-    def note(self, ended_ms: int) -> None:
-        """A batch has ended. A load that cannot be told is not worth failing for."""
+    def note(self, ended_ms: int, committed: Stamp) -> None:
+        """A batch has ended, and is committed. What cannot be told is not worth failing for."""
+        written = self.file.with_suffix(".new")
         with suppress(OSError):
-            self.file.touch()
-            os.utime(self.file, ns=(ended_ms * 1_000_000,) * 2)
+            written.write_text(f"{committed.epoch} {committed.generation}", encoding="ascii")
+            os.utime(written, ns=(ended_ms * 1_000_000,) * 2)
+            written.replace(self.file)
+
+    def committed(self) -> Stamp | None:
+        """The last generation that is known to be committed."""
+        try:
+            epoch, generation = self.file.read_text(encoding="ascii").split()
+            return Stamp(epoch, int(generation))
+        except (OSError, ValueError):
+            return None
 
     def last_ms(self) -> int | None:
         """Epoch time; None if nobody has noted any."""

@@ -21,7 +21,9 @@ from leasehold.spark.session import jvm_process
 from leasehold.spark.source import FORMAT
 
 RELEASE_SECONDS: Final = 30.0
+BATCH_END_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.25
+_BATCH_LOOK_SECONDS: Final = 0.02  # the pause between two batches may be short
 _READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 # Of table formats that come as jars: a class to know them by, how to get them, and what they want of a session.
@@ -119,6 +121,8 @@ def watch(query: Any, tell: Callable[[BatchProgress], None], is_stopping: Callab
     while query.isActive and not is_stopping():
         time.sleep(_LOOK_SECONDS)
         reports.pass_on(tell)
+    _wait_between_batches(query)
+    reports.pass_on(tell)
     query.stop()
     reports.pass_on(tell)
     wait_for_release()
@@ -129,10 +133,18 @@ def watch(query: Any, tell: Callable[[BatchProgress], None], is_stopping: Callab
         raise QueryFailedError(reason(str(failure)))
 
 
+def _wait_between_batches(query: Any) -> None:
+    """A batch that is interrupted is repeated, so it is worth a moment."""
+    until = time.monotonic() + BATCH_END_SECONDS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+        time.sleep(_BATCH_LOOK_SECONDS)
+
+
 class _Reports:
     """What a query has reported of its batches. Spark keeps the last hundred; each is passed on once.
 
-    Its member hears of their ends: a pause between two batches is no work.
+    Its member hears of their ends: a pause between two batches is no work, and what is committed is not to be repeated
+    by whoever gets its leases.
     """
 
     def __init__(self, query: Any, ends: BatchEnds | None) -> None:
@@ -148,8 +160,8 @@ class _Reports:
             if each.timestamp > self._seen:
                 self._seen = each.timestamp
                 progress = progress_from_json(each.json)
-                if self._ends is not None and progress.ended_ms is not None:
-                    self._ends.note(progress.ended_ms)
+                if self._ends and progress.ended_ms is not None and progress.committed is not None:
+                    self._ends.note(progress.ended_ms, progress.committed)
                 tell(progress)
 
 

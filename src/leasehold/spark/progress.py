@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from leasehold.core.pinned_batch import Stamp
+from leasehold.core.query_offset import offset_from_json
+
 OBSERVED: Final = "leasehold"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
@@ -29,6 +32,7 @@ class BatchProgress:
     duration_ms: int
     behind_ms: Mapping[str, int | None]  # by shard; None: not known yet
     ended_ms: int | None = None  # epoch time
+    committed: Stamp | None = None  # the generation of the source, which is what Spark has committed by now
 
     @property
     def furthest_behind_ms(self) -> int | None:
@@ -40,18 +44,26 @@ def progress_from_json(text: str) -> BatchProgress:
     """One progress report of Spark's."""
     report = json.loads(text)
     duration_ms = report.get("durationMs", {}).get("triggerExecution", 0)
+    sources = report.get("sources") or [{}]
     return BatchProgress(
         batch=report["batchId"],
         records=report.get("numInputRows", 0),
         size_bytes=(report.get("observedMetrics", {}).get(OBSERVED) or {}).get("bytes") or 0,
         duration_ms=duration_ms,
-        behind_ms=_lags(report.get("sources") or [{}]),
+        behind_ms=_lags(sources),
         ended_ms=_began_ms(report["timestamp"]) + duration_ms if "timestamp" in report else None,
+        committed=_committed(sources),
     )
 
 
 def _began_ms(text: str) -> int:
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _committed(sources: list[Mapping[str, Any]]) -> Stamp | None:
+    end = sources[0].get("endOffset")
+    offset = offset_from_json(end) if isinstance(end, dict) else None
+    return offset.stamp if offset else None
 
 
 def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.core.pinned_batch import Stamp
 from leasehold.core.worker_metrics import LoadSamples
 from leasehold.simulation.loop import VirtualClock, run_virtually
 from leasehold.spark.load import BatchEnds, BatchLoad
+
+STAMP = Stamp("00c0ffee", 7)
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def test_the_pause_of_a_trigger_is_no_work(ends: BatchEnds) -> None:
                 await asyncio.sleep(1)
                 samples = samples.noted(await load.percent())
                 if second == 2:
-                    ends.note(clock.wall_ms())
+                    ends.note(clock.wall_ms(), STAMP)
             load.end()
         return samples.closed().reported
 
@@ -65,7 +68,7 @@ def test_an_end_that_is_told_late_ends_no_later_batch(ends: BatchEnds) -> None:
         load.end()
         await asyncio.sleep(0.5)
         load.begin()
-        ends.note(ended_ms)
+        ends.note(ended_ms, STAMP)
         await asyncio.sleep(0.5)
         return await load.percent()
 
@@ -75,9 +78,9 @@ def test_an_end_that_is_told_late_ends_no_later_batch(ends: BatchEnds) -> None:
 def test_ends_are_forgotten_with_the_query(ends: BatchEnds) -> None:
     """The folder of the driver's machine is left as it was; nobody minds a second time, nor one that cannot write."""
     assert ends.last_ms() is None
-    ends.note(1_794_801_600_123)
-    assert ends.last_ms() == 1_794_801_600_123
+    ends.note(1_794_801_600_123, STAMP)
+    assert (ends.last_ms(), ends.committed()) == (1_794_801_600_123, STAMP)
     ends.forget()
     ends.forget()
-    assert ends.last_ms() is None
-    BatchEnds(ends.file / "no such folder").note(1)
+    assert ends.last_ms() is ends.committed() is None
+    BatchEnds(ends.file / "no such folder").note(1, STAMP)

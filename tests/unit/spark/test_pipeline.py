@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.core.pinned_batch import Stamp
+from leasehold.core.query_offset import QueryOffset
 from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark import pipeline as module
 from leasehold.spark.load import BatchEnds
@@ -16,6 +18,7 @@ from leasehold.spark.pipeline import spark_settings, start_query, watch
 from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.progress import BatchProgress
 
+EPOCH = "00c0ffee"
 SOURCE = {"streamName": "orders", "applicationName": "billing"}
 
 
@@ -52,6 +55,7 @@ class PlayedQuery:
     looks: list[Sequence[Any]]  # what `recentProgress` holds, look by look
     goes_on: bool = False
     failure: str | None = None
+    ends_after: int = 0  # looks at its status until its batch has ended
     stops: int = 0
     recentProgress: Sequence[Any] = field(default=())  # noqa: N815 - Spark's name
 
@@ -64,6 +68,13 @@ class PlayedQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - Spark's name
         return bool(self.looks) or (self.goes_on and not self.stops)
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.ends_after -= 1
+        if self.ends_after == 0:
+            self.looks = [[_report(1)]]
+        return {"isTriggerActive": self.ends_after > 0}
 
     def stop(self) -> None:
         self.stops += 1
@@ -78,6 +89,7 @@ def _report(batch: int) -> Any:
         "timestamp": f"2026-11-16T00:00:0{batch}Z",
         "numInputRows": 1,
         "durationMs": {"triggerExecution": 500},
+        "sources": [{"endOffset": QueryOffset(Stamp(EPOCH, batch), {}).to_json()}],
     }
     return SimpleNamespace(timestamp=report["timestamp"], json=json.dumps(report))
 
@@ -85,6 +97,7 @@ def _report(batch: int) -> Any:
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(module, "_BATCH_LOOK_SECONDS", 0)
 
 
 def test_every_batch_is_told_once() -> None:
@@ -103,10 +116,20 @@ def test_the_member_is_told_when_a_batch_has_ended(monkeypatch: pytest.MonkeyPat
     ends = BatchEnds(tmp_path / "batch-end")
     monkeypatch.setattr(module, "jvm_process", lambda: jvm)
     monkeypatch.setattr(module, "batch_ends", lambda pid: ends if pid == jvm.pid else None)
-    noted: list[int | None] = []
-    watch(PlayedQuery([[_report(1)], [_report(2)]]), lambda _: noted.append(ends.last_ms()), lambda: False)
-    assert noted == [1_794_787_201_500, 1_794_787_202_500]
+    noted: list[tuple[int | None, Stamp | None]] = []
+    query = PlayedQuery([[_report(1)], [_report(2)]])
+    watch(query, lambda _: noted.append((ends.last_ms(), ends.committed())), lambda: False)
+    assert noted == [(1_794_787_201_500, Stamp(EPOCH, 1)), (1_794_787_202_500, Stamp(EPOCH, 2))]
     assert ends.last_ms() is None
+
+
+def test_a_stop_waits_for_the_batch_that_is_under_way() -> None:
+    """And for its report: what is committed is not repeated by the next owner of its leases."""
+    query = PlayedQuery([], goes_on=True, ends_after=3)
+    told: list[BatchProgress] = []
+    watch(query, told.append, lambda: True)
+    assert [each.batch for each in told] == [1]
+    assert query.stops == 1
 
 
 def test_a_query_is_stopped_on_request() -> None:

@@ -2,8 +2,11 @@
 
 import json
 
+from leasehold.core.pinned_batch import Stamp
+from leasehold.core.query_offset import INITIAL, QueryOffset
 from leasehold.spark.progress import BatchProgress, progress_from_json, reason
 
+STAMP = Stamp("00c0ffee", 8)
 REPORT = {
     "batchId": 7,
     "timestamp": "2026-11-16T04:00:00.160Z",
@@ -15,16 +18,17 @@ REPORT = {
             "latestOffset": {
                 "shards": {"s-0": {"millisBehind": 1500}, "s-1": {"millisBehind": None}},
                 "recordsRead": 1,
-            }
+            },
+            "endOffset": QueryOffset(STAMP, {}).to_json(),
         }
     ],
 }
 
 
 def test_a_batch_in_numbers() -> None:
-    """Records, bytes, time, how far behind each shard is, and when it ended."""
+    """Records, bytes, time, how far behind each shard is, when it ended, and what is committed now."""
     progress = progress_from_json(json.dumps(REPORT))
-    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000)
+    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000, STAMP)
     assert progress.furthest_behind_ms == 1500
 
 
@@ -32,7 +36,7 @@ def test_a_batch_of_which_little_is_known() -> None:
     """An idle query has no metrics, and a source may have reported nothing yet."""
     report = {
         "batchId": 0,
-        "sources": [{"latestOffset": None}],
+        "sources": [{"latestOffset": None, "endOffset": INITIAL}],
         "observedMetrics": {"leasehold": {"bytes": None}},
     }
     progress = progress_from_json(json.dumps(report))
