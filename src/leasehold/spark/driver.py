@@ -195,7 +195,7 @@ class _Running:
         self._claim.give_up()
 
     def _begin_to_stop(self) -> None:
-        self.generations.stop()
+        self.generations.stop(self._load.ends.committed())
         self._stop.set()
 
     def _observe(self, event: Event) -> None:

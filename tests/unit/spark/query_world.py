@@ -158,10 +158,10 @@ class QueryRun:
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
 
-    async def stop(self) -> None:
-        """End in good order."""
+    async def stop(self, committed: Stamp | None = None) -> None:
+        """End in good order; perhaps someone knows what is committed."""
         assert self._life is not None
-        self.generations.stop()
+        self.generations.stop(committed)
         self._stop.set()
         await self._life
 

@@ -105,6 +105,49 @@ def test_a_clean_stop_after_a_committed_batch_leaves_nothing_to_redo() -> None:
     run_virtually(main())
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_stop_leaves_to_be_redone_what_is_not_known_to_be_committed(is_known: bool) -> None:
+    """Between two batches only Spark knows; where it has told, the next owner goes on after the last one."""
+
+    async def main() -> None:
+        world = QueryWorld()
+        world.put(30)
+        run = await running(world)
+        for _ in range(2):
+            await world.run_batch(run)
+        pinned = {lease.key: lease for lease in (await world.table.list()).leases}
+        await run.stop(world.log.committed.stamp if is_known else None)
+        for stopped in (await world.table.list()).leases:
+            pin = pinned[stopped.key].pin
+            assert pin is not None
+            assert (stopped.pin is None) == is_known
+            assert (stopped.checkpoint == pin.end) == is_known
+        again = await running(world)
+        await world.drain(again, lambda: not world.missing())
+        await again.stop()
+        world.check_once()
+
+    run_virtually(main())
+
+
+def test_a_stop_within_a_batch_leaves_its_pins() -> None:
+    """What the batch before it has delivered is committed, and nothing more."""
+
+    async def main() -> None:
+        world = QueryWorld()
+        world.put(30)
+        run = await running(world)
+        await world.run_batch(run)
+        before = world.log.committed.stamp
+        for plan in await run.next_plans() or ():
+            await world.attempt(plan).result()
+        pins = [lease.pin for lease in (await world.table.list()).leases]
+        await run.stop(before)
+        assert [lease.pin for lease in (await world.table.list()).leases] == pins
+
+    run_virtually(main())
+
+
 @pytest.mark.parametrize("keeps_coming", [False, True])
 def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
     """Whatever was there when it began, behind however many reshards; what arrives all the time does not hold it up."""

@@ -82,5 +82,5 @@ def test_ends_are_forgotten_with_the_query(ends: BatchEnds) -> None:
     assert (ends.last_ms(), ends.committed()) == (1_794_801_600_123, STAMP)
     ends.forget()
     ends.forget()
-    assert ends.last_ms() is ends.committed() is None
+    assert (ends.last_ms(), ends.committed()) == (None, None)
     BatchEnds(ends.file / "no such folder").note(1, STAMP)
