@@ -120,6 +120,7 @@ class LeaderMode(Sharing):
             self.steps.observe(RowRejected(error.key, error.problem))
         self.holdings.note_look(seen.leases.leases)
         self.holdings.notice_handoffs(seen.leases.leases)
+        self.leadership.note_fleet(seen)
         await self.leadership.consider(seen.lock)
         plan = self._decision(seen, now_ms)
         self.steps.observe(

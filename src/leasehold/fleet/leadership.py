@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.core import leader_lock
+from leasehold.core import leader_lock, table_move
 from leasehold.core.events import LeadershipEnded, LeadershipTaken
 from leasehold.core.fleet_mode import Place
 from leasehold.core.leader_lock import LeaderLock, LockWatch, is_suspicious, may_be_taken, next_watch
 from leasehold.core.model import WorkerId
-from leasehold.fleet.common_rows import CommonRows, lock_key_attribute
+from leasehold.core.upgrade import next_ready_since
+from leasehold.fleet.common_rows import CommonRows, FleetLook, lock_key_attribute
 from leasehold.fleet.steps import Steps
 from leasehold.settings import FleetSettings, milliseconds
 
@@ -50,6 +51,9 @@ class Leadership:
         self._lock: LeaderLock | None = None
         self._watch: LockWatch | None = None
         self._resting_until_ms = 0
+        self._could_move_since_ms: int | None = None
+        self._free_since_ms: int | None = None
+        self._gave_way_ms: int | None = None
 
     @property
     def is_leading(self) -> bool:
@@ -68,14 +72,35 @@ class Leadership:
         if self._held is not None or now_ms < self._resting_until_ms:
             return
         if not may_be_taken(lock, self._watch, now_ms):
+            self._free_since_ms = None
+            return
+        self._free_since_ms = now_ms if self._free_since_ms is None else self._free_since_ms
+        if self._is_java_wanted(now_ms) and now_ms - self._free_since_ms < table_move.JAVA_FIRST_MS:
             return
         version = self._new_version()
         key_attribute = lock_key_attribute(self._place)
         write = leader_lock.acquire(lock, self._worker, version, self._duration_ms, key_attribute)
         if await self._common.write_lock(self._place, write):
             self._held = _Held(version, now_ms + self._duration_ms, self._clock.now_ms())
+            self._free_since_ms = None
             taken_from = None if lock is None or lock.is_released else lock.owner
             self._steps.observe(LeadershipTaken(self._worker, taken_from))
+
+    def note_fleet(self, seen: FleetLook) -> None:
+        """Having seen the fleet: a move from three tables to one is left to a Java leader, if there may be one."""
+        if self._place is Place.OWN_TABLES:
+            leases, reports = seen.leases.leases, seen.reports.reports
+            ready = table_move.could_move(leases, reports, self._clock.wall_ms() // 1000)
+            since_ms, now_ms = self._could_move_since_ms, self._clock.now_ms()
+            self._could_move_since_ms = next_ready_since(since_ms, now_ms, ready=ready)
+
+    def _is_java_wanted(self, now_ms: int) -> bool:
+        return table_move.is_java_wanted(self._could_move_since_ms, now_ms)
+
+    def _gives_way(self, now_ms: int) -> bool:
+        """Whether a Java member should lead in our place; not if none did when we last gave way."""
+        may_try = self._gave_way_ms is None or now_ms - self._gave_way_ms > table_move.GIVE_WAY_EVERY_MS
+        return may_try and self._is_java_wanted(now_ms)
 
     def note_decision(self, *, failed: bool = False) -> None:
         """A decision was made and carried out, or not."""
@@ -100,6 +125,10 @@ class Leadership:
             await self.resign("its decisions keep failing", rest=True)
         elif now_ms - held.decided_ms > DECISION_OVERDUE_MS:
             await self.resign("it decides nothing", rest=True)
+        elif self._gives_way(now_ms):
+            self._gave_way_ms = now_ms
+            await self.resign("a Java member is to move the tables")
+            self._resting_until_ms = now_ms + table_move.JAVA_FIRST_MS
         else:
             version = self._new_version()
             write = leader_lock.heartbeat(self._worker, held.version, version, self._duration_ms)
