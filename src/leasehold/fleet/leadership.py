@@ -71,11 +71,9 @@ class Leadership:
         self._lock, self._watch = lock, next_watch(self._watch, lock, now_ms)
         if self._held is not None or now_ms < self._resting_until_ms:
             return
-        if not may_be_taken(lock, self._watch, now_ms):
-            self._free_since_ms = None
-            return
-        self._free_since_ms = now_ms if self._free_since_ms is None else self._free_since_ms
-        if self._is_java_wanted(now_ms) and now_ms - self._free_since_ms < table_move.JAVA_FIRST_MS:
+        is_free = may_be_taken(lock, self._watch, now_ms)
+        self._free_since_ms = next_ready_since(self._free_since_ms, now_ms, ready=is_free)
+        if self._free_since_ms is None or self._is_left_to_java(self._free_since_ms, now_ms):
             return
         version = self._new_version()
         key_attribute = lock_key_attribute(self._place)
@@ -96,6 +94,9 @@ class Leadership:
 
     def _is_java_wanted(self, now_ms: int) -> bool:
         return table_move.is_java_wanted(self._could_move_since_ms, now_ms)
+
+    def _is_left_to_java(self, free_since_ms: int, now_ms: int) -> bool:
+        return self._is_java_wanted(now_ms) and now_ms - free_since_ms < table_move.JAVA_FIRST_MS
 
     def _gives_way(self, now_ms: int) -> bool:
         """Whether a Java member should lead in our place; not if none did when we last gave way."""
@@ -128,7 +129,6 @@ class Leadership:
         elif self._gives_way(now_ms):
             self._gave_way_ms = now_ms
             await self.resign("a Java member is to move the tables")
-            self._resting_until_ms = now_ms + table_move.JAVA_FIRST_MS
         else:
             version = self._new_version()
             write = leader_lock.heartbeat(self._worker, held.version, version, self._duration_ms)
