@@ -15,6 +15,8 @@ HARMLESS = (
     r"LeaderDecider uninitialized",
     # One parent of a merge waits for the lease of the other, which that one's parent has yet to make.
     r"has partial parent information in lease table",
+    # By this it lets go of the lock in the old table, to take it in the new one.
+    r"Table migration completed",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
 _COMPLAINT = re.compile(r" (WARN|ERROR) ")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold.core import upgrade
+from leasehold.core import table_move, upgrade
 from leasehold.fleet import member
 from leasehold.ports import LoadMeter
 from leasehold.worker import connecting
@@ -34,6 +34,9 @@ def hurry(times: int) -> None:
         (upgrade, "CHECK_EVERY_MS"),
         (upgrade, "READY_FOR_MS"),
         (member, "CHANGE_OVER_EVERY_MS"),
+        (table_move, "SETTLED_MS"),
+        (table_move, "JAVA_FIRST_MS"),
+        (table_move, "GIVE_WAY_EVERY_MS"),
     ):
         setattr(module, name, getattr(module, name) // times)
 
