@@ -33,6 +33,7 @@ class StreamCase(ABC):
     """One stream behind the port, and the hand that changes it."""
 
     server: str
+    name: str
     port: Stream
 
     def __init__(self) -> None:

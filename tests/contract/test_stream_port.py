@@ -12,7 +12,14 @@ from botocore.exceptions import ClientError
 
 from leasehold.core.iterators import IteratorKind, IteratorStart
 from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
-from leasehold.core.model import HASH_KEY_MAX, WHOLE_HASH_RANGE, ChildShard, HashRange, ShardId
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    WHOLE_HASH_RANGE,
+    ChildShard,
+    HashRange,
+    ShardId,
+    is_stream_identifier,
+)
 from leasehold.core.stream_model.refusal import RefusedError
 from leasehold.errors import (
     IteratorExpiredError,
@@ -126,6 +133,17 @@ def test_filters_choose_the_shards_of_a_moment(make: Make) -> None:
     assert listed(ShardFilterKind.AT_TIMESTAMP, before_ms) == [root]
     at_horizon = [root, *children] if case.server == "kinesis_local" else [root]  # it takes AT_ for FROM_
     assert listed(ShardFilterKind.AT_TRIM_HORIZON) == at_horizon
+
+
+def test_a_stream_says_who_it_is(make: Make) -> None:
+    """Account, name and second of creation: the same to every client, as the KCL's users write it."""
+    case = make()
+    found = case.run(case.port.identifier())
+    assert is_stream_identifier(found)
+    _, name, created_s = found.split(":")
+    assert name == case.name
+    assert abs(int(created_s) - case.now_ms() // 1000) < 3_600
+    assert case.run(case.port.identifier()) == found
 
 
 def test_an_unknown_stream_is_not_found(make: Make) -> None:

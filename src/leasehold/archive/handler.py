@@ -17,6 +17,7 @@ from leasehold.archive.settings import ArchiveSettings
 from leasehold.columns import ARCHIVE_COLUMNS, SLICE, arrow_schema, record_batches
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
+from leasehold.errors import ConfigError
 from leasehold.worker.batch import Batch
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.options import HandlingOptions
@@ -36,6 +37,8 @@ def archive_batches(
 
     A store that cannot be reached makes the shard wait; no record is skipped or put aside.
     """
+    if consumer.settings.identity.streams:
+        raise _one_stream_only()
     handling: Any = {**DEFAULTS, **options, **ALWAYS}
     consumer.batch(**handling)(archive_handler(lambda: Archive.open(settings)))
 
@@ -43,8 +46,12 @@ def archive_batches(
 def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Awaitable[None]]:
     """The handler by itself. The archive is opened with the first batch, on the loop on which it is then used."""
     opened = cache(open_archive)
+    streams: set[str] = set()
 
     async def archive(batch: Batch) -> None:
+        streams.add(batch.stream)
+        if len(streams) > 1:
+            raise _one_stream_only()
         if not batch.records:
             await batch.checkpoint()
             return
@@ -53,6 +60,13 @@ def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Aw
         await pinned.commit()
 
     return archive
+
+
+def _one_stream_only() -> ConfigError:
+    """Objects are named by shard, and shards of two streams have the same names."""
+    return ConfigError(
+        "an archive holds one stream: make a consumer with stream= for each, with a path of its own"
+    )
 
 
 def table_of(records: tuple[UserRecord, ...], stream: str, shard: ShardId) -> Any:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from leasehold.cli.connections import Connection, check_endpoint, optional_connection_options
+from leasehold.cli.leases import is_of_stream
 from leasehold.cli.output import counted, print_json, print_line, print_table
 from leasehold.core.archive_keys import checked_prefix, minute_text
 from leasehold.core.model import Shard, ShardId
@@ -161,7 +162,8 @@ async def _reference(connection: Connection, stream_name: str | None) -> _Refere
     done: Mapping[ShardId, Position] = {}
     if connection.has_leases:
         async with connection.lease_table() as table:
-            done = {lease.shard_id: lease.checkpoint for lease in (await table.list()).leases}
+            leases = (await table.list()).leases
+        done = {lease.shard_id: lease.checkpoint for lease in leases if is_of_stream(lease, stream_name)}
     stream = KinesisStream(connection.kinesis(threads=2), stream_name)
     return _Reference(stream, {shard.id: shard for shard in await stream.list_shards()}, done)
 

@@ -77,9 +77,19 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
         for name, members in by_stream.items():
             opened = _open_stream(client, name)
             stack.push_async_callback(opened.close)
-            probes.append(probe_all(opened, members))
+            probes.append(_probe_one_of(opened, members, streams=len(by_stream)))
         measured = await asyncio.gather(*probes)
     return [each for part in measured for each in part]
+
+
+async def _probe_one_of(stream: Stream, views: Sequence[LeaseView], *, streams: int) -> Sequence[ShardLag]:
+    """Measure one stream; that it is gone must not keep the others from being shown."""
+    try:
+        return await probe_all(stream, views)
+    except NotFoundError:
+        if streams == 1:
+            raise
+        return [ShardLag(view, None, "there is no such stream") for view in views]
 
 
 def _required(stream: str | None) -> str:

@@ -67,8 +67,10 @@ async def _look(
 
 
 def is_of_stream(lease: Lease, stream: str | None) -> bool:
-    """Whether a lease belongs to the stream of that name. In single-stream mode rows name none: all do."""
-    return stream is None or lease.stream is None or stream_name(lease) == stream
+    """Whether a lease is of a stream, given by name, ARN or identifier. Rows of a single stream name none: all are."""
+    if stream is None or lease.stream is None:
+        return True
+    return stream == lease.stream or stream.rpartition("/")[2] == stream_name(lease)
 
 
 def stream_name(lease: Lease) -> str | None:

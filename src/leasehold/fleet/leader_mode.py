@@ -98,6 +98,8 @@ class LeaderMode(Sharing):
         if self.leadership.is_leading or self.leadership.is_suspicious:
             return await self._look_at_everything()
         listing = await self.table.list_owned_by(self.worker, known=self.holdings.keys)
+        if len(self.streams.ours(listing.leases)) < len(listing.leases):
+            return await self._look_at_everything()  # who reads the streams that are not ours?
         # What is not in the list is not ours to begin, and need not be remembered.
         now_ms = self.steps.clock.now_ms()
         self._observations = next_observations(self._observations, listing.leases, now_ms)

@@ -86,7 +86,9 @@ class Delivery:
 
     def _failure(self, batch: Batch, outcome: Raised) -> Exception:
         error = self._shard.failure_of(outcome)
-        LOGGER.debug("handler failed shard=%s %s at\n%s", batch.shard, type(error).__name__, frames_of(error))
+        LOGGER.debug(
+            "handler failed shard=%s %s at\n%s", self._held.lease.key, type(error).__name__, frames_of(error)
+        )
         self._workplace.observe(
             HandlerFailed(
                 batch.shard, batch.start, batch.end, len(batch), batch.attempt, type(error).__name__
@@ -158,7 +160,7 @@ class Delivery:
         """Try until it is safe; the shard waits, for a letter that is lost is a record that is lost."""
         attempt = 1
         while (problem := await self._try_to_put_aside(letter)) is not None:
-            self._workplace.observe(StepFailed(f"dead letter of {self._held.shard}", problem))
+            self._workplace.observe(StepFailed(f"dead letter of {self._held.lease.key}", problem))
             if self._held.draining.is_set():
                 return False
             await self._pause(retry_wait_ms(attempt, self._errors, self._workplace.rng.random()))
@@ -181,7 +183,7 @@ class Delivery:
 
     def _stopped(self, records: Sequence[UserRecord], error: Exception, attempts: int) -> HandlerError:
         stopped = HandlerError(
-            f"the handler failed {attempts} times on record {records[0].position} of shard {self._held.shard} "
+            f"the handler failed {attempts} times on record {records[0].position} of shard {self._held.lease.key} "
             f"({type(error).__name__}): repair it, or put such records aside with dead_letters; nothing was skipped"
         )
         stopped.__cause__ = error

@@ -74,6 +74,6 @@ class _HandlerSession(Session):
 
 def _end_not_stored(shard: ServedShard) -> HandlerError:
     return HandlerError(
-        f"shard {shard.desk.held.shard}: with manual checkpoints a handler must call batch.checkpoint() when "
+        f"shard {shard.desk.held.lease.key}: with manual checkpoints a handler must call batch.checkpoint() when "
         "batch.ends_shard is true; until then the shard's children cannot begin"
     )

@@ -87,7 +87,7 @@ class Checkpointer:
         at = Position(sequence_number, sub_sequence_number)
         if at > permitted:
             raise CheckpointRejectedError(
-                f"shard {self._desk.held.shard}: {at} is beyond {permitted}, the last record that was delivered"
+                f"shard {self._desk.held.lease.key}: {at} is beyond {permitted}, the last record that was delivered"
             )
         return at
 
@@ -102,6 +102,7 @@ class InitializeInput:
     # What an earlier owner prepared and did not commit: it is up to this class to find out whether it happened.
     pending_checkpoint: Position | None
     pending_state: bytes | None
+    stream: str = ""  # what the settings call it
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,7 @@ class _ProcessorSession(Session):
                 lease.checkpoint.sub_sequence_number,
                 pin.end if pin else None,
                 pin.state if pin else None,
+                self._shard.workplace.stream,
             ),
         )
 
@@ -243,7 +245,9 @@ class _ProcessorSession(Session):
         outcome = await self._call_method("shard_ended", ShardEndedInput(self._checkpointer))
         if isinstance(outcome, Returned) and not self._held.ended:
             return Raised(
-                CheckpointRejectedError(f"shard_ended of {self._held.shard} returned without a checkpoint")
+                CheckpointRejectedError(
+                    f"shard_ended of {self._held.lease.key} returned without a checkpoint"
+                )
             )
         return outcome
 

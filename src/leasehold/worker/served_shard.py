@@ -59,7 +59,7 @@ class ServedShard:
         # SystemExit and its like: the program wants to end.
         self.workplace.stop_worker(error)
         raise HandlerError(
-            f"user code of shard {self.desk.held.shard} raised {type(error).__name__}"
+            f"user code of shard {self.desk.held.lease.key} raised {type(error).__name__}"
         ) from error
 
     def close(self) -> None:

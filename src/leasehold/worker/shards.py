@@ -30,7 +30,10 @@ class ServedBatches(AsyncIterator[Batch]):
     do not begin.
     """
 
-    def __init__(self, session: _ShardSession, engine: EngineCalls, shard: ShardId, token: str) -> None:
+    def __init__(
+        self, session: _ShardSession, engine: EngineCalls, stream: str, shard: ShardId, token: str
+    ) -> None:
+        self.stream = stream
         self.shard = shard
         self.token = token
         self._session = session
@@ -67,7 +70,8 @@ class ShardsForm(Form):
         """Offer one shard."""
         session = _ShardSession(shard)
         desk = shard.desk
-        self.offer(ServedBatches(session, desk.engine, desk.held.shard, desk.held.token))
+        stream = shard.workplace.stream
+        self.offer(ServedBatches(session, desk.engine, stream, desk.held.shard, desk.held.token))
         return session
 
 

@@ -3,10 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.adapters.memory.trouble import Trouble
 from leasehold.archive.handler import ALWAYS, archive_batches, archive_handler, table_of
 from leasehold.archive.settings import ArchiveSettings
+from leasehold.errors import ConfigError
 from leasehold.simulation.loop import run_virtually
 from leasehold.testing import consume
 from leasehold.worker.consumer import Consumer
@@ -70,6 +73,13 @@ def test_a_store_that_is_away_makes_the_shard_wait_and_cuts_nothing() -> None:
     assert run.is_done
     assert len(numbers_in(store)) == 3
     assert len(keys_in(store)) == 1
+
+
+def test_an_archive_holds_one_stream(tmp_path: Any) -> None:
+    """Shards of two streams have the same names, and their objects would pass for each other."""
+    consumer = Consumer(streams=["orders", "returns"], application="archive")
+    with pytest.raises(ConfigError, match="an archive holds one stream"):
+        archive_batches(consumer, ArchiveSettings(url=str(tmp_path)))
 
 
 def test_a_consumer_is_told_to_archive_in_one_line(tmp_path: Any) -> None:

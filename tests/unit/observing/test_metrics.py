@@ -27,7 +27,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.iterators import Gap
 from leasehold.core.metrics import MetricWindow, StatisticSet, Unit, points_of
-from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.settings import MetricsLevel
 from tests.unit.observing.samples import EVENT_TYPES, sample
@@ -56,6 +56,20 @@ def closed(
     for event in events:
         window.note(event, 0)
     return {(each.name, each.dimensions): each for each in window.close(now_ms)}
+
+
+def test_two_streams_are_told_apart_as_the_kcl_does() -> None:
+    """By a dimension StreamId, before the shard's; and the shards of both are counted."""
+    stream = StreamIdentifier("1:orders:2")
+    sets = closed(
+        [
+            ShardsSynced(3, 0, stream=stream),
+            ShardsSynced(4, 0, stream=StreamIdentifier("1:returns:2")),
+            BatchHandled(A, 7, 700, Position("9"), 31, 0, stream=stream),
+        ]
+    )
+    assert ("RecordsProcessed", (OF_A[0], ("StreamId", stream), OF_A[1])) in sets
+    assert sets["total_shards", ()].total == 7
 
 
 def merged(each: StatisticSet) -> tuple[int, int, int, int]:

@@ -30,7 +30,7 @@ from leasehold.core.events import (
     StepFailed,
 )
 from leasehold.core.iterators import Gap
-from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from tests.unit.observing.samples import EVENT_TYPES, sample
 
@@ -58,6 +58,25 @@ class Scraped:
             for family in families
             for sample in family.samples
         }
+
+
+def test_two_streams_have_series_of_their_own() -> None:
+    """Shards of one name are told apart by a label; a member of one stream has no such label."""
+    streams = [StreamIdentifier(f"1:{name}:2") for name in ("orders", "returns")]
+    events: list[Event] = []
+    for number, stream in enumerate(streams, start=1):
+        events += [
+            LeaseTaken(lease_key(A, stream), A, None, None, 1, TRIM_HORIZON),
+            PageRead(A, number, 10, 0, 1, stream=stream),
+            ShardsSynced(number, 0, stream=stream),
+        ]
+    text = Scraped(*events).metrics.text().decode()
+    for number, stream in enumerate(streams, start=1):
+        assert f'leasehold_shard_records_read_total{{shard="shard-a",stream="{stream}"}} {number}.0' in text
+        assert f'leasehold_stream_shards{{stream="{stream}"}} {number}.0' in text
+    assert "stream" not in "".join(
+        line for line in Scraped(taken(A)).metrics.text().decode().splitlines() if "{" in line
+    )
 
 
 def test_a_shard_shows_its_lag_work_and_handler_time() -> None:

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from leasehold.core.deaggregation import OutOfRange
-from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 from leasehold.settings import MetricsLevel
 from leasehold.worker.options import (
@@ -120,6 +120,51 @@ def test_a_consumer_needs_a_stream_and_an_application(missing: str) -> None:
     given = {name: value for name, value in NAMED.items() if name != missing}
     with pytest.raises(ConfigError, match=rf"Consumer\({missing}=.*LEASEHOLD_{missing.upper()}"):
         consumer_settings(given, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [
+        (["orders", "returns"], [TRIM_HORIZON, TRIM_HORIZON]),
+        (("orders", "returns"), [TRIM_HORIZON, TRIM_HORIZON]),
+        ({"orders": None, "returns": "latest"}, [TRIM_HORIZON, LATEST]),
+        ("orders, returns=latest", [TRIM_HORIZON, LATEST]),
+    ],
+)
+def test_several_streams_are_listed_or_mapped_to_where_they_begin(
+    given: object, starts: list[Position]
+) -> None:
+    """Those that do not say where begin where all do."""
+    found = consumer_settings({"streams": given, "application": "billing"}, {}).identity.positions
+    assert list(found) == ["orders", "returns"]
+    assert [position.sentinel for position in found.values()] == starts
+
+
+def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
+    """The variable holds a list with commas; the file, a list or a table."""
+    found = consumer_settings({"application": "billing"}, {"LEASEHOLD_STREAMS": "orders,returns"})
+    assert list(found.identity.positions) == ["orders", "returns"]
+    file = tmp_path / "billing.toml"
+    file.write_text('[consumer]\napplication = "billing"\n[consumer.streams]\norders = "latest"\n')
+    assert consumer_settings({"config": file}, {}).identity.positions["orders"].sentinel == LATEST
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"streams": ["orders", "orders"]}, "there twice"),
+        ({"streams": ["orders"], "stream": "returns"}, "give one of the two"),
+        ({"streams": 5}, "expected a list of streams"),
+        ({"streams": "orders,,"}, "has no name"),
+        ({"streams": [5]}, "has no name"),
+        ({"streams": {"orders": "yesterday"}}, "expected 'trim_horizon', 'latest'"),
+        ({"streams": []}, "stream is missing"),
+    ],
+)
+def test_streams_that_cannot_work_are_refused(given: dict[str, object], message: str) -> None:
+    """The message says what is wrong with them."""
+    with pytest.raises(ConfigError, match=message):
+        consumer_settings({"application": "billing", **given}, {})
 
 
 def test_every_kind_of_value_is_read_from_text() -> None:
