@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
-from leasehold.core.lease_loads import Caps, Ledger, weigh
+from leasehold.core.lease_loads import Caps, Ledger, steadied, weigh
 from leasehold.core.lease_observations import Observations, unchanged_for_ms, was_just_given
 from leasehold.core.model import Lease, LeaseKey, WorkerId, lease_key
 from leasehold.core.shard_graph import running_parents
@@ -63,6 +63,8 @@ class LeaderMemory:
     moved_ms: Mapping[LeaseKey, int] = field(default_factory=dict)
     members: AbstractSet[WorkerId] = frozenset()
     members_since_ms: int = 0
+    kbps: Mapping[LeaseKey, float] = field(default_factory=dict)
+    decided_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ class _Decision:
             wall_s=view.wall_s,
         )
         self._memory = self._next_memory()
-        self._weights = weigh(self._working, by_count=limits.by_count)
+        self._weights = weigh(self._working, self._memory.kbps, by_count=limits.by_count)
         self._ledger = self._loads_as_they_are()
 
     def plan(self) -> LeaderPlan:
@@ -184,6 +186,8 @@ class _Decision:
             moved_ms={key: at_ms for key, at_ms in before.moved_ms.items() if now_ms - at_ms < COOLING_MS},
             members=before.members if same else frozenset(self._standing.assignable),
             members_since_ms=before.members_since_ms if same else now_ms,
+            kbps=steadied(before.kbps, self._working, now_ms - before.decided_ms),
+            decided_ms=now_ms,
         )
 
     def _memory_after(self, moves: Sequence[Assignment]) -> LeaderMemory:

@@ -16,6 +16,8 @@ from typing import Final
 
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 
+# A heartbeat's throughput hangs on how many polls fell between two of them; what matters is what lasts.
+STEADY_OVER_MS: Final = 45_000
 SHARE_OF_COUNT: Final = 0.1
 IDLE_BELOW: Final = 0.01  # of the average
 
@@ -29,14 +31,22 @@ class Weights:
     idle: AbstractSet[LeaseKey] = frozenset()
 
 
-def weigh(leases: Sequence[Lease], *, by_count: bool) -> Weights:
-    """The weights of leases that can be read now."""
-    known = [float(lease.throughput_kbps) for lease in leases if lease.throughput_kbps is not None]
-    average = sum(known) / len(known) if known else 0.0
-    kbps = {
-        lease.key: average if lease.throughput_kbps is None else float(lease.throughput_kbps)
-        for lease in leases
+def steadied(
+    before: Mapping[LeaseKey, float], leases: Iterable[Lease], passed_ms: int
+) -> dict[LeaseKey, float]:
+    """What each lease delivers in the long run, where it is known: as before, and a step towards what it says now."""
+    share = passed_ms / (passed_ms + STEADY_OVER_MS)
+    now = {lease.key: float(lease.throughput_kbps) for lease in leases if lease.throughput_kbps is not None}
+    return {
+        key: kbps if key not in before else (1 - share) * before[key] + share * kbps
+        for key, kbps in now.items()
     }
+
+
+def weigh(leases: Sequence[Lease], known_kbps: Mapping[LeaseKey, float], *, by_count: bool) -> Weights:
+    """The weights of leases that can be read now."""
+    average = sum(known_kbps.values()) / len(known_kbps) if known_kbps else 0.0
+    kbps = {lease.key: known_kbps.get(lease.key, average) for lease in leases}
     if by_count or average == 0:
         return Weights({lease.key: 1.0 for lease in leases}, kbps)
     weights = {key: (1 - SHARE_OF_COUNT) * value + SHARE_OF_COUNT * average for key, value in kbps.items()}
