@@ -1,8 +1,9 @@
 """Does our leader even a fleet out with fewer moves than the Java KCL's, and how long does it think?
 
 Both decide every 20 simulated seconds on the same fleets and the same noise; Java balances in every third run, as it
-does. Moves are carried out at once. `even` is the time until no load is more than 15 % above the mean; moves are
-counted over an hour. Run it with `python benchmarks/assignment.py [--json]`.
+does. Moves are carried out at once: for whole members and a network see `leasehold simulate --leaders`. `even` is the
+time until no load is more than 15 % above the mean; moves are counted over an hour. Run it with
+`python benchmarks/assignment.py [--json]`.
 """
 
 from __future__ import annotations
@@ -12,22 +13,17 @@ import json
 import platform
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from java_assignment import JavaLeader
-
-from leasehold.core.leader_assignment import LeaderLimits, LeaderMemory, LeaderView, plan_assignment
+from leasehold.core.leader_assignment import Decide, LeaderLimits, LeaderMemory, LeaderView, plan_assignment
 from leasehold.core.lease_observations import next_observations
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.worker_metrics import CPU, WorkerReport
+from leasehold.simulation.java_leader import JavaLeader
 
 STEP_S, HOUR_STEPS, SEEDS = 20, 180, 8
 WALL_S = 1_790_000_000
@@ -35,11 +31,11 @@ LIMITS = LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
 Owners = dict[str, str | None]
 
 
-class OurLeader:
-    """Our decision, fed with what the comparison knows."""
+class Leader:
+    """A decision, fed with what the comparison knows."""
 
-    def __init__(self, kbps: dict[str, float]) -> None:
-        self._kbps, self.memory, self._observations = kbps, LeaderMemory(), {}
+    def __init__(self, decide: Decide, kbps: dict[str, float]) -> None:
+        self._decide, self._kbps, self.memory, self._observations = decide, kbps, LeaderMemory(), {}
         self._steps = 0
         self.took_s = 0.0
 
@@ -52,7 +48,7 @@ class OurLeader:
                 key=LeaseKey(key),
                 shard_id=ShardId(key),
                 checkpoint=Position("1"),
-                counter=self._steps,
+                counter=6 * self._steps,  # heartbeats
                 owner=None if owner is None else WorkerId(owner),
                 throughput_kbps=Decimal(str(round(self._kbps[key], 6))),
             )
@@ -77,7 +73,7 @@ class OurLeader:
             memory=self.memory,
         )
         began_s = time.process_time()
-        plan = plan_assignment(view, LIMITS)
+        plan = self._decide(view, LIMITS)
         self.took_s = time.process_time() - began_s
         self.memory = plan.memory
         return [(line.lease.key, line.to) for line in plan.assign + plan.hand_off]
@@ -96,7 +92,7 @@ def run(
     owners: Owners = {key: workers[place % 10] for place, key in enumerate(keys)}
     per_kbps = points / max(1e-9, sum(kbps.values()) / 10)
     samples: dict[str, list[float]] = {}
-    decider = OurLeader(kbps) if leader == "ours" else JavaLeader(random.Random(seed), kbps)
+    decider = Leader(plan_assignment if leader == "ours" else java_leader(seed), kbps)
     moves, even_s, worst = 0, -1, 1.0
     for step in range(HOUR_STEPS):
         story(step, owners, workers)
@@ -108,18 +104,17 @@ def run(
         worst = max(loads.values()) / max(1e-9, sum(loads.values()) / len(loads))
         if even_s < 0 and step > 30 and worst <= 1.15:
             even_s = (step - 30) * STEP_S
-        shown = samples if leader == "ours" else {name: _smoothed(values) for name, values in samples.items()}
-        for key, to in decider.decide(dict(owners), shown):  # type: ignore[arg-type]
+        for key, to in decider.decide(dict(owners), samples):
             moves += owners[key] != to
             owners[key] = to
     return moves, even_s, worst
 
 
-def _smoothed(values: list[float]) -> float:
-    average = values[0]
-    for value in values[1:]:
-        average = (average + value) / 2
-    return average
+def java_leader(seed: int) -> JavaLeader:
+    """The other leader, leading."""
+    leader = JavaLeader(random.Random(seed))
+    leader.lead(is_leading=True)
+    return leader
 
 
 def nothing(_: int, __: Owners, ___: list[str]) -> None:
@@ -168,7 +163,7 @@ def decision_ms() -> float:
     kbps = {f"l{place:05}": 100.0 + place % 900 for place in range(10_000)}
     owners: Owners = {key: f"w{place % 500:04}" for place, key in enumerate(kbps)}
     cpu = {f"w{number:04}": [50.0] for number in range(1000)}
-    leader = OurLeader(kbps)
+    leader = Leader(plan_assignment, kbps)
     leader.decide(owners, cpu)
     leader.memory = replace(leader.memory, members_since_ms=0)
     assert leader.decide(owners, cpu)

@@ -20,6 +20,7 @@ from leasehold.settings import Mode
 # Beyond this a fleet is simulated without records: members and leases only.
 WORKERS_WITH_RECORDS_MAX: Final = 50
 _DEFAULT_MINUTES: Final = 1.0
+_WORKERS_UNDER_LOAD: Final = 10
 
 
 @click.command()
@@ -46,6 +47,11 @@ _DEFAULT_MINUTES: Final = 1.0
     type=click.Choice(["peer", "leader"]),
     help="How members share out the shards.  [default: peer; leader in a large fleet]",
 )
+@click.option(
+    "--leaders",
+    is_flag=True,
+    help="Compare our leader with the Java KCL's: six stories a seed, and a table.",
+)
 def simulate(
     *,
     seed: int | None,
@@ -56,6 +62,7 @@ def simulate(
     minutes: float,
     mode: str | None,
     jobs: int,
+    leaders: bool,
 ) -> None:
     """Run the shipped engine in a seeded world.
 
@@ -64,8 +71,13 @@ def simulate(
     that repeats it.
 
     With more than 50 workers only members and leases are simulated, without records, and a report shows how fast the
-    fleet came to rest.
+    fleet came to rest. With --leaders, fleets under load are led by us and by a port of the Java KCL's leader, through
+    the same stories on the same seeds.
     """
+    if leaders:
+        numbers = range(seed or 0, (seed or 0) + (seeds or 1))
+        _leaders(numbers, jobs, workers=workers, shards=shards)
+        return
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415 - a heavy import, for this command only
     from leasehold.simulation.scenario import Options  # noqa: PLC0415
 
@@ -121,10 +133,14 @@ def _many(runs: Sequence[Any], jobs: int) -> None:
 
 
 def _outcomes(runs: Sequence[Any], jobs: int) -> Iterator[Any]:
-    # Spawned and not forked: a fresh interpreter, whatever threads this one has.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with _processes(jobs) as pool:
         for future in as_completed([pool.submit(_run_quietly, options) for options in runs]):
             yield future.result()
+
+
+def _processes(jobs: int) -> ProcessPoolExecutor:
+    # Spawned and not forked: a fresh interpreter, whatever threads this one has.
+    return ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
 
 
 def _run_quietly(options: Any) -> Any:
@@ -146,3 +162,21 @@ def _large_fleet(options: Any) -> None:
     )
     for line in report.lines():
         print_line(line)
+
+
+def _leaders(seeds: Sequence[int], jobs: int, *, workers: int | None, shards: int | None) -> None:
+    from leasehold.simulation.leaders import STORIES, play, table_lines  # noqa: PLC0415 - as above
+
+    sizes = {
+        "workers": workers or _WORKERS_UNDER_LOAD,
+        "shards": shards or 10 * (workers or _WORKERS_UNDER_LOAD),
+    }
+    with _processes(jobs) as pool:
+        runs = [
+            pool.submit(play, story, is_java=is_java, seed=seed, **sizes)
+            for story in STORIES
+            for seed in seeds
+            for is_java in (False, True)
+        ]
+        for line in table_lines([run.result() for run in runs]):
+            print_line(line)

@@ -20,7 +20,6 @@ from leasehold.simulation.bare_fleet import rows_parsed_once
 from leasehold.simulation.loaded_fleet import EVEN_WITHIN, LoadedFleet, LoadedWorker
 from leasehold.simulation.process import SimulatedLoop
 
-WORKERS, SHARDS = 10, 100
 _TICK_MS: Final = 1_000
 _COMES_TO_REST_MS: Final = 360_000
 _TAKES_OVER_MS: Final = 90_000
@@ -79,7 +78,7 @@ STORIES: Final[Mapping[str, Story]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What became of one fleet. `even_ms` is None if it was not even in the end."""
+    """What became of one fleet. `even_ms` is None if it was not even in the end; there is no later then."""
 
     story: str
     is_java: bool
@@ -91,7 +90,7 @@ class Played:
     moved_by_other: int
 
 
-def play(story: str, *, is_java: bool, seed: int, workers: int = WORKERS, shards: int = SHARDS) -> Played:
+def play(story: str, *, is_java: bool, seed: int, workers: int, shards: int) -> Played:
     """Let one story happen to one fleet under one leader."""
     loop = SimulatedLoop()
     with rows_parsed_once():
@@ -123,15 +122,16 @@ async def _live(fleet: LoadedFleet, story: str, *, is_java: bool, seed: int, wor
     fleet.change_leader(to_java=not is_java)
     await asyncio.sleep(_OTHER_LEADS_MS / 1000)
     times_ms = [at_ms for at_ms, _ in fleet.moves if at_ms >= began_ms]
+    moved_ms = [at_ms for at_ms in times_ms if at_ms <= watched_ms]
     return Played(
         story=story,
         is_java=is_java,
         seed=seed,
         even_ms=None if even_ms is None else max(0, even_ms - happened_ms),
-        moved=sum(at_ms <= watched_ms for at_ms in times_ms),
+        moved=len(moved_ms),
         moved_least=least,
-        moved_later=sum((even_ms or 0) + _STILL_MOVING_MS < at_ms <= watched_ms for at_ms in times_ms),
-        moved_by_other=sum(at_ms > watched_ms for at_ms in times_ms),
+        moved_later=0 if even_ms is None else sum(at_ms > even_ms + _STILL_MOVING_MS for at_ms in moved_ms),
+        moved_by_other=len(times_ms) - len(moved_ms),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Final
 
 from leasehold.core.events import Event, LeadershipEnded, LeadershipTaken, LeaseTaken
@@ -30,6 +31,7 @@ from leasehold.simulation.table import ProcessRows, SimulatedTable
 EVEN_WITHIN: Final = 0.10  # of what each would have if all were even
 _KBPS: Final = 100.0
 _POLL_MS: Final = 1_000
+_TURNS: Final = 4  # in which the shards of a worker are polled
 _LETTING_GO_MS: Final = 1_000  # at most, for what is in hand
 _BASE_PERCENT: Final = 2.0
 _MEAN_PERCENT: Final = 40.0
@@ -98,12 +100,14 @@ class LoadedWorker(LoadMeter):
             del self.serving[held.shard]
 
     async def _read(self) -> None:
-        while True:
-            await self.process.clock.sleep_ms(_POLL_MS)
-            for shard, held in self.serving.items():
-                held.note_progress()
-                kilobytes = self.fleet.kbps[shard] * _POLL_MS / 1000
-                held.note_delivered(round(kilobytes * 1024 * self.rng.uniform(0.8, 1.2)))
+        """Poll each shard at its own moment of the second."""
+        for turn in count():
+            await self.process.clock.sleep_ms(_POLL_MS // _TURNS)
+            for place, (shard, held) in enumerate(self.serving.items()):
+                if (place + turn) % _TURNS == 0:
+                    kilobytes = self.fleet.kbps[shard] * _POLL_MS / 1000
+                    held.note_progress()
+                    held.note_delivered(round(kilobytes * 1024 * self.rng.uniform(0.8, 1.2)))
 
 
 class LoadedFleet:
