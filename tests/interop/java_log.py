@@ -15,6 +15,7 @@ HARMLESS = (
     r"LeaderDecider uninitialized",
     # One parent of a merge waits for the lease of the other, which that one's parent has yet to make.
     r"has partial parent information in lease table",
+    r"Dropping metrics \[\] because CloudWatchPublisherRunnable is shutting down",  # there were none; KCL 3.1
     # By this it lets go of the lock in the old table, to take it in the new one.
     r"Table migration completed",
 )
