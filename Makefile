@@ -57,7 +57,7 @@ bench: setup ## rows and megabytes a second through Spark, and how long a record
 setup-interop: setup setup-servers ## the Java member for tests beside the real KCL, by Maven or with what PyPI has, in .servers/
 	$(BIN)/python -m tests.interop.build
 
-interop: setup setup-servers setup-interop ## one fleet with the Java KCL: every story (ten minutes)
+interop: setup setup-servers setup-interop ## one fleet with the Java KCL: every story (a quarter of an hour)
 	$(BIN)/python -m pytest tests/interop -n 3
 
 interop-core: setup setup-servers setup-interop ## the stories beside the Java KCL that every change has to pass
