@@ -18,7 +18,7 @@ from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
 from leasehold.worker.connecting import lease_table
 from leasehold.worker.settings import ConnectionSettings
-from tests.integration.cli_process import environment
+from tests.integration.cli_process import cli, environment
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -43,16 +43,18 @@ class Stage:
         self.client = self.kinesis.client()
         self.client.create_stream(StreamName=self.stream, ShardCount=self.shards)
 
-    def put(self, *data: str) -> None:
+    def put(self, *data: str, stream: str | None = None) -> None:
         """Put records, spread over the shards by what they hold."""
         for first in range(0, len(data), 500):
             entries = [{"Data": each.encode(), "PartitionKey": each} for each in data[first : first + 500]]
-            assert self.client.put_records(StreamName=self.stream, Records=entries)["FailedRecordCount"] == 0
+            answer = self.client.put_records(StreamName=stream or self.stream, Records=entries)
+            assert answer["FailedRecordCount"] == 0
 
     def start(self, program: str, **options: Any) -> "subprocess.Popen[str]":
         """Run one of the programs with these settings."""
+        named = {} if "streams" in options else {"stream": self.stream}
         settings = {
-            "stream": self.stream,
+            **named,
             "application": "billing",
             "kinesis_endpoint": self.kinesis.endpoint_url,
             **self.connection,
@@ -155,6 +157,48 @@ def test_the_ten_lines_consume_a_stream(
     ended(process)
     assert stage.owners() == {None}
     assert all(lease.checkpoint.is_record for lease in stage.leases_now())
+
+
+def test_two_streams_in_one_fleet(
+    stage: Stage, dynamodb_local: Server, unique_name: Callable[[str], str]
+) -> None:
+    """Shards of the same names, split, merged and taken over from a member that was killed: no record is mixed up."""
+    stage.connection = {"dynamodb_endpoint": dynamodb_local.url, "lease_table": unique_name("billing")}
+    both = (stage.stream, unique_name("returns"))
+    stage.client.create_stream(StreamName=both[1], ShardCount=2)
+    options = {"streams": both, "mode": "auto", "checkpoint_every": "500ms", **FAILOVER}
+
+    def put(numbers: range) -> None:
+        for name in both:
+            stage.put(*(f"{name} {number}" for number in numbers), stream=name)
+
+    def all_handled(up_to: int) -> bool:
+        return set(stage.handled()) == {f"{name} {name} {number}" for name in both for number in range(up_to)}
+
+    put(range(200))
+    killed, stopped = (stage.start("notes_streams", **options) for _ in range(2))
+    until(lambda: all_handled(200) and len(stage.owners() - {None}) == 2)
+    first, second = "shardId-000000000000", "shardId-000000000001"
+    stage.client.split_shard(StreamName=both[0], ShardToSplit=first, NewStartingHashKey=str(2**125))
+    stage.client.merge_shards(StreamName=both[1], ShardToMerge=first, AdjacentShardToMerge=second)
+    put(range(200, 400))
+    killed.kill()
+    until(lambda: all_handled(400))
+    stopped.send_signal(signal.SIGTERM)
+    ended(stopped)
+    assert stage.owners() == {None}
+    identifiers = {lease.stream for lease in stage.leases_now()}
+    assert {str(each).split(":")[1] for each in identifiers} == set(both)
+    endpoints = (
+        "--kinesis-endpoint-url",
+        stage.kinesis.endpoint_url,
+        "--dynamodb-endpoint-url",
+        dynamodb_local.url,
+    )
+    table = ("--table", stage.connection["lease_table"], "--region", "us-east-1")
+    found = json.loads(cli("lag", *table, *endpoints, "--json", folder=stage.folder).out)["shards"]
+    assert {each["stream"] for each in found} == identifiers
+    assert [each["millis_behind"] for each in found] == [0] * 4
 
 
 def test_one_poison_record_of_ten_thousand(stage: Stage) -> None:

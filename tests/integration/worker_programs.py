@@ -22,9 +22,9 @@ from leasehold import (
 )
 
 
-def note(folder: Path, batch: Batch) -> None:
+def note(folder: Path, batch: Batch, prefix: str = "") -> None:
     """Write down what was handled, in one piece."""
-    lines = "".join(f"{batch.shard} {record.data.decode()}\n" for record in batch)
+    lines = "".join(f"{batch.shard} {prefix}{record.data.decode()}\n" for record in batch)
     file = os.open(folder / "handled", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, lines.encode())
     os.close(file)
@@ -36,6 +36,16 @@ def notes(consumer: Consumer, folder: Path) -> None:
     @consumer.batch(max_wait="200ms")
     def save(batch: Batch) -> None:
         note(folder, batch)
+
+    consumer.run()
+
+
+def notes_streams(consumer: Consumer, folder: Path) -> None:
+    """Handles everything, and notes the stream before the data."""
+
+    @consumer.batch(max_wait="200ms")
+    def save(batch: Batch) -> None:
+        note(folder, batch, f"{batch.stream} ")
 
     consumer.run()
 
