@@ -133,14 +133,20 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Give the leases back."""
         if self._driver is not None:
+            # Spark both closes our connection and sends SIGTERM: whichever comes second must not cut this short.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._driver.stop()
+
+    def _leave(self, _signal: int, _frame: object) -> None:
+        self.stop()
+        sys.exit(0)
 
     def _started(self) -> QueryDriver:
         """The driver's half, made by the first call: a constructor also runs in processes that read nothing."""
         if self._driver is None:
             # Spark ends this process by SIGTERM, twice; without a handler, `stop` would not be called.
-            signal.signal(signal.SIGTERM, _leave)
             self._driver = QueryDriver(self._options)
+            signal.signal(signal.SIGTERM, self._leave)
         return self._driver
 
     def _limits(self, limit: ReadLimit) -> BatchLimits:
@@ -178,8 +184,3 @@ class KinesisBatchReader(DataSourceReader):
         """The rows of one task."""
         assert isinstance(partition, StretchesOfTask)
         return read_stretches(partition.parts, self._options)
-
-
-def _leave(_signal: int, _frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(0)
