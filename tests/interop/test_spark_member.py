@@ -36,6 +36,7 @@ def test_java_python_spark_java(fleet_story: Story) -> None:
     assert fleet_story.table.leader() == spark
     fleet_story.reshard()
     fleet_story.stop(spark)
+    assert not fleet_story.table.owned_by(spark), "leases were not given back"
     fleet_story.wait_for_leader(last)
     fleet_story.wait_until_read_by(last, leases=8)
     fleet_story.conclude()
