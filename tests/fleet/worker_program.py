@@ -25,8 +25,10 @@ def main(options: dict[str, Any], folder: Path) -> None:
     @consumer.batch(max_records=500, max_wait="200ms")
     def note(batch: Batch) -> None:
         now_ns = time.monotonic_ns()
+        # Shards of two streams have one id; tokens have not.
+        shard = f"{batch.stream}/{batch.shard}" if consumer.settings.identity.streams else batch.shard
         lines = [
-            f"{now_ns + place} {worker} {batch.token} {batch.shard} "
+            f"{now_ns + place} {worker} {batch.token} {shard} "
             f"{record.sequence_number}/{record.sub_sequence_number} {record.data.decode()} #\n"
             for place, record in enumerate(batch)
         ]

@@ -168,7 +168,9 @@ class MixedFleet:
         return any(line["token"] not in asked for line in self.told(worker, "lost"))
 
     def _common(self) -> dict[str, Any]:
-        return {"stream": self.stream, "application": self.application}
+        # Members of several streams are told of them in their options, each kind in its own way.
+        named = {"stream": self.stream} if self.stream else {}
+        return {**named, "application": self.application}
 
     def _new_name(self, kind: str) -> str:
         worker = f"{kind}-{len(self.started) + 1}"

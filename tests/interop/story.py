@@ -181,12 +181,18 @@ def story(kinesis: Any, fleet: MixedFleet, dynamodb: Any) -> Iterator[Story]:
     """A stream, records on it all the time, and a fleet that is still empty."""
     kinesis.create_stream(StreamName=fleet.stream, ShardCount=SHARDS)
     production = Production(kinesis, fleet.stream, random.Random(6), per_aggregate=4)
-    told = Story(fleet, CommonTable(dynamodb, fleet.application), production)
+    with telling(Story(fleet, CommonTable(dynamodb, fleet.application), production)) as told:
+        yield told
+
+
+@contextmanager
+def telling(told: Story) -> Iterator[Story]:
+    """Records come in for as long as the story lasts; in the end nobody is left running."""
     producing = threading.Thread(target=told.produce, daemon=True)
     producing.start()
     try:
         yield told
     finally:
         told.end_production()
-        fleet.kill_all()
+        told.fleet.kill_all()
         producing.join()

@@ -15,14 +15,12 @@ import software.amazon.awssdk.services.cloudwatch.CloudWatchAsyncClient;
 import software.amazon.awssdk.services.dynamodb.DynamoDbAsyncClient;
 import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
 import software.amazon.kinesis.common.ConfigsBuilder;
-import software.amazon.kinesis.common.InitialPositionInStream;
-import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.coordinator.CoordinatorConfig;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.metrics.MetricsConfig;
 import software.amazon.kinesis.metrics.MetricsLevel;
-import software.amazon.kinesis.processor.SingleStreamTracker;
+import software.amazon.kinesis.processor.StreamTracker;
 import software.amazon.kinesis.retrieval.RetrievalConfig;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
@@ -57,17 +55,15 @@ public final class JavaMember {
         DynamoDbAsyncClient dynamoDb = connect(DynamoDbAsyncClient.builder(), options.text("dynamodb"));
         // The KCL wants this client even where it publishes nothing.
         CloudWatchAsyncClient cloudWatch = connect(CloudWatchAsyncClient.builder(), "http://127.0.0.1:9");
-        SingleStreamTracker stream = new SingleStreamTracker(
-                options.text("stream"),
-                InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON));
+        StreamTracker streams = Streams.tracker(options);
         ConfigsBuilder configs = new ConfigsBuilder(
-                stream,
+                streams,
                 options.text("application"),
                 kinesis,
                 dynamoDb,
                 cloudWatch,
                 options.text("worker"),
-                () -> new TellingProcessor(options.number("checkpoint_ms")));
+                new Streams.Processors(options.number("checkpoint_ms")));
         return new Scheduler(
                 configs.checkpointConfig(),
                 coordination(configs.coordinatorConfig(), options),
@@ -75,7 +71,7 @@ public final class JavaMember {
                 configs.lifecycleConfig(),
                 metrics(configs.metricsConfig()),
                 configs.processorConfig(),
-                polling(configs.retrievalConfig(), kinesis, options));
+                polling(configs.retrievalConfig(), Streams.polling(streams, kinesis, options), options));
     }
 
     /** HTTP/1.1: the KCL's own helper wants HTTP/2 with prior knowledge, which few local servers speak. */
@@ -107,8 +103,7 @@ public final class JavaMember {
         return config.metricsLevel(MetricsLevel.NONE);
     }
 
-    private static RetrievalConfig polling(RetrievalConfig config, KinesisAsyncClient kinesis, Options options) {
-        PollingConfig polling = new PollingConfig(options.text("stream"), kinesis);
+    private static RetrievalConfig polling(RetrievalConfig config, PollingConfig polling, Options options) {
         options.ifGiven("idle_ms", value -> polling.idleTimeBetweenReadsInMillis(Long.parseLong(value)));
         return config.retrievalSpecificConfig(polling);
     }

@@ -22,15 +22,17 @@ final class TellingProcessor implements ShardRecordProcessor {
     private final String token = UUID.randomUUID().toString();
     private final long checkpointEveryNs;
     private long checkpointedNs = System.nanoTime();
+    private final String stream;
     private String shard = "";
 
-    TellingProcessor(long checkpointEveryMs) {
+    TellingProcessor(String stream, long checkpointEveryMs) {
+        this.stream = stream;
         checkpointEveryNs = TimeUnit.MILLISECONDS.toNanos(checkpointEveryMs);
     }
 
     @Override
     public void initialize(InitializationInput input) {
-        shard = input.shardId();
+        shard = stream + input.shardId();
         Told.tell("begun", Map.of("shard", shard, "token", token, "after", input.extendedSequenceNumber().toString()));
     }
 
