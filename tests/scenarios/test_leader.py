@@ -2,8 +2,8 @@
 
 A worker has a processor figure in percent (or several samples, or none), and leases: `7x100` is seven of 100 KiB/s,
 `2x-` two whose throughput is unknown. Single leases are written as in peer mode: `a:X` owned by X, `a:-` free, `X/Y` on
-its way to X from Y, `@20` unchanged for twenty seconds, `E` finished, `<p,q` child of p and q, `~41` on its way for
-forty-one seconds, `=100` its throughput.
+its way to X from Y, `@20` unchanged for twenty seconds, `@20+` since it came to its owner, `E` finished, `<p,q` child
+of p and q, `~41` on its way for forty-one seconds, `=100` its throughput.
 """
 
 import re
@@ -24,7 +24,7 @@ from tests.scenarios.reading import Scenario, only, scenarios
 NOW_MS = 10_000_000
 WALL_S = 1_790_000_000
 SINGLE = re.compile(
-    r"(?P<key>\w+):(?P<owner>-|\w+?)(?:/(?P<old>\w+))?(?:@(?P<age>\d+))?(?P<ended>E?)(?:~(?P<handoff>\d+))?"
+    r"(?P<key>\w+):(?P<owner>-|\w+?)(?:/(?P<old>\w+))?(?:@(?P<age>\d+)(?P<given>\+?))?(?P<ended>E?)(?:~(?P<handoff>\d+))?"
     r"(?:=(?P<kbps>\d+))?(?:<(?P<parents>[\w,]+))?"
 )
 GIVEN = (
@@ -148,6 +148,7 @@ def _single(text: str) -> tuple[Lease, Observation]:
         owner=None if found["owner"] == "-" else found["owner"],
         old=found["old"],
         age_s=int(found["age"] or 1),
+        was_given=bool(found["given"]),
         handoff_s=int(found["handoff"] or 1),
         kbps=found["kbps"],
         ended=bool(found["ended"]),
@@ -161,6 +162,7 @@ def _lease(
     owner: str | None = None,
     old: str | None = None,
     age_s: int = 1,
+    was_given: bool = False,
     handoff_s: int = 1,
     kbps: str | None = None,
     ended: bool = False,
@@ -174,7 +176,7 @@ def _lease(
         checkpoint_owner=WorkerId(old) if old else None,
         parents=frozenset(map(ShardId, parents)),
         throughput_kbps=None if kbps is None else Decimal(kbps),
-        holding=HoldingId("some") if owner else None,
+        holding=HoldingId("some") if owner and not was_given else None,
     )
     seen = Observation(
         0,
@@ -182,5 +184,6 @@ def _lease(
         lease.checkpoint_owner,
         NOW_MS - 1000 * age_s,
         NOW_MS - 1000 * handoff_s if old else None,
+        NOW_MS - 1000 * age_s if was_given else None,
     )
     return lease, seen

@@ -132,15 +132,20 @@ class _Decision:
         self._view = view
         self._limits = limits
         self._working = readable_now(view.leases, view.unreadable)
+        self._just_given = {
+            lease.key for lease in self._working if was_just_given(view.observations, lease.key)
+        }
         self._silent = {lease.key for lease in self._working if self._is_silent(lease)}
         self._standing = next_standing(
             view.memory.workers,
             view.reports,
             leases=self._working,
             silent=self._silent,
+            just_given=self._just_given,
             now_ms=view.now_ms,
             wall_s=view.wall_s,
         )
+        self._silent |= self._given_in_vain()
         self._memory = self._next_memory()
         self._weights = weigh(self._working, self._memory.kbps, by_count=limits.by_count)
         self._ledger = self._loads_as_they_are()
@@ -163,12 +168,21 @@ class _Decision:
     # -- what follows from the view ----------------------------------------------------------------------------
 
     def _patience_ms(self, lease: Lease) -> int:
-        failovers = PICK_UP_FAILOVERS if was_just_given(self._view.observations, lease.key) else 1
+        failovers = PICK_UP_FAILOVERS if lease.key in self._just_given else 1
         return failovers * self._limits.failover_ms
 
     def _is_silent(self, lease: Lease) -> bool:
         unchanged_ms = unchanged_for_ms(self._view.observations, lease.key, self._view.now_ms)
         return lease.owner is not None and unchanged_ms > self._patience_ms(lease)
+
+    def _given_in_vain(self) -> set[LeaseKey]:
+        """Leases that went to a worker of which it has turned out that it is dead; they need not be waited for."""
+        lost = self._standing.suspects - self._standing.assignable
+        return {
+            lease.key
+            for lease in self._working
+            if lease.key in self._just_given and lease.actual_owner in lost
+        }
 
     def _next_silence(self) -> int | None:
         times = (
@@ -213,7 +227,7 @@ class _Decision:
 
     def _is_movable(self, lease: Lease) -> bool:
         """For balance: neither on its way, nor moved a moment ago, nor idle."""
-        if lease.is_in_handoff or was_just_given(self._view.observations, lease.key):
+        if lease.is_in_handoff or lease.key in self._just_given:
             return False
         # Equal leases do not come back, so they need not cool down.
         is_cool = self._limits.by_count or lease.key not in self._memory.moved_ms

@@ -4,7 +4,8 @@ leader has seen; nothing of it is in any table.
 A worker may be given leases while its report keeps coming. Whether it does is judged by our own clock; its wall clock
 matters only for the very first sight of it. A worker all of whose leases are silent is a *suspect*: its report may
 still look fresh for a minute, but it gets nothing until it reports again; so is one that has lost all its leases to
-others. So a dead worker never blocks its own fail-over, nor the next one.
+others. Leases that it was given a moment ago say nothing for it. So a dead worker never blocks its own fail-over, nor
+the next one.
 
 What a kilobyte costs a worker is learned slowly from its processor use, and only while its leases stay as they are: a
 young worker's figures, and those just after a move, say nothing.
@@ -62,6 +63,7 @@ class Standing:
     records: WorkerRecords = field(default_factory=dict)
     assignable: AbstractSet[WorkerId] = frozenset()
     doubtful: AbstractSet[WorkerId] = frozenset()  # of these, those that may be dead: give to them last
+    suspects: AbstractSet[WorkerId] = frozenset()
 
     def is_hot(self, worker: WorkerId) -> bool:
         """It works above the range that it wants: give it nothing if there is another, and take from it."""
@@ -81,20 +83,23 @@ def next_standing(
     *,
     leases: Sequence[Lease],
     silent: AbstractSet[LeaseKey],
+    just_given: AbstractSet[LeaseKey],
     now_ms: int,
     wall_s: int,
 ) -> Standing:
-    """How every worker stands after one more look."""
+    """How every worker stands after one more look. Leases that were `just_given` need not be begun yet."""
     owned = _owned(leases)
-    served = frozenset().union(*owned.values())
+    served, young = frozenset().union(*owned.values()), just_given - silent
     records: dict[WorkerId, WorkerRecord] = {}
     for report in reports:
         known = before.get(report.worker) or _first_record(report, now_ms, wall_s)
         theirs = owned.get(report.worker, frozenset())
-        is_suspect = theirs <= silent if theirs else _was_emptied(known, report, served)
+        telling = theirs - young
+        is_suspect = telling <= silent if telling else not theirs and _was_emptied(known, report, served)
         records[report.worker] = _next_record(known, report, theirs, now_ms, is_suspect=is_suspect)
     heard = [report for report in reports if _is_heard(records[report.worker], report, now_ms)]
-    trusted = {report.worker for report in heard if records[report.worker].suspected_at_s is None}
+    suspects = {worker for worker, record in records.items() if record.suspected_at_s is not None}
+    trusted = {report.worker for report in heard} - suspects
     standing = Standing(
         reports={report.worker: report for report in reports},
         records=records,
@@ -103,8 +108,11 @@ def next_standing(
         doubtful={
             report.worker
             for report in heard
-            if owned.get(report.worker, frozenset()) <= silent and _is_late(records[report.worker], now_ms)
+            if _is_doubtful(
+                owned.get(report.worker, frozenset()) - young, silent, records[report.worker], now_ms
+            )
         },
+        suspects=suspects,
     )
     return replace(standing, records=_learn(before, standing, _delivered_kbps(leases), now_ms))
 
@@ -115,6 +123,13 @@ def _was_emptied(before: WorkerRecord, report: WorkerReport, served: AbstractSet
     A standby sees no more of that than this; without it, it would give leases to the dead as soon as it leads.
     """
     return report.updated_s == before.updated_s and not before.leases.isdisjoint(served)
+
+
+def _is_doubtful(
+    telling: AbstractSet[LeaseKey], silent: AbstractSet[LeaseKey], record: WorkerRecord, now_ms: int
+) -> bool:
+    """The first of its leases fell silent, and the others may follow; or none tells of it, and its report is late."""
+    return not silent.isdisjoint(telling) or (not telling and _is_late(record, now_ms))
 
 
 def _is_late(record: WorkerRecord, now_ms: int) -> bool:
