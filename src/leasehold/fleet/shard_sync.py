@@ -10,7 +10,9 @@ a look is good for a while only (`create_within`), and finished leases stay for 
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,6 +39,7 @@ from leasehold.settings import FleetSettings, milliseconds
 # A list that was read while the stream was resharded contradicts itself for a moment.
 LIST_ATTEMPTS_MAX: Final = 3
 LIST_AGAIN_AFTER_MS: Final = 1_000
+CREATED_AT_ONCE_MAX: Final = 25  # more would only wait for connections
 FRUITLESS_ROUNDS_MAX: Final = 4  # in which not a single lease could be created
 
 
@@ -151,13 +154,23 @@ class ShardSync:
         """Create leases for as long as what was seen is a reason to. Returns how many of them are there now."""
         outcomes: list[bool] = []
         began_ms = self.clock.now_ms()
-        for lease in new:  # one after the other: the order makes a crash half-way harmless
-            created = await self._create_one(lease, seen_ms + milliseconds(self.settings.create_within))
-            if created is None:
+        for wave in waves(new):
+            created = await self._create_together(wave, seen_ms + milliseconds(self.settings.create_within))
+            outcomes += [outcome for outcome in created if outcome is not None]
+            if None in created:
                 break
-            outcomes.append(created)
         self.observe(ShardsSynced(shards, sum(outcomes), self.clock.now_ms() - began_ms))
         return len(outcomes)
+
+    async def _create_together(self, leases: Sequence[Lease], until_ms: int) -> list[bool | None]:
+        tries = (self._create_one(lease, until_ms) for lease in leases)
+        created: list[bool | None] = []
+        # All are waited for, whatever one of them raises: none may run on behind our back.
+        for outcome in await asyncio.gather(*tries, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            created.append(outcome)
+        return created
 
     async def _create_one(self, lease: Lease, until_ms: int) -> bool | None:
         """Try until it is answered, or until the time is over (None)."""
@@ -175,6 +188,20 @@ class ShardSync:
 
     async def _listing(self) -> LeaseListing:
         return await told_listing(self.table, self.observe)
+
+
+def waves(leases: Sequence[Lease]) -> Iterator[list[Lease]]:
+    """Leases that may be created at the same time, wave by wave. The order of age is kept between parent and child, so
+    that a crash half-way is harmless; to each other, the leases of a wave are strangers.
+    """
+    wave: list[Lease] = []
+    for lease in leases:
+        if len(wave) == CREATED_AT_ONCE_MAX or not lease.parents.isdisjoint(each.shard_id for each in wave):
+            yield wave
+            wave = []
+        wave.append(lease)
+    if wave:
+        yield wave
 
 
 async def told_listing(table: LeaseTable, observe: Observe) -> LeaseListing:

@@ -1,5 +1,6 @@
 """Creating and deleting leases when a member is slow: what it decided may be long out of date when it acts."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +13,12 @@ from leasehold.core.lease_cleanup import EndedSince
 from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, lease_key
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.row_writes import RowWrite
 from leasehold.errors import UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
-from leasehold.fleet.shard_sync import ShardSync
+from leasehold.fleet.shard_sync import CREATED_AT_ONCE_MAX, ShardSync, waves
 from leasehold.fleet.streams import TrackedStream
-from leasehold.ports import RowStore
+from leasehold.ports import Applied, Refused, RowStore
 from leasehold.settings import FleetSettings, milliseconds
 from leasehold.simulation.loop import VirtualClock, run_virtually
 from tests.unit.fleet.world import ListedStream, even_shards
@@ -47,6 +49,20 @@ class _HeldUp(ListedStream):
             for child in CHILDREN:
                 await self._table.create(_lease(child, Position("1000")))
         return listed
+
+
+class _SlowRows(MemoryRows):
+    """Rows whose writes take a moment."""
+
+    under_way = 0
+    under_way_max = 0
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        await asyncio.sleep(0.02)
+        self.under_way -= 1
+        return await super().write(write)
 
 
 def _sync(rows: RowStore, stream: ListedStream, clock: VirtualClock) -> ShardSync:
@@ -123,3 +139,23 @@ def test_a_finished_lease_stays_for_a_while() -> None:
         assert PARENT.id not in await _shards_with_lease(sync.table)
 
     run_virtually(scenario())
+
+
+def test_first_leases_are_created_some_at_a_time() -> None:
+    """A stream of many shards is not created one by one, nor all at once."""
+
+    async def scenario() -> None:
+        rows, clock = _SlowRows(), VirtualClock()
+        shards = even_shards(3 * CREATED_AT_ONCE_MAX)
+        sync = _sync(rows, ListedStream(shards), clock)
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
+        assert rows.under_way_max == CREATED_AT_ONCE_MAX
+
+    run_virtually(scenario())
+
+
+def test_no_child_is_created_at_the_same_time_as_its_parent() -> None:
+    """A crash half-way must not leave the child alone."""
+    parent, *children = (_lease(shard, TRIM_HORIZON) for shard in (PARENT, *CHILDREN))
+    assert list(waves([parent, *children])) == [[parent], children]
