@@ -1,0 +1,115 @@
+"""One fleet over two streams, whose shards have the same names: a Java member with a MultiStreamTracker, and Python."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.local import LocalKinesis
+from tests.fleet.production import Production
+from tests.interop.common_table import CommonTable
+from tests.interop.mixed_fleet import MixedFleet
+from tests.interop.story import Story, telling
+from tests.interop.test_leader import BY_COUNT
+from tests.servers import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+SHARDS_EACH = 4
+
+
+@dataclass
+class OneOfTwo(Production):
+    """A producer on one of the streams, that draws its numbers from those of both."""
+
+    whole: Production = field(kw_only=True)
+
+    def _numbers(self, count: int) -> Iterator[int]:
+        return self.whole._numbers(count)
+
+
+@dataclass
+class OnTwoStreams(Production):
+    """A producer on both streams at once; shards are called stream/shard."""
+
+    parts: list[Production] = field(default_factory=list)
+
+    def put(self, plain: int, aggregated: int) -> None:
+        for part in self.parts:
+            part.put(plain // 2, aggregated // 2)
+
+    def reshard(self) -> None:
+        for part in self.parts:
+            part.reshard()
+        self.splits = sum(part.splits for part in self.parts)
+        self.merges = sum(part.merges for part in self.parts)
+
+    def parents(self) -> dict[str, tuple[str, ...]]:
+        return {
+            f"{part.stream}/{shard}": tuple(f"{part.stream}/{parent}" for parent in parents)
+            for part in self.parts
+            for shard, parents in part.parents().items()
+        }
+
+
+def on_two_streams(kinesis: Any, streams: list[str]) -> OnTwoStreams:
+    """Streams of a few shards each, and who writes to them."""
+    both = OnTwoStreams(kinesis, "", random.Random(6))
+    for stream in streams:
+        kinesis.create_stream(StreamName=stream, ShardCount=SHARDS_EACH)
+        part = OneOfTwo(
+            kinesis,
+            stream,
+            random.Random(stream),
+            per_aggregate=4,
+            shards_min=SHARDS_EACH,
+            shards_max=8,
+            whole=both,
+        )
+        both.parts.append(part)
+    return both
+
+
+def identifier_of(kinesis: Any, stream: str) -> str:
+    """Account, name and second of creation, as someone who writes a tracker makes it up."""
+    summary = kinesis.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
+    account = summary["StreamARN"].split(":")[4]
+    return f"{account}:{stream}:{int(summary['StreamCreationTimestamp'].timestamp())}"
+
+
+@pytest.fixture
+def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]) -> Iterator[Story]:
+    """An empty fleet under load on two streams. Python is told their names, Java their identifiers."""
+    with LocalKinesis.in_process() as server:
+        kinesis, streams = server.client(), [unique_name("orders"), unique_name("returns")]
+        production = on_two_streams(kinesis, streams)
+        fleet = MixedFleet(tmp_path, "", unique_name("application"), server.endpoint_url, dynamodb_local.url)
+        fleet.python_options["streams"] = streams
+        fleet.java_options["streams"] = ",".join(identifier_of(kinesis, stream) for stream in streams)
+        table = CommonTable(dynamodb_local.client("dynamodb"), fleet.application)
+        with telling(Story(fleet, table, production)) as told:
+            yield told
+
+
+def test_java_leads_python_over_two_streams_and_dies(fleet_story: Story) -> None:
+    """Java makes the leases of both streams and hands half over; Python reads and leads on, and Java comes back."""
+    java = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(java, leases=8)
+    python = fleet_story.fleet.start_python()
+    fleet_story.wait_until_read_by(python, leases=4)
+    assert fleet_story.table.leader() == java
+    streams = {lease.stream for lease in fleet_story.table.leases()}
+    assert streams == set(fleet_story.fleet.java_options["streams"].split(","))
+    fleet_story.reshard(2)
+    fleet_story.kill(java)
+    fleet_story.wait_for_leader(python)
+    fleet_story.wait_until_read_by(python, leases=8)
+    fleet_story.reshard()
+    again = fleet_story.fleet.start_java(**BY_COUNT)
+    fleet_story.wait_until_read_by(again, leases=4)
+    assert fleet_story.table.leader() == python
+    fleet_story.conclude()
+    assert {lease.stream for lease in fleet_story.table.leases()} == streams
