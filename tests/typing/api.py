@@ -92,6 +92,8 @@ def settings(consumer: Consumer) -> None:
         max_leases=None,
         grace=30,
     )
+    Consumer(streams=["orders", "returns"], application="billing")
+    Consumer(streams={"orders": "latest", "returns": None}, application="billing")
     Consumer(stream="orders", application="billing", max_record=5)  # type: ignore[call-arg]
     Consumer(stream="orders", application="billing", max_records="5")  # type: ignore[arg-type]
     consumer.batch(max_leases=5)  # type: ignore[call-overload]

@@ -93,7 +93,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     FleetSeen: Line(
         FLEET, DEBUG, "fleet seen leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
     ),
-    ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created}"),
+    ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
     RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem}"),
     LeaseTaken: Line(
         FLEET,

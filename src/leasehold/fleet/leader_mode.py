@@ -127,7 +127,7 @@ class LeaderMode(Sharing):
         plan = self._decision(seen, now_ms)
         self.steps.observe(
             FleetSeen(
-                len(seen.leases.leases),
+                len(self.streams.ours(seen.leases.leases)),
                 plan.unclaimed,
                 len(self.holdings.keys),
                 max(1, plan.workers),

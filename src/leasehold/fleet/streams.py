@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from leasehold.core.model import InitialPosition, Lease, StreamIdentifier
+from leasehold.errors import ConfigError
 from leasehold.ports import Stream
 
 
@@ -57,7 +58,10 @@ class Streams:
         if not self._have_prefix:
             return tracked
         found = replace(tracked, id=await tracked.stream.identifier())
-        self._known[found.id] = found
+        if (known := self._known.setdefault(found.id, found)).name != found.name:
+            raise ConfigError(
+                f"streams {known.name} and {found.name} are one and the same, {found.id}: name it once"
+            )
         return found
 
     def of(self, lease: Lease) -> TrackedStream | None:

@@ -17,6 +17,7 @@ from leasehold.core.model import (
     HASH_KEY_MAX,
     WHOLE_HASH_RANGE,
     HoldingId,
+    InitialPosition,
     Lease,
     ShardId,
     StreamIdentifier,
@@ -28,6 +29,7 @@ from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import ConfigError
 from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.simulation.loop import START_WALL_MS, VirtualClock, run_virtually
 from leasehold.worker.batch import Batch
 from leasehold.worker.handlers import BatchHandler
@@ -40,6 +42,7 @@ from leasehold.worker.user_code import InlineUserCode
 ORDERS, RETURNS = "orders", "returns"
 BOTH = (ORDERS, RETURNS)
 FIRST, SECOND = ShardId("shardId-000000000000"), ShardId("shardId-000000000001")
+BEGINNING = InitialPosition(TRIM_HORIZON)
 MIDDLE = (HASH_KEY_MAX + 1) // 2
 STRANGE = StreamIdentifier("000000000000:strange:1600000000")
 OPTIONS: Mapping[str, Any] = {
@@ -368,6 +371,26 @@ def test_one_table_is_of_one_stream_or_of_several(first: dict[str, Any], second:
         error = world.tasks.pop(refused).exception()
         assert isinstance(error, ConfigError)
         assert "another application name" in str(error)
+
+    played(story)
+
+
+def test_a_stream_that_is_named_twice_is_refused() -> None:
+    """Once by its name and once by its ARN, say: its shards would have two sets of everything."""
+
+    async def story(world: TwoStreams) -> None:
+        orders = MemoryStream(world.service, ORDERS, world.clock)
+        streams = Streams(
+            [
+                TrackedStream(ORDERS, orders, BEGINNING),
+                TrackedStream("arn:aws:kinesis:us-east-1:000000000000:stream/orders", orders, BEGINNING),
+            ],
+            have_prefix=True,
+        )
+        first, second = streams.tracked
+        await streams.identified(first)
+        with pytest.raises(ConfigError, match="one and the same"):
+            await streams.identified(second)
 
     played(story)
 
