@@ -32,6 +32,7 @@ GIVEN = (
     "free",
     "leases",
     "members_for_s",
+    "uneven_for_s",
     "leases_max",
     "kbps_max",
     "by_count",
@@ -112,15 +113,20 @@ def _view(given: dict[str, Any]) -> LeaderView:
         unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
         memory=memory,
     )
-    return _settled(view, members_for_ms)
+    return _settled(view, members_for_ms, 1000 * given.get("uneven_for_s", 3600))
 
 
-def _settled(view: LeaderView, members_for_ms: int) -> LeaderView:
-    """The same look, with a memory in which the workers that count now have been there for so long."""
+def _settled(view: LeaderView, members_for_ms: int, uneven_for_ms: int) -> LeaderView:
+    """The same look, with a memory in which the workers that count now have been there, as uneven, for so long."""
     first = plan_assignment(
         replace(view, now_ms=NOW_MS), LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
     )
-    memory = replace(view.memory, members=first.memory.members, members_since_ms=NOW_MS - members_for_ms)
+    memory = replace(
+        view.memory,
+        members=first.memory.members,
+        members_since_ms=NOW_MS - members_for_ms,
+        uneven_since_ms=NOW_MS - uneven_for_ms,
+    )
     return replace(view, now_ms=NOW_MS, memory=memory)
 
 

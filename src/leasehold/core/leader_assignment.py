@@ -34,8 +34,11 @@ PICK_UP_FAILOVERS: Final = 2
 GATHERING_MS: Final = 2_000
 # No balancing for so long after a worker came or went: a rolling deployment then moves each lease once.
 SETTLING_MS: Final = 45_000
+LASTING_MS: Final = (
+    30_000  # so long must a fleet be uneven: figures take a while to show all of a change, or to pass
+)
 COOLING_MS: Final = 120_000  # before the same lease is moved again
-BEGIN_BAND: Final = 0.12  # a load further than this from the mean is worth balancing ...
+BEGIN_BAND: Final = 0.10  # a load further than this from the mean is worth balancing, as for the KCL ...
 BEGIN_POINTS_MIN: Final = 2.0  # ... if it is as many points of processor use; idle fleets only seem uneven
 BEGIN_ANYWAY_BAND: Final = 0.5
 END_BAND: Final = 0.08
@@ -63,6 +66,7 @@ class LeaderMemory:
     moved_ms: Mapping[LeaseKey, int] = field(default_factory=dict)
     members: AbstractSet[WorkerId] = frozenset()
     members_since_ms: int = 0
+    uneven_since_ms: int | None = None
     kbps: Mapping[LeaseKey, float] = field(default_factory=dict)
     decided_ms: int = 0
 
@@ -154,7 +158,8 @@ class _Decision:
         free = [lease for lease in self._working if lease.owner is None or lease.key in self._silent]
         given = [] if self._is_gathering(free) else self._placed(free)
         overdue = self._overdue_handoffs()
-        moved = self._balancing_moves()
+        uneven_since_ms = self._uneven_since()
+        moved = self._balancing_moves(uneven_since_ms)
         return LeaderPlan(
             assign=(*given, *overdue),
             hand_off=tuple(moved),
@@ -162,7 +167,7 @@ class _Decision:
             unclaimed=len(free),
             workers=len(self._ledger.loads),
             silent_at_ms=self._next_silence(),
-            memory=self._memory_after((*overdue, *moved)),
+            memory=self._memory_after((*overdue, *moved), uneven_since_ms),
         )
 
     # -- what follows from the view ----------------------------------------------------------------------------
@@ -204,9 +209,10 @@ class _Decision:
             decided_ms=now_ms,
         )
 
-    def _memory_after(self, moves: Sequence[Assignment]) -> LeaderMemory:
+    def _memory_after(self, moves: Sequence[Assignment], uneven_since_ms: int | None) -> LeaderMemory:
         moved = dict.fromkeys((move.lease.key for move in moves), self._view.now_ms)
-        return replace(self._memory, moved_ms={**self._memory.moved_ms, **moved})
+        moved_ms = {**self._memory.moved_ms, **moved}
+        return replace(self._memory, moved_ms=moved_ms, uneven_since_ms=uneven_since_ms)
 
     def _loads_as_they_are(self) -> Ledger:
         """Each lease counted where it is heading."""
@@ -288,13 +294,20 @@ class _Decision:
 
     # -- balancing ---------------------------------------------------------------------------------------------
 
-    def _balancing_moves(self) -> list[Assignment]:
-        together_ms = self._view.now_ms - self._memory.members_since_ms
-        if len(self._ledger.loads) < 2 or together_ms < SETTLING_MS:
+    def _uneven_since(self) -> int | None:
+        """Since when the loads are so uneven that moving is worth its price; None if they are not."""
+        if not self._limits.by_count and not self._is_worth_it(self._ledger.mean):
+            return None
+        since_ms = self._view.memory.uneven_since_ms
+        return self._view.now_ms if since_ms is None else since_ms
+
+    def _balancing_moves(self, uneven_since_ms: int | None) -> list[Assignment]:
+        now_ms = self._view.now_ms
+        if uneven_since_ms is None or now_ms - self._memory.members_since_ms < SETTLING_MS:
+            return []
+        if not self._limits.by_count and now_ms - uneven_since_ms < LASTING_MS:
             return []
         mean = self._ledger.mean
-        if not self._limits.by_count and not self._is_worth_it(mean):
-            return []
         by_key = {lease.key: lease for lease in self._working}
         moves: list[Assignment] = []
         most = self._moves_max()
@@ -313,7 +326,7 @@ class _Decision:
 
     def _is_worth_it(self, mean: float) -> bool:
         """Whether the loads are so uneven that moving is worth its price."""
-        if mean == 0:
+        if mean == 0 or len(self._ledger.loads) < 2:
             return False
         worst = max(abs(load - mean) for load in self._ledger.loads.values()) / mean
         utilisation = self._standing.mean_utilisation

@@ -1,8 +1,8 @@
 """What leases weigh, and how heavily each worker is loaded with them. A ledger for one decision of a leader.
 
-A lease weighs nine parts its throughput and one part the average: number matters a little, and an idle lease is not
-free. One whose throughput is unknown weighs like an average one; if nothing flows at all, they all weigh the same. A
-worker's load is what leads *to* it: a lease that is being handed over counts for its next owner.
+Of a lease's weight, nineteen parts are its throughput and one part is the average: number matters a little, and an idle
+lease is not free. One whose throughput is unknown weighs like an average one; if nothing flows at all, they all weigh
+the same. A worker's load is what leads *to* it: a lease that is being handed over counts for its next owner.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 
 # A heartbeat's throughput hangs on how many polls fell between two of them; what matters is what lasts.
-STEADY_OVER_MS: Final = 45_000
-SHARE_OF_COUNT: Final = 0.1
+STEADY_OVER_MS: Final = 20_000
+SHARE_OF_COUNT: Final = 0.05
 IDLE_BELOW: Final = 0.01  # of the average
 
 

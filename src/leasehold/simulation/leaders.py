@@ -21,7 +21,7 @@ from leasehold.simulation.loaded_fleet import EVEN_WITHIN, LoadedFleet, LoadedWo
 from leasehold.simulation.process import SimulatedLoop
 
 _TICK_MS: Final = 1_000
-_COMES_TO_REST_MS: Final = 360_000
+_COMES_TO_REST_MS: Final = 240_000
 _TAKES_OVER_MS: Final = 90_000
 _WATCHED_MS: Final = 900_000
 _OTHER_LEADS_MS: Final = 300_000
