@@ -165,7 +165,7 @@ def decision_ms() -> float:
     cpu = {f"w{number:04}": [50.0] for number in range(1000)}
     leader = Leader(plan_assignment, kbps)
     leader.decide(owners, cpu)
-    leader.memory = replace(leader.memory, members_since_ms=0)
+    leader.memory = replace(leader.memory, members_since_ms=0, uneven_since_ms=0)
     assert leader.decide(owners, cpu)
     return leader.took_s * 1000
 
