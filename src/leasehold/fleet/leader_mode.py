@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from leasehold.core.events import FleetSeen, HandoffAsked, LeaseAssigned, LeaseReleased, RowRejected, StepFailed
+from leasehold.core.events import (
+    FleetSeen,
+    HandoffAsked,
+    LeaseAssigned,
+    LeaseReleased,
+    RowRejected,
+    StepFailed,
+)
 from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.leader_assignment import (
     Assignment,
@@ -23,6 +30,7 @@ from leasehold.core.leader_assignment import (
     LeaderPlan,
     LeaderView,
     plan_assignment,
+    readable_now,
 )
 from leasehold.core.lease_observations import (
     Observations,
@@ -32,6 +40,7 @@ from leasehold.core.lease_observations import (
     was_just_given,
 )
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
+from leasehold.core.peer_assignment import SHARE_WHEN_ALONE
 from leasehold.core.worker_metrics import STALE_AFTER_MS, WorkerReport
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.common_rows import FleetLook
@@ -45,6 +54,8 @@ from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
 SIZE_KNOWN_FOR_MS: Final = 600_000
+# As long as a slow leader may take: Java's gives a dead worker's leases away within a minute.
+NEGLECTED_FAILOVERS: Final = 6
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
 
@@ -136,8 +147,26 @@ class LeaderMode(Sharing):
         )
         ours = [lease for lease in seen.leases.leases if self._is_ours(lease)]
         if self.leadership.is_leading:
-            ours += await self._lead(plan, seen)
-        return ours
+            return ours + await self._lead(plan, seen)
+        return ours + self._neglected(seen, now_ms)
+
+    def _neglected(self, seen: FleetLook, now_ms: int) -> list[Lease]:
+        """Leases of our streams that the leader does not share out, perhaps because it does not know the stream.
+
+        A part of them in each look: others who know the stream should have some, too.
+        """
+        if not self.streams.have_prefix:
+            return []
+        patience_ms = NEGLECTED_FAILOVERS * milliseconds(self.settings.failover_after)
+        unreadable = {LeaseKey(error.key) for error in seen.leases.rejected}
+        unread = [
+            lease
+            for lease in readable_now(self.streams.ours(seen.leases.leases), unreadable)
+            if unchanged_for_ms(self._observations, lease.key, now_ms) > patience_ms
+            and lease.key not in self.holdings.keys | self.holdings.resting
+            and lease.owner != self.worker
+        ]
+        return self.steps.rng.sample(unread, -(-len(unread) // SHARE_WHEN_ALONE))
 
     def _is_ours(self, lease: Lease) -> bool:
         if lease.owner != self.worker or lease.is_in_handoff:
@@ -156,7 +185,8 @@ class LeaderMode(Sharing):
         self._observations = {**self._observations, **next_observations(self._observations, leases, now_ms)}
 
     async def _begin(self, lease: Lease) -> None:
-        await self.holdings.begin(lease, partial(self.table.hold, lease, self.worker), silent_ms=None)
+        write = self.table.hold if lease.owner == self.worker else self.table.take
+        await self.holdings.begin(lease, partial(write, lease, self.worker), silent_ms=None)
 
     async def _give_away(self, lease: Lease) -> None:
         """A leader gave us a lease of a stream that we do not know: to whoever reads that stream, or to nobody."""

@@ -32,7 +32,7 @@ class Streams:
 
     def __init__(self, tracked: Sequence[TrackedStream], *, have_prefix: bool) -> None:
         self._tracked = tuple(tracked)
-        self._have_prefix = have_prefix
+        self.have_prefix = have_prefix
         self._known: dict[StreamIdentifier | None, TrackedStream] = {}
         if not have_prefix:
             (only,) = tracked
@@ -55,7 +55,7 @@ class Streams:
 
     async def identified(self, tracked: TrackedStream) -> TrackedStream:
         """A stream with its identifier; from then on it is known which leases are its own."""
-        if not self._have_prefix:
+        if not self.have_prefix:
             return tracked
         found = replace(tracked, id=await tracked.stream.identifier())
         if (known := self._known.setdefault(found.id, found)).name != found.name:

@@ -334,12 +334,24 @@ def test_a_stream_that_only_one_member_knows_is_read_by_that_one(
         world.put(64)
         await world.until(world.all_handled)
         assert world.readers(RETURNS) == {both}
-        await world.kill(both)
-        again = world.start("again", mode="leader")
+        assert one in world.readers(ORDERS)
+
+    played(story)
+
+
+def test_a_stream_that_the_leader_does_not_know_is_read() -> None:
+    """It is not shared out, so those who know it help themselves after a while: to all of it, and not one to all."""
+
+    async def story(world: TwoStreams) -> None:
+        leader = world.start("leader", (ORDERS,), mode="leader")
+        world.put(64)
+        await world.until(lambda: world.all_handled(ORDERS))
+        world.service.update_shard_count(world.clock.wall_ms(), RETURNS, 4)
+        first, second = world.start("first", mode="leader"), world.start("second", mode="leader")
         world.put(64)
         await world.until(world.all_handled, within_s=300)
-        assert world.readers(RETURNS) == {both, again}
-        assert one in world.readers(ORDERS)
+        assert world.readers(RETURNS) == {first, second}
+        assert leader in world.readers(ORDERS)
 
     played(story)
 
