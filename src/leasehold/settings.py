@@ -38,7 +38,7 @@ class FleetSettings:
 
     mode: Mode = Mode.PEER
     failover_after: timedelta = timedelta(seconds=10)
-    look_every: timedelta = timedelta(seconds=1.5)  # at the lease table; a clean stop is noticed within it
+    look_every: timedelta = timedelta(seconds=1.8)  # at the lease table, unless heartbeats bring the news
     max_leases: int | None = None  # for this member, and as a leader for each; None: no limit
     leases_to_acquire: int | None = None  # free leases to take in one look; None: a fair share at once
     handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish what it has in hand
@@ -85,8 +85,13 @@ class FleetSettings:
 
     @property
     def renew_every(self) -> timedelta:
-        """A third of the failover time: two heartbeats may be lost before a lease is."""
-        return self.failover_after / 3
+        """Half the failover time: a heartbeat that does not get through is put again several times before that."""
+        return self.failover_after / 2
+
+    @property
+    def lead_every(self) -> timedelta:
+        """How often a leader looks: so much later than a heartbeat it sees it, at most."""
+        return self.failover_after * 0.4
 
     @property
     def proven_for(self) -> timedelta:

@@ -34,10 +34,13 @@ DURATION: Final = "leaseDuration"  # text, in milliseconds; as a number it would
 VERSION: Final = "recordVersionNumber"
 RELEASED: Final = "isReleased"
 DATA: Final = "data"
+# Ours: the worker who, as the leader, leaves word for those whom it gives leases. It counts only while that one leads.
+LEAVES_WORD: Final = "leaseholdLeader"
 
 KCL_DURATION_MS: Final = 120_000
 DURATION_MIN_MS: Final = 5_000
 DURATION_MAX_MS: Final = 600_000
+SUSPICIOUS_AFTER: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class LeaderLock:
     version: Attribute | None
     duration_ms: int
     is_released: bool = False
+    leaves_word: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ def lock_from_row(row: Row) -> LeaderLock:
         version=row.get(VERSION),
         duration_ms=_duration_ms(row.get(DURATION, {})),
         is_released=RELEASED in row,
+        leaves_word=isinstance(owner, str) and row.get(LEAVES_WORD, {}).get("S") == owner,
     )
 
 
@@ -85,16 +90,24 @@ def may_be_taken(lock: LeaderLock | None, watch: LockWatch | None, now_ms: int) 
     return watch is not None and now_ms - watch.since_ms > lock.duration_ms
 
 
-def is_suspicious(lock: LeaderLock | None, watch: LockWatch | None, now_ms: int) -> bool:
-    """Whether the leader has been silent for half of what it may be: time to see which leases still move."""
-    return lock is None or watch is None or 2 * (now_ms - watch.since_ms) > lock.duration_ms
+def is_suspicious(lock: LeaderLock | None, watch: LockWatch | None, seen_ms: int) -> bool:
+    """Whether the leader had missed a heartbeat when the lock was seen: time to see which leases still move.
+
+    Ours come twice in a duration, Java's more often.
+    """
+    return lock is None or watch is None or seen_ms - watch.since_ms > SUSPICIOUS_AFTER * lock.duration_ms
 
 
 def acquire(
     found: LeaderLock | None, me: WorkerId, version: str, duration_ms: int, key_attribute: str
 ) -> PutRow | UpdateRow:
     """Become the leader, if the lock is still as it was found."""
-    members = {OWNER_NAME: text(me), DURATION: text(str(duration_ms)), VERSION: text(version)}
+    members = {
+        OWNER_NAME: text(me),
+        DURATION: text(str(duration_ms)),
+        VERSION: text(version),
+        LEAVES_WORD: text(me),
+    }
     # KCL 3.0 to 3.4 write no kind into their own table, and 3.5 needs it in the lease table.
     kind: dict[str, Attribute] = {} if key_attribute != "leaseKey" else {ENTITY_TYPE: text(LEADER_ENTITY)}
     if found is None:

@@ -49,6 +49,7 @@ CHECKPOINT_OWNER: Final = "checkpointOwner"
 STREAM: Final = "streamName"  # holds the serialised stream identifier, not the name
 SHARD: Final = "shardId"
 LATEST_AT: Final = "leaseholdLatestAt"  # ours as well
+WORD: Final = "leaseholdWord"  # ours as well
 HOLDING: Final = "leaseholdHolding"  # ours alone; Java never touches attributes that it does not know
 
 LEASE_ENTITY: Final = "LEASE"
@@ -89,6 +90,7 @@ def lease_from_row(row: Row) -> Lease:
         stream=stream,
         holding=HoldingId(cells.text(HOLDING)) if HOLDING in row else None,
         latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
+        word=_word(row),
     )
 
 
@@ -200,6 +202,12 @@ def _pin(cells: _Cells) -> Pin | None:
     if state and "B" not in state and "N" not in state:
         cells.fail(PENDING_STATE, "expected type B")
     return Pin(cells.position(PENDING, PENDING_SUB), bytes(state["B"]) if "B" in state else None)
+
+
+def _word(row: Row) -> str | None:
+    """What was left for the owner. Only that it differs from the last one counts, so nothing in it can be wrong."""
+    word = row.get(WORD, {}).get("S")
+    return word if isinstance(word, str) else None
 
 
 def _parents(cells: _Cells, shard_id: ShardId) -> frozenset[ShardId]:

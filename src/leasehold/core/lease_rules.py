@@ -30,6 +30,7 @@ from leasehold.core.lease_row import (
     PENDING_STATE,
     PENDING_SUB,
     THROUGHPUT,
+    WORD,
     lease_to_row,
 )
 from leasehold.core.model import HashRange, HoldingId, Lease, Pin, ShardId, WorkerId
@@ -82,17 +83,31 @@ def hold(lease: Lease, by: WorkerId, holding: HoldingId) -> UpdateRow:
 
 def renew(lease: Lease, throughput_kbps: Decimal | None = None) -> UpdateRow:
     """The heartbeat. Fails when a handoff has begun, so that the owner learns of it (see `after_failed_renewal`)."""
-    return _own_write(lease, {} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)})
+    return _own_write(lease, _delivering(throughput_kbps))
 
 
-def checkpoint(lease: Lease, at: Position) -> UpdateRow:
+def leave_word(lease: Lease, word: str) -> UpdateRow:
+    """Tell the owner of a lease to look at the table; it finds the word in the answer to its next heartbeat.
+
+    Changes nothing that anybody decides by, so whoever has a reason may write it.
+    """
+    assert lease.owner is not None
+    return UpdateRow(
+        key=lease.key,
+        when=(_row_exists(lease), Equals(OWNER, text(lease.owner))),
+        set={WORD: text(word)},
+        proof=(Equals(WORD, text(word)),),
+    )
+
+
+def checkpoint(lease: Lease, at: Position, throughput_kbps: Decimal | None = None) -> UpdateRow:
     """Everything up to `at` is done. Clears the pin, and counts as a heartbeat."""
     if at.is_shard_end:
         raise CheckpointRejectedError(
             f"lease {lease.key}: the end of a shard is written by `finish`, children first"
         )
     _refuse_going_back(lease, at)
-    return _own_write(lease, _done_up_to(at), remove=NO_PIN)
+    return _own_write(lease, {**_done_up_to(at), **_delivering(throughput_kbps)}, remove=NO_PIN)
 
 
 def prepare(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
@@ -324,6 +339,10 @@ def _own_write(lease: Lease, changes: Mapping[str, Attribute], *, remove: tuple[
         # Not the fence: a handoff may have been requested since, and it leaves all of this as it is.
         proof=(*_holding(lease), *_are(changed), *(Absent(name) for name in remove)),
     )
+
+
+def _delivering(throughput_kbps: Decimal | None) -> Mapping[str, Attribute]:
+    return {} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)}
 
 
 def _refuse_going_back(lease: Lease, to: Position) -> None:

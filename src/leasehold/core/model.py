@@ -103,6 +103,8 @@ class Lease:
     holding: HoldingId | None = None
     # When a lease at LATEST was made: what that word means to whoever reads it after its first reader is gone.
     latest_at_ms: int | None = None
+    # Left by another member for the owner, who should look at the table; each word is another than the one before.
+    word: str | None = None
 
     @property
     def actual_owner(self) -> WorkerId | None:

@@ -36,12 +36,16 @@ from leasehold.ports import Applied, Refused, RowStore
 
 @dataclass(frozen=True, slots=True)
 class FleetLook:
-    """One look at everything: leases, workers' reports, the lock. `rows` is how many rows the lease table has."""
+    """One look at everything: leases, workers' reports, the lock. `rows` is how many rows the lease table has.
+
+    `migration` is the row `Migration3.0` as far as the lease table has it.
+    """
 
     leases: LeaseListing
     reports: ReportListing
     lock: LeaderLock | None
     rows: int
+    migration: Row | None = None
 
 
 class CommonRows:
@@ -84,12 +88,13 @@ class CommonRows:
         listing = reports_from_rows(reports, KEY)
         if mode.reports_in is Place.OWN_TABLES or mode.lock_in is Place.OWN_TABLES:
             listing = _together(listing, reports_from_rows(await self._own_reports(), METRICS_KEY_ATTRIBUTE))
+        by_key = {row.get(KEY, {}).get("S"): row for row in rows}
         if mode.lock_in is Place.LEASE_TABLE:
-            found = next((row for row in rows if row.get(KEY, {}).get("S") == LEADER_KEY), None)
+            found = by_key.get(LEADER_KEY)
             lock = None if found is None else lock_from_row(found)
         else:
             lock = await self.lock(mode.lock_in)
-        return FleetLook(leases_from_rows(rows), listing, lock, len(rows))
+        return FleetLook(leases_from_rows(rows), listing, lock, len(rows), by_key.get(MIGRATION_KEY))
 
     async def lock(self, place: Place) -> LeaderLock | None:
         """The leader lock as it is now."""

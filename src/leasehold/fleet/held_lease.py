@@ -14,6 +14,7 @@ from typing import Final
 
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import HandoffAsked, LeaseLost, Observe, ParentsAwaited, ShardEnded
+from leasehold.core.heartbeats import LastWrite
 from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
 from leasehold.core.lease_rules import HandoffRequested, Lost, after_failed_renewal
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
@@ -43,6 +44,7 @@ class HeldLease:
         observe: Observe,
         settings: FleetSettings,
         taken_at_ms: int,
+        hear: Callable[[bool], None],
     ) -> None:
         self._lease = lease
         self._table = table
@@ -50,8 +52,9 @@ class HeldLease:
         self._rng = rng
         self._observe = observe
         self._settings = settings
+        self._hear = hear  # told with each answer whether another member has left word in the lease
         self._writing = asyncio.Lock()
-        self._proven_until_ms = taken_at_ms + milliseconds(settings.proven_for)
+        self.last_write = LastWrite(taken_at_ms, is_first=True)
         self._progress_ms = clock.now_ms()
         self._counter_at_take_over = lease.counter
         # Taken once, or assigned and begun once, and never by force.
@@ -65,6 +68,8 @@ class HeldLease:
         # A parent was read to its end by this fleet, and its row is still there.
         self.follows_parent = False
         self._given_back = False
+        # Stores what is done and not stored yet, and says whether there was any: then it was the heartbeat.
+        self.take_along: Callable[[], Awaitable[bool]] | None = None
 
     @property
     def lease(self) -> Lease:
@@ -86,10 +91,19 @@ class HeldLease:
         """How long the shard has made no progress."""
         return self._clock.now_ms() - self._progress_ms
 
+    @property
+    def renew_ms(self) -> int:
+        """How far heartbeats are apart."""
+        return milliseconds(self._settings.renew_every)
+
     def is_proven(self) -> bool:
         """Whether the lease is surely ours at this moment, judged by our own clock alone."""
         gone = self._given_back or self.lost.is_set()
         return not gone and self._clock.now_ms() < self._proven_until_ms
+
+    @property
+    def _proven_until_ms(self) -> int:
+        return self.last_write.at_ms + milliseconds(self._settings.proven_for)
 
     def note_progress(self) -> None:
         """The shard is alive. A lease is renewed only while something says so."""
@@ -109,13 +123,17 @@ class HeldLease:
 
     async def renew(self) -> None:
         """The heartbeat. Does nothing while another write is under way, since every write is one, or after the last."""
-        if not self._writing.locked() and not self._given_back:
-            kbps = self._throughput.taken_at(self._clock.now_ms())
-            await self._write(lambda lease: self._table.renew(lease, kbps))
+        if self._writing.locked() or self._given_back:
+            return
+        if self.take_along is not None and await self.take_along():
+            return
+        kbps = self._throughput.taken_at(self._clock.now_ms())
+        await self._write(lambda lease: self._table.renew(lease, kbps))
 
     async def checkpoint(self, at: Position) -> None:
         """Everything up to `at` is done."""
-        await self._write(lambda lease: self._table.checkpoint(lease, at))
+        kbps = self._throughput.taken_at(self._clock.now_ms())
+        await self._write(lambda lease: self._table.checkpoint(lease, at, kbps))
 
     async def prepare_checkpoint(self, end: Position, state: bytes | None = None) -> None:
         """The first half of a two-phase checkpoint."""
@@ -218,14 +236,20 @@ class HeldLease:
                 except (ThrottledError, UnavailableError):
                     await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
                     continue
+                if outcome is self._lease:
+                    return  # there was nothing to write
                 if isinstance(outcome, Lease):
-                    self._lease = outcome
-                    self._proven_until_ms = began_ms + milliseconds(self._settings.proven_for)
+                    self._go_on_with(outcome)
+                    self.last_write = LastWrite(began_ms, is_first=False)
                     return
                 self._adopt(outcome)
             raise UnavailableError(
                 f"lease {self._lease.key}: not written in {_REFUSALS_MAX} attempts; try again"
             )
+
+    def _go_on_with(self, lease: Lease) -> None:
+        known, self._lease = self._lease.word, lease
+        self._hear(lease.word != known)
 
     def _require_proof(self) -> int:
         now_ms = self._clock.now_ms()
@@ -250,7 +274,7 @@ class HeldLease:
                 f"lease {self._lease.key} now belongs to {meaning.holder or 'nobody'}: stop reading; "
                 f"records after {self._lease.checkpoint} will be read again by its next owner"
             )
-        self._lease = meaning.lease
+        self._go_on_with(meaning.lease)
         if isinstance(meaning, HandoffRequested):
             assert meaning.lease.checkpoint_owner is not None
             assert meaning.lease.owner is not None

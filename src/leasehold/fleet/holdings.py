@@ -20,6 +20,7 @@ from leasehold.core.events import (
     StepFailed,
     told_of,
 )
+from leasehold.core.heartbeats import next_beats, tick_ms
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId, parent_keys
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
@@ -31,6 +32,8 @@ Serve = Callable[[HeldLease], Awaitable[None]]
 
 # A shard from which nothing was read at all for so long is given up, however patient the settings are with a handler.
 FIRST_PROGRESS_MS: Final = 60_000
+# So long a member looks often after word was left for it: what it is about may take a moment to happen.
+ALERT_MS: Final = 3_000
 # A member that cannot read is no help: it leaves the leases to others, each time longer, up to this.
 AILING_MAX_MS: Final = 120_000
 
@@ -52,7 +55,8 @@ class _Memory:
     released: int = 0
     ailments: int = 0
     ailing_until_ms: int = 0
-    renewed_ms: int = 0
+    heard_ms: int = 0
+    alert_until_ms: int = 0
 
 
 class Holdings:
@@ -76,9 +80,10 @@ class Holdings:
         self._group = group
         self._clock, self._observe, self._rng = steps.clock, steps.observe, steps.rng
         self._serving: dict[LeaseKey, _Serving] = {}
-        self._memory = _Memory(renewed_ms=self._clock.now_ms())
+        self._memory = _Memory()
         self._is_stopping = False
         self._heirs: Mapping[LeaseKey, WorkerId] = {}
+        self._beating: set[LeaseKey] = set()
         self.look_soon = asyncio.Event()
 
     # -- what the ways of sharing out ask ----------------------------------------------------------------------
@@ -116,8 +121,18 @@ class Holdings:
     @property
     def is_healthy(self) -> bool:
         """Whether leases can be given to this member: it can read, and its heartbeats get through."""
-        unrenewed_ms = self._clock.now_ms() - self._memory.renewed_ms
-        return self.may_take and unrenewed_ms <= milliseconds(self._settings.failover_after)
+        unheard_ms = self._clock.now_ms() - self._memory.heard_ms if self._serving else 0
+        return self.may_take and unheard_ms <= milliseconds(self._settings.failover_after)
+
+    @property
+    def heard_ms(self) -> int:
+        """When the table last answered one of our heartbeats."""
+        return self._memory.heard_ms
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether word was left for us a moment ago."""
+        return self._clock.now_ms() < self._memory.alert_until_ms
 
     def note_look(self, leases: Iterable[Lease]) -> None:
         """Forget what a look at all leases has made obsolete."""
@@ -158,6 +173,7 @@ class Holdings:
             return False
         if not isinstance(lease, Lease):
             return False
+        self._hear(has_word=False)
         self._observe(
             LeaseTaken(lease.key, lease.shard_id, seen.owner, silent_ms, lease.counter, lease.checkpoint)
         )
@@ -169,6 +185,7 @@ class Holdings:
             observe=told_of(lease.stream, self._observe),
             settings=self._settings,
             taken_at_ms=began_ms,
+            hear=self._hear,
         )
         task = self._group.create_task(self._serve_to_the_end(held), name=f"serve {lease.key}")
         self._serving[lease.key] = _Serving(held, task)
@@ -259,22 +276,35 @@ class Holdings:
     # -- keeping -----------------------------------------------------------------------------------------------
 
     async def renew_for_ever(self) -> None:
-        """Put heartbeats until cancelled."""
+        """Put heartbeats until cancelled, one lease after the other."""
+        renew_ms = milliseconds(self._settings.renew_every)
         while True:
-            await self._clock.sleep_ms(milliseconds(self._settings.renew_every))
-            await self._renew_all()
+            await self._clock.sleep_ms(tick_ms(len(self._serving), renew_ms))
+            writes = {
+                key: each.held.last_write
+                for key, each in self._serving.items()
+                if key not in self._beating and not each.held.lost.is_set()
+            }
+            for key in next_beats(writes, self._clock.now_ms(), renew_ms):
+                self._group.create_task(self._beat(self._serving[key].held))
 
-    async def _renew_all(self) -> None:
-        """Put every heartbeat. One that does not get through is not waited for: it must not cost the others theirs."""
+    async def _beat(self, held: HeldLease) -> None:
+        """Put one heartbeat. One that does not get through is not waited for: it must not cost the others theirs."""
         began_ms = self._clock.now_ms()
-        beats = [self._group.create_task(self._renew_one(each.held)) for each in self._serving.values()]
-        if beats:
-            most_ms = milliseconds(self._settings.renew_every) // 2
-            await first_of(ended(*beats), self._clock.sleep_ms(most_ms))
-        renewed = sum(beat.done() and beat.result() for beat in beats)
-        if renewed or not beats:
-            self._memory.renewed_ms = began_ms
-        self._observe(LeasesRenewed(renewed, len(beats) - renewed, self._clock.now_ms() - began_ms))
+        self._beating.add(held.lease.key)
+        try:
+            is_renewed = await self._renew_one(held)
+        finally:
+            self._beating.discard(held.lease.key)
+        took_ms = self._clock.now_ms() - began_ms
+        self._observe(LeasesRenewed(int(is_renewed), int(not is_renewed), took_ms))
+
+    def _hear(self, has_word: bool) -> None:
+        now_ms = self._clock.now_ms()
+        self._memory.heard_ms = now_ms
+        if has_word:
+            self._memory.alert_until_ms = now_ms + ALERT_MS
+            self.look_soon.set()
 
     async def _renew_one(self, held: HeldLease) -> bool:
         """Put one heartbeat, unless nothing shows that the shard is alive."""

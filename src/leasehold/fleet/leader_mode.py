@@ -3,16 +3,19 @@
 A look of a small fleet is one scan: leases, reports and the lock together. In a large one only the leader scans; the
 others ask the index for their own leases, and watch the lock. When the leader falls silent they scan again, so that
 whoever takes over knows already which leases still move; otherwise only once in a long while, to see how large it is.
+How often a member looks, and how it is told to, is said in `looks`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from leasehold.core.coordinator import client_version
 from leasehold.core.events import (
     FleetSeen,
     HandoffAsked,
@@ -21,7 +24,7 @@ from leasehold.core.events import (
     RowRejected,
     StepFailed,
 )
-from leasehold.core.fleet_mode import FleetMode
+from leasehold.core.fleet_mode import FleetMode, Place
 from leasehold.core.leader_assignment import (
     Assignment,
     Decide,
@@ -39,14 +42,16 @@ from leasehold.core.lease_observations import (
     unchanged_for_ms,
     was_just_given,
 )
+from leasehold.core.looking import whom_to_alert
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.peer_assignment import SHARE_WHEN_ALONE
 from leasehold.core.worker_metrics import STALE_AFTER_MS, WorkerReport
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.common_rows import FleetLook
-from leasehold.fleet.holdings import Holdings
+from leasehold.fleet.holdings import ALERT_MS, Holdings
 from leasehold.fleet.leadership import Leadership
 from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.looks import Looks, Words
 from leasehold.fleet.sharing import Sharing
 from leasehold.fleet.steps import Steps
 from leasehold.fleet.streams import Streams
@@ -56,7 +61,17 @@ SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more tha
 SIZE_KNOWN_FOR_MS: Final = 600_000
 # As long as a slow leader may take: Java's gives a dead worker's leases away within a minute.
 NEGLECTED_FAILOVERS: Final = 6
+MODE_KNOWN_FOR_MS: Final = 75_000  # the rarest looks at a small table are a minute apart
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Whom we told, when, and the leases as they were then."""
+
+    at_ms: int
+    workers: AbstractSet[WorkerId]
+    leases: Sequence[Lease]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,11 +87,24 @@ class LeaderMode(Sharing):
     settings: FleetSettings
     steps: Steps
     decide: Decide = plan_assignment
-    look_at_ms: int | None = None
     _observations: Observations = field(default_factory=dict)
     _memory: LeaderMemory | None = None
     _rows: int = 0
     _scanned_ms: int | None = None
+    _versions: set[str | None] = field(default_factory=set)
+    _told: _Told | None = None
+    _looks: Looks = field(init=False)
+    _words: Words = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._words = Words(self.table, self.steps)
+        self._looks = Looks(
+            holdings=self.holdings,
+            leadership=self.leadership,
+            worker=self.worker,
+            settings=self.settings,
+            steps=self.steps,
+        )
 
     @property
     def tenders(self) -> int:
@@ -85,8 +113,8 @@ class LeaderMode(Sharing):
 
     async def look(self) -> None:
         """See what is assigned to us; as the leader, assign first."""
-        self.look_at_ms = None
         now_ms = self.steps.clock.now_ms()
+        self._looks.note_look()
         self.holdings.forget_rest(now_ms)
         if self._wants_everything(now_ms):
             ours = await self._look_at_everything()
@@ -97,6 +125,17 @@ class LeaderMode(Sharing):
             *(self._begin(lease) for lease in of_us[: self._room()]),
             *(self._give_away(lease) for lease in of_others),
         )
+
+    def next_look_ms(self) -> int:
+        """Rarely, where word is left for us and a heartbeat brings it."""
+        return self._looks.next_ms()
+
+    def is_sure_of_mode(self) -> bool:
+        """Where everything is in one table, a scan shows what the fleet's mode is concluded from."""
+        is_one_table = self.mode.lock_in is self.mode.reports_in is Place.LEASE_TABLE
+        now_ms = self.steps.clock.now_ms()
+        is_fresh = self._scanned_ms is not None and now_ms - self._scanned_ms <= MODE_KNOWN_FOR_MS
+        return is_one_table and is_fresh and len(self._versions) == 1
 
     def _wants_everything(self, now_ms: int) -> bool:
         is_small = self._rows <= SMALL_TABLE_ROWS
@@ -134,8 +173,10 @@ class LeaderMode(Sharing):
         self.holdings.note_look(seen.leases.leases)
         self.holdings.notice_handoffs(seen.leases.leases)
         self.leadership.note_fleet(seen)
+        self._versions.add(client_version(seen.migration))
         await self.leadership.consider(seen.lock)
         plan = self._decision(seen, now_ms)
+        self._looks.note_fleet(seen.leases.leases, plan.memory.members)
         self.steps.observe(
             FleetSeen(
                 len(self.streams.ours(seen.leases.leases)),
@@ -227,12 +268,21 @@ class LeaderMode(Sharing):
 
     async def _lead(self, plan: LeaderPlan, seen: FleetLook) -> list[Lease]:
         """Carry out a decision, line by line. Returns what fell to ourselves, which need not wait for the next look."""
-        self.look_at_ms = plan.silent_at_ms
+        self._looks.note_decision(plan)
         assigned = await asyncio.gather(*(self._assign(line) for line in plan.assign))
         handed = await asyncio.gather(*(self._hand_off(line) for line in plan.hand_off))
+        await self._words.leave(self._whom_to_tell(plan, seen), seen.leases.leases)
         await asyncio.gather(*(self._remove_stale(report) for report in self._stale(seen)))
         self.leadership.note_decision(failed=any(answer is None for answer in (*assigned, *handed)))
         return [lease for lease in assigned if isinstance(lease, Lease) and self._is_ours(lease)]
+
+    def _whom_to_tell(self, plan: LeaderPlan, seen: FleetLook) -> AbstractSet[WorkerId]:
+        """Who has been given something, and who may be in a moment."""
+        given = {line.to for line in (*plan.assign, *plan.hand_off)}
+        failover_ms = milliseconds(self.settings.failover_after)
+        now_ms = self.steps.clock.now_ms()
+        alerted = whom_to_alert(seen.leases.leases, self._observations, now_ms, failover_ms)
+        return (given | alerted) - {self.worker}
 
     async def _assign(self, line: Assignment) -> Lease | Contended | None:
         try:
@@ -281,7 +331,13 @@ class LeaderMode(Sharing):
             ],
         )
         plan = self.decide(view, self._limits())
-        return {line.lease.key: line.to for line in plan.assign if line.lease.key in ours}
+        heirs = {line.lease.key: line.to for line in plan.assign if line.lease.key in ours}
+        await self._tell(_Told(now_ms, frozenset(heirs.values()), seen.leases.leases))
+        return heirs
+
+    async def _tell(self, told: _Told) -> None:
+        self._told = told
+        await self._words.leave(told.workers, told.leases)
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -291,7 +347,13 @@ class LeaderMode(Sharing):
         await self.leadership.run()
 
     async def give_back_rest(self) -> None:
-        """Free leases that were assigned to us while we were leaving: members that stop together name each other."""
+        """Free leases that were assigned to us while we were leaving: members that stop together name each other.
+
+        Whoever was told of its heritage long ago no longer waits for it, and is told again.
+        """
+        now_ms = self.steps.clock.now_ms()
+        if self._told is not None and now_ms - self._told.at_ms > ALERT_MS // 2:
+            await self._tell(self._told)
         for lease in (await self.table.list_owned_by(self.worker)).leases:
             if lease.holding is None:
                 await self._let_go(lease, None)

@@ -19,7 +19,9 @@ from leasehold.fleet.common_rows import CommonRows, FleetLook, lock_key_attribut
 from leasehold.fleet.steps import Steps
 from leasehold.settings import FleetSettings, milliseconds
 
-BEATS_PER_DURATION: Final = 3
+# A heartbeat comes twice in a duration, and one that does not get through is put again after a tenth of it.
+BEAT_AFTER: Final = 0.5
+BEAT_AGAIN_AFTER: Final = 0.1
 FAILURES_MAX: Final = 3  # decisions that fail in a row before a leader resigns, as in the KCL
 DECISION_OVERDUE_MS: Final = 60_000  # a leader that decides nothing for so long is no leader
 REST_DURATIONS: Final = 2  # how long a leader that resigned leaves the lock to others, in lock durations
@@ -50,6 +52,7 @@ class Leadership:
         self._held: _Held | None = None
         self._lock: LeaderLock | None = None
         self._watch: LockWatch | None = None
+        self._seen_ms = 0
         self._resting_until_ms = 0
         self._could_move_since_ms: int | None = None
         self._free_since_ms: int | None = None
@@ -63,12 +66,22 @@ class Leadership:
     @property
     def is_suspicious(self) -> bool:
         """Whether the leader may be gone: then it is time to watch the leases."""
-        return is_suspicious(self._lock, self._watch, self._clock.now_ms())
+        return is_suspicious(self._lock, self._watch, self._seen_ms)
+
+    @property
+    def leader(self) -> WorkerId | None:
+        """Who leads, as far as we have seen."""
+        return None if self._lock is None else self._lock.owner
+
+    @property
+    def leaves_word(self) -> bool:
+        """Whether the leader tells members when there is something to see."""
+        return self._lock is not None and self._lock.leaves_word
 
     async def consider(self, lock: LeaderLock | None) -> None:
         """Having seen the lock: take it, if nobody has it and we may."""
         now_ms = self._clock.now_ms()
-        self._lock, self._watch = lock, next_watch(self._watch, lock, now_ms)
+        self._lock, self._watch, self._seen_ms = lock, next_watch(self._watch, lock, now_ms), now_ms
         if self._held is not None or now_ms < self._resting_until_ms:
             return
         is_free = may_be_taken(lock, self._watch, now_ms)
@@ -111,10 +124,11 @@ class Leadership:
 
     async def run(self) -> None:
         """Heartbeats, until cancelled."""
+        is_kept = True
         while True:
-            await self._clock.sleep_ms(self._duration_ms // BEATS_PER_DURATION)
+            await self._clock.sleep_ms(int(self._duration_ms * (BEAT_AFTER if is_kept else BEAT_AGAIN_AFTER)))
             if self._held is not None:
-                await self._steps.take("keep the lead", self._beat)
+                is_kept = await self._steps.take("keep the lead", self._beat)
 
     async def _beat(self) -> None:
         held = self._held

@@ -95,9 +95,15 @@ class LeaseTable:
         """Heartbeat. See `lease_rules.after_failed_renewal` for what a contended one means."""
         return await self._apply(lease_rules.renew(lease, throughput_kbps))
 
-    async def checkpoint(self, lease: Lease, at: Position) -> Lease | Contended:
+    async def leave_word(self, lease: Lease, word: str) -> Lease | Contended:
+        """Tell the lease's owner that a look at the table is worthwhile."""
+        return await self._apply(lease_rules.leave_word(lease, word))
+
+    async def checkpoint(
+        self, lease: Lease, at: Position, throughput_kbps: Decimal | None = None
+    ) -> Lease | Contended:
         """Record that everything up to `at` is done."""
-        return await self._apply(lease_rules.checkpoint(lease, at))
+        return await self._apply(lease_rules.checkpoint(lease, at, throughput_kbps))
 
     async def prepare_checkpoint(
         self, lease: Lease, end: Position, state: bytes | None = None

@@ -37,6 +37,7 @@ from leasehold.settings import FleetSettings, Mode, milliseconds
 
 # After a look that could not take all it wanted, and after the end of a shard, the next look is this far away.
 LOOK_AGAIN_AFTER_MS: Final = 300
+LOOK_PAUSE_MIN_MS: Final = 100  # even when looks fail, or take longer than they are apart
 # A fleet changes over between generations of the KCL once in its life; Java looks for that as often.
 CHANGE_OVER_EVERY_MS: Final = 60_000
 
@@ -192,7 +193,8 @@ class Member:
         """Follow the fleet when it changes over, from peers to a leader or back, or from three tables to one."""
         while self._settings.mode is not Mode.PEER:
             await self._clock.sleep_ms(CHANGE_OVER_EVERY_MS)
-            await self._steps.take("change over", partial(self._change_over, part, holdings, group))
+            if not part.sharing.is_sure_of_mode():
+                await self._steps.take("change over", partial(self._change_over, part, holdings, group))
 
     async def _change_over(self, part: _Part, holdings: Holdings, group: asyncio.TaskGroup) -> None:
         mode = await self._found_mode()
@@ -213,17 +215,18 @@ class Member:
         look_soon = holdings.look_soon
         while not stop.is_set():
             await self._steps.take("look", part.sharing.look)
-            await first_of(stop.wait(), look_soon.wait(), self._clock.sleep_ms(self._pause_ms(part.sharing)))
+            await first_of(stop.wait(), look_soon.wait(), self._time_to_look(part))
             if look_soon.is_set():
                 look_soon.clear()
-                await first_of(stop.wait(), self._clock.sleep_ms(LOOK_AGAIN_AFTER_MS))
+                # Word that was left is about something that has happened; an end is seen a moment later.
+                pause_ms = 0 if holdings.is_alert else LOOK_AGAIN_AFTER_MS
+                await first_of(stop.wait(), self._clock.sleep_ms(pause_ms))
 
-    def _pause_ms(self, sharing: Sharing) -> int:
-        # Members that started together must not keep looking together.
-        pause_ms = int(milliseconds(self._settings.look_every) * (0.75 + self._rng.random() / 2))
-        if sharing.look_at_ms is None:
-            return pause_ms
-        return max(LOOK_AGAIN_AFTER_MS, min(pause_ms, sharing.look_at_ms - self._clock.now_ms()))
+    async def _time_to_look(self, part: _Part) -> None:
+        # What comes in meanwhile may put the next look off, so the time is asked for again when it has come.
+        await self._clock.sleep_ms(LOOK_PAUSE_MIN_MS)
+        while (wait_ms := part.sharing.next_look_ms() - self._clock.now_ms()) > 0:
+            await self._clock.sleep_ms(wait_ms)
 
     # -- shards ------------------------------------------------------------------------------------------------
 

@@ -33,10 +33,10 @@ class PeerMode(Sharing):
     clock: Clock
     rng: random.Random
     observe: Observe
-    look_at_ms: int | None = None
     _observations: Observations = field(default_factory=dict)
     _asked: dict[LeaseKey, HoldingId | None] = field(default_factory=dict)
     _workers: int = 1
+    _next_look_ms: int = 0
 
     @property
     def tenders(self) -> int:
@@ -46,6 +46,9 @@ class PeerMode(Sharing):
     async def look(self) -> None:
         """Look at all leases, and go for what should be ours."""
         began_ms = self.clock.now_ms()
+        # Members that started together must not keep looking together.
+        pause_ms = int(milliseconds(self.settings.look_every) * (0.75 + self.rng.random() / 2))
+        self._next_look_ms = began_ms + pause_ms
         listing = await self.table.list()
         for error in listing.rejected:
             self.observe(RowRejected(error.key, error.problem))
@@ -74,6 +77,14 @@ class PeerMode(Sharing):
         self.observe(FleetSeen(len(leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms))
         self.holdings.notice_handoffs(leases)
         await self._carry_out(plan)
+
+    def next_look_ms(self) -> int:
+        """Peers look all the time: nobody tells them anything."""
+        return self._next_look_ms
+
+    def is_sure_of_mode(self) -> bool:
+        """Peers see leases and nothing else."""
+        return False
 
     async def _carry_out(self, plan: PeerPlan) -> None:
         """Try every line of a plan; each is a race that may be lost without harm."""

@@ -11,8 +11,6 @@ from leasehold.core.model import LeaseKey, WorkerId
 class Sharing(Protocol):
     """A way of sharing out leases. The member calls `look` again and again; what is ours by then is served."""
 
-    look_at_ms: int | None  # a look is worthwhile then, even if the next one would come later
-
     @property
     def tenders(self) -> int:
         """Among how many members the tending of leases (audit, cleaning up) is shared; 0: others do it."""
@@ -20,6 +18,14 @@ class Sharing(Protocol):
 
     async def look(self) -> None:
         """See what is ours, and begin to serve it."""
+        ...
+
+    def next_look_ms(self) -> int:
+        """When the next look is worthwhile, as far as is known now."""
+        ...
+
+    def is_sure_of_mode(self) -> bool:
+        """Whether looks of late have shown that the fleet did not change over."""
         ...
 
     async def heirs(self) -> Mapping[LeaseKey, WorkerId]:

@@ -47,6 +47,7 @@ class Checkpoints:
         self._stored_at_ms = clock.now_ms()
         self._is_closed = False
         self._when_moved: Callable[[], object] = lambda: None
+        held.take_along = self._store_with_heartbeat
 
     @property
     def is_automatic(self) -> bool:
@@ -125,7 +126,7 @@ class Checkpoints:
         while True:
             await self._moved.wait()
             self._moved.clear()
-            await first_of(self._clock.sleep_ms(self._wait_ms()), self._held.draining.wait())
+            await first_of(self._time_to_store(), self._held.draining.wait())
             await self.store_what_is_done()
 
     def close(self) -> None:
@@ -148,13 +149,28 @@ class Checkpoints:
             return 0
         if self.progress.stored.is_sentinel:
             return 0  # a lease at LATEST that changes hands would skip what arrived in between
-        due_ms = self._stored_at_ms + milliseconds(self._settings.checkpoint_every)
-        return max(0, due_ms - self._clock.now_ms())
+        every_ms = milliseconds(self._settings.checkpoint_every)
+        if every_ms >= self._held.renew_ms:
+            every_ms += self._held.renew_ms // 2  # a heartbeat comes before, and takes it along
+        return max(0, self._stored_at_ms + every_ms - self._clock.now_ms())
 
-    async def _store_what_is_done(self) -> None:
+    async def _time_to_store(self) -> None:
+        while (wait_ms := self._wait_ms()) > 0:
+            await self._clock.sleep_ms(wait_ms)
+
+    async def _store_with_heartbeat(self) -> bool:
+        """A heartbeat is due, and costs a write anyway: let it be one that stores what is done, if anything is."""
+        if not self.is_automatic or self._writing.locked():
+            return False
+        async with self._writing:
+            return await self._store_what_is_done()
+
+    async def _store_what_is_done(self) -> bool:
         at = self.progress.worth_storing()
-        if at is not None and not self._is_closed:
-            await self._write(at)
+        if at is None or self._is_closed:
+            return False
+        await self._write(at)
+        return True
 
     async def _write(self, at: Position) -> None:
         began_ms = self._clock.now_ms()

@@ -29,12 +29,16 @@ JAVAS_ROW: Row = {
 
 
 def test_the_row_is_the_kcls_in_both_layouts() -> None:
-    """Java reads what we write: the same attributes and types, with the kind only where rows share a table."""
+    """Java reads what we write: the same attributes and types, with the kind only where rows share a table.
+
+    One more attribute says that this leader leaves word for its members.
+    """
+    ours = {"leaseholdLeader": {"S": "other"}}
     single = acquire(None, OTHER, "7f3c1a52-9a0e-4f7e-8d57-5f1b7f6c2a10", 120_000, "leaseKey")
-    assert next_row(single, None) == JAVAS_ROW
+    assert next_row(single, None) == {**JAVAS_ROW, **ours}
     own = acquire(None, OTHER, "7f3c1a52-9a0e-4f7e-8d57-5f1b7f6c2a10", 120_000, "key")
     rest = {name: value for name, value in JAVAS_ROW.items() if name not in {"leaseKey", "entityType"}}
-    assert next_row(own, None) == {"key": {"S": "Leader"}, **rest}
+    assert next_row(own, None) == {"key": {"S": "Leader"}, **rest, **ours}
 
 
 def test_a_lock_is_taken_after_its_duration_without_a_new_version() -> None:
@@ -54,12 +58,20 @@ def test_a_heartbeat_starts_the_clock_anew() -> None:
     assert not may_be_taken(beaten, watch, 230_000)
 
 
-def test_suspicion_comes_at_half_time() -> None:
-    """Half a duration without a sign of life: time to see which leases still move."""
+def test_only_the_leader_who_said_so_leaves_word() -> None:
+    """A Java leader that took the lock over, and left our attribute there, is not relied on."""
+    assert not lock_from_row(JAVAS_ROW).leaves_word
+    assert lock_from_row({**JAVAS_ROW, "leaseholdLeader": {"S": "other"}}).leaves_word
+    assert not lock_from_row({**JAVAS_ROW, "leaseholdLeader": {"S": "me"}}).leaves_word
+    assert not lock_from_row({"leaseholdLeader": {"S": "me"}}).leaves_word
+
+
+def test_suspicion_comes_with_a_missed_heartbeat() -> None:
+    """More than half a duration without a sign of life: time to see which leases still move."""
     lock = lock_from_row(JAVAS_ROW)
     watch = next_watch(None, lock, 0)
-    assert not is_suspicious(lock, watch, 60_000)
-    assert is_suspicious(lock, watch, 60_001)
+    assert not is_suspicious(lock, watch, 72_000)
+    assert is_suspicious(lock, watch, 72_001)
 
 
 @pytest.mark.parametrize("row", [None, {**JAVAS_ROW, "isReleased": {"S": "1"}}])

@@ -47,6 +47,7 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
             observe=lambda _: None,
             settings=FleetSettings(),
             taken_at_ms=0,
+            hear=lambda _: None,
         )
         with pytest.raises(UnavailableError):
             await held.parents_ended()

@@ -1,0 +1,96 @@
+"""How often a member looks at the lease table, and whom it tells that a look is worthwhile.
+
+Whoever is given a lease must learn of it soon, and a look at the table costs the same whether there is news or not. So
+whoever changes who owns what leaves *word* in leases that the new owner already holds: a word that its next heartbeat
+brings along. A member hears such a word within `ear`, the longest pause between two of its contacts with the
+table; where its heartbeats are rarer than that, because it holds few leases, it looks in between. Only where nobody
+would leave word (a Java leader, peers, the table of a fleet that has no leader yet) must it look all the time.
+
+The leader itself looks often enough to see in time who is silent. Those who stand by to lead look the more rarely the
+more stand before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from leasehold.core.lease_observations import Observations, unchanged_for_ms
+from leasehold.core.model import Lease, WorkerId
+
+STANDBY_MS: Final = 10_000  # how often the first who stands by looks at the lock
+STANDBYS: Final = 6  # and the last: all after the sixth look equally rarely
+WORDS_PER_WORKER: Final = 4  # whoever has more leases hears of one of these soon enough
+# Heartbeats of a lease that is well are half a failover time apart. One that is late may be the first of many.
+LATE_AFTER: Final = 0.7
+ALERTED_MAX: Final = 16  # in a larger fleet too few of those who are told would get anything
+
+
+class Watch(Enum):
+    """What a member's looks are for."""
+
+    LEADING = "leading"
+    ALERT = "alert"  # something is about to happen: word came, or a lease is on its way to us
+    ALONE = "alone"  # nobody would leave word for us
+    LISTENING = "listening"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far apart looks are, by what they are for."""
+
+    leading_ms: int
+    alert_ms: int
+    alone_ms: int
+    ear_ms: int
+
+
+def next_look_ms(watch: Watch, pace: Pace, *, looked_ms: int, heard_ms: int, rank: int) -> int:
+    """When the next look is worthwhile. `heard_ms` is when a heartbeat last came back without news.
+
+    >>> pace = Pace(leading_ms=4_000, alert_ms=500, alone_ms=2_000, ear_ms=2_000)
+    >>> next_look_ms(Watch.LISTENING, pace, looked_ms=0, heard_ms=7_000, rank=0)
+    9000
+    """
+    match watch:
+        case Watch.LEADING:
+            return looked_ms + pace.leading_ms
+        case Watch.ALERT:
+            return looked_ms + pace.alert_ms
+        case Watch.ALONE:
+            return looked_ms + pace.alone_ms
+        case Watch.LISTENING:
+            standby_ms = STANDBY_MS * (min(rank, STANDBYS - 1) + 1)
+            return min(max(looked_ms, heard_ms) + pace.ear_ms, looked_ms + standby_ms)
+
+
+def whom_to_alert(
+    leases: Iterable[Lease], observations: Observations, now_ms: int, failover_ms: int
+) -> AbstractSet[WorkerId]:
+    """Whom a leader tells that leases may fall to them in a moment: everyone, when an owner is late to renew."""
+    owned = [lease for lease in leases if lease.owner is not None and not lease.checkpoint.is_shard_end]
+    unchanged = {lease.key: unchanged_for_ms(observations, lease.key, now_ms) for lease in owned}
+    late = {lease.owner for lease in owned if LATE_AFTER * failover_ms < unchanged[lease.key] <= failover_ms}
+    others = {lease.owner for lease in owned if lease.owner not in late and lease.owner is not None}
+    return others if late and len(others) <= ALERTED_MAX else frozenset()
+
+
+def rank_among(workers: Iterable[WorkerId], me: WorkerId, leader: WorkerId | None) -> int:
+    """How many stand before us when the leader is gone."""
+    return sum(worker < me for worker in workers if worker != leader)
+
+
+def leases_for_word(leases: Sequence[Lease], workers: AbstractSet[WorkerId]) -> list[Lease]:
+    """The leases in which word is left for these workers; those of Java members are not written to in vain."""
+    left = dict.fromkeys(workers, WORDS_PER_WORKER)
+    chosen = []
+    for lease in leases:
+        if lease.owner is None or lease.holding is None or lease.is_in_handoff:
+            continue
+        if left.get(lease.owner, 0) > 0 and not lease.checkpoint.is_shard_end:
+            left[lease.owner] -= 1
+            chosen.append(lease)
+    return chosen

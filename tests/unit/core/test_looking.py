@@ -1,0 +1,90 @@
+"""Looks are rare where word is left, and frequent where nobody would tell us anything."""
+
+from leasehold.core.lease_observations import next_observations
+from leasehold.core.looking import (
+    WORDS_PER_WORKER,
+    Pace,
+    Watch,
+    leases_for_word,
+    next_look_ms,
+    rank_among,
+    whom_to_alert,
+)
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.position import SHARD_END, Position
+
+PACE = Pace(leading_ms=4_000, alert_ms=500, alone_ms=1_500, ear_ms=1_800)
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+
+
+def lease(key: str, owner: WorkerId | None = A, *, counter: int = 1, holding: str | None = "h") -> Lease:
+    """A lease that somebody of ours may be serving."""
+    return Lease(
+        key=LeaseKey(key),
+        shard_id=ShardId(key),
+        checkpoint=Position("1"),
+        counter=counter,
+        owner=owner,
+        holding=None if holding is None else HoldingId(holding),
+    )
+
+
+def test_heartbeats_put_a_look_off() -> None:
+    """A member whose heartbeats are answered all the time looks only to see who leads."""
+    for heard_ms in (0, 1_000, 5_000, 8_000):
+        due_ms = next_look_ms(Watch.LISTENING, PACE, looked_ms=0, heard_ms=heard_ms, rank=0)
+        assert due_ms == heard_ms + 1_800
+    assert next_look_ms(Watch.LISTENING, PACE, looked_ms=0, heard_ms=9_900, rank=0) == 10_000
+
+
+def test_who_stands_further_back_looks_more_rarely() -> None:
+    """Up to a minute."""
+    due_ms = [
+        next_look_ms(Watch.LISTENING, PACE, looked_ms=0, heard_ms=90_000, rank=rank) for rank in range(8)
+    ]
+    assert due_ms == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000, 60_000, 60_000]
+
+
+def test_whom_nobody_tells_looks_whatever_it_hears() -> None:
+    """So do a leader and whoever was told that something is about to happen."""
+    for watch, pause_ms in ((Watch.ALONE, 1_500), (Watch.LEADING, 4_000), (Watch.ALERT, 500)):
+        assert next_look_ms(watch, PACE, looked_ms=1_000, heard_ms=5_000, rank=3) == 1_000 + pause_ms
+
+
+def test_a_rank_is_the_place_among_those_who_stand_by() -> None:
+    """The leader is not among them."""
+    assert rank_among([C, B, A], C, leader=A) == 1
+    assert rank_among([C, B, A], B, leader=A) == 0
+    assert rank_among([], B, leader=None) == 0
+
+
+def test_word_is_left_where_it_is_heard() -> None:
+    """In leases that the worker holds and goes on holding; not in those of a Java member, nor in too many."""
+    chosen = leases_for_word(
+        [
+            lease("free", None),
+            lease("java", B, holding=None),
+            Lease(
+                key=LeaseKey("done"),
+                shard_id=ShardId("done"),
+                checkpoint=SHARD_END,
+                owner=A,
+                holding=HoldingId("h"),
+            ),
+            lease("other", C),
+            *(lease(f"s-{number}") for number in range(9)),
+        ],
+        {A, B},
+    )
+    assert [each.key for each in chosen] == [f"s-{number}" for number in range(WORDS_PER_WORKER)]
+
+
+def test_all_others_are_alerted_when_an_owner_is_late() -> None:
+    """They look often by the time its leases are given away. One that is long silent is no news."""
+    leases = [lease("s-0", A), lease("s-1", B), lease("s-2", C)]
+    seen = next_observations({}, leases, 0)
+    assert whom_to_alert(leases, seen, 7_000, 10_000) == frozenset()
+    living = [lease("s-0", A), lease("s-1", B, counter=2), lease("s-2", C, counter=2)]
+    later = next_observations(seen, living, 7_500)
+    assert whom_to_alert(living, later, 7_500, 10_000) == {B, C}
+    assert whom_to_alert(living, later, 10_500, 10_000) == frozenset()
