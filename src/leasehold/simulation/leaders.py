@@ -3,8 +3,9 @@
 A fleet comes to rest under our leader. Then the one that is looked at takes over, and something happens. In the end the
 other one takes over: in a fleet that is even it should find nothing to move.
 
-What is told: when the fleet was even, for good, counted from the last thing that happened to it; how many leases moved,
-and how many at least had to; how many moved when it was even already, and how many when the other leader took over.
+What is told: when the fleet was even and stayed so for five minutes, counted from the last thing that happened to it;
+how many leases moved, and how many at least had to; how many moved when it was even already, and how many when the
+other leader took over.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from leasehold.simulation.process import SimulatedLoop
 _TICK_MS: Final = 1_000
 _COMES_TO_REST_MS: Final = 240_000
 _TAKES_OVER_MS: Final = 90_000
-_WATCHED_MS: Final = 900_000
-_OTHER_LEADS_MS: Final = 300_000
+_WATCHED_MS: Final = 1_200_000  # at most
+_STAYS_EVEN_MS: Final = 300_000  # and then it is believed to rest
+_OTHER_LEADS_MS: Final = 240_000
 _STILL_MOVING_MS: Final = 60_000  # handoffs that are under way when a fleet becomes even may end
 
 
@@ -78,7 +80,7 @@ STORIES: Final[Mapping[str, Story]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What became of one fleet. `even_ms` is None if it was not even in the end; there is no later then."""
+    """What became of one fleet. `even_ms` is None if it did not become even; there is no later then."""
 
     story: str
     is_java: bool
@@ -136,12 +138,14 @@ async def _live(fleet: LoadedFleet, story: str, *, is_java: bool, seed: int, wor
 
 
 async def _watched(fleet: LoadedFleet, until_ms: int) -> int | None:
-    """When the fleet became even for good; None if it is not even in the end."""
+    """When the fleet became even, and stayed so for five minutes; None if it did not in time."""
     even_ms: int | None = None
     while fleet.now_ms() < until_ms:
         even_ms = (even_ms or fleet.now_ms()) if fleet.is_even() else None
+        if even_ms is not None and fleet.now_ms() >= even_ms + _STAYS_EVEN_MS:
+            return even_ms
         await asyncio.sleep(_TICK_MS / 1000)
-    return even_ms
+    return None
 
 
 def least_moves(fleet: LoadedFleet, before: Mapping[LoadedWorker, set[ShardId]]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import count
 from typing import Final
 
@@ -126,7 +127,7 @@ class LoadedFleet:
         self.moves: list[tuple[int, ShardId]] = []
         self.is_led_by_java = False
         self._table = SimulatedTable(self.now_ms, self.rng)
-        self._settings = FleetSettings(mode=Mode.LEADER)
+        self._settings = FleetSettings(mode=Mode.LEADER, look_every=timedelta(seconds=3))
         listed = even_shards(shards)
         self._stream = ListedStream(listed)
         self.kbps = {shard.id: _KBPS * self.rng.uniform(0.5, 1.5) for shard in listed}
