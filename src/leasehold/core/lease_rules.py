@@ -284,14 +284,7 @@ def delete(lease: Lease) -> DeleteRow:
 
 @dataclass(frozen=True, slots=True)
 class StillOurs:
-    """The lease is ours after all; go on with this copy of it."""
-
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class HandoffRequested:
-    """A leader wants the lease to go to `lease.owner`: renew this copy, finish what is in hand, hand over."""
+    """The lease is ours after all; go on with this copy of it, which may say that it is to be handed over."""
 
     lease: Lease
 
@@ -303,7 +296,7 @@ class Lost:
     holder: WorkerId | None
 
 
-def after_failed_renewal(mine: Lease, now: Lease | None) -> StillOurs | HandoffRequested | Lost:
+def after_failed_renewal(mine: Lease, now: Lease | None) -> StillOurs | Lost:
     """What a refused heartbeat means, from the row as it is now."""
     if now is None:
         return Lost(holder=None)
@@ -313,9 +306,7 @@ def after_failed_renewal(mine: Lease, now: Lease | None) -> StillOurs | HandoffR
         or now.owner == now.checkpoint_owner
     ):
         return Lost(holder=now.actual_owner)
-    if now.is_in_handoff and not mine.is_in_handoff:
-        return HandoffRequested(now)
-    # The counter was moved by a write of this very holding: another process of ours pinned or promoted a batch.
+    # A handoff was asked for. Or the counter was moved by this very holding: another process of ours pinned a batch.
     return StillOurs(now)
 
 

@@ -16,7 +16,7 @@ from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import HandoffAsked, LeaseLost, Observe, ParentsAwaited, ShardEnded
 from leasehold.core.heartbeats import LastWrite
 from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
-from leasehold.core.lease_rules import HandoffRequested, Lost, after_failed_renewal
+from leasehold.core.lease_rules import Lost, after_failed_renewal
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
 from leasehold.core.throughput import Throughput
@@ -248,8 +248,12 @@ class HeldLease:
             )
 
     def _go_on_with(self, lease: Lease) -> None:
-        known, self._lease = self._lease.word, lease
-        self._hear(lease.word != known)
+        before, self._lease = self._lease, lease
+        self._hear(lease.word != before.word)
+        # A write whose answer was lost is settled by reading the row, which may show a handoff that came after it.
+        if lease.checkpoint_owner is not None and lease.owner is not None and not before.is_in_handoff:
+            self._observe(HandoffAsked(lease.key, lease.checkpoint_owner, lease.owner))
+            self.draining.set()
 
     def _require_proof(self) -> int:
         now_ms = self._clock.now_ms()
@@ -275,8 +279,3 @@ class HeldLease:
                 f"records after {self._lease.checkpoint} will be read again by its next owner"
             )
         self._go_on_with(meaning.lease)
-        if isinstance(meaning, HandoffRequested):
-            assert meaning.lease.checkpoint_owner is not None
-            assert meaning.lease.owner is not None
-            self._observe(HandoffAsked(self._lease.key, meaning.lease.checkpoint_owner, meaning.lease.owner))
-            self.draining.set()

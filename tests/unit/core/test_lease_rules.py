@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.core import lease_rules
-from leasehold.core.lease_rules import HandoffRequested, Lost, StillOurs, after_failed_renewal
+from leasehold.core.lease_rules import Lost, StillOurs, after_failed_renewal
 from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.row_writes import DeleteRow, Equals, PutRow, UpdateRow, has_landed, may_apply, next_row
@@ -31,7 +31,7 @@ IN_HANDOFF = replace(MINE, owner=B, checkpoint_owner=A)
         pytest.param(
             MINE, replace(MINE, holding=HoldingId("hold-2")), Lost(A), id="a second process with our id"
         ),
-        pytest.param(MINE, IN_HANDOFF, HandoffRequested(IN_HANDOFF), id="a leader asked for a handoff"),
+        pytest.param(MINE, IN_HANDOFF, StillOurs(IN_HANDOFF), id="a leader asked for a handoff"),
         pytest.param(
             MINE, replace(MINE, owner=A, checkpoint_owner=A), Lost(A), id="an owner that hands over to itself"
         ),

@@ -1,17 +1,20 @@
-"""A lease while it is held: what it reads of its family."""
+"""A lease while it is held: what it reads of its family, and what its heartbeats give and take."""
 
 import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.core.model import HoldingId, Lease, ShardId, WorkerId, lease_key
-from leasehold.core.position import TRIM_HORIZON
-from leasehold.core.row_writes import Row
+from leasehold.core import lease_rules
+from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.row_writes import Row, RowWrite
 from leasehold.errors import UnavailableError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_table import LeaseTable
+from leasehold.ports import Applied, Refused
 from leasehold.settings import FleetSettings
 from leasehold.simulation.loop import VirtualClock, run_virtually
 
@@ -52,5 +55,107 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
         with pytest.raises(UnavailableError):
             await held.parents_ended()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtually(scenario())
+
+
+class _AnswersLost(MemoryRows):
+    """Applies the next write, lets something happen, and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: RowWrite | None = None
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        answer = await super().write(write)
+        if self.meanwhile is not None:
+            happens, self.meanwhile = self.meanwhile, None
+            await super().write(happens)
+            raise UnavailableError("no answer")
+        return answer
+
+
+async def _held(rows: MemoryRows, hear: Callable[[bool], None] = lambda _: None) -> HeldLease:
+    """A lease of ours, just taken."""
+    table = LeaseTable(rows)
+    free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
+    await table.create(free)
+    lease = await table.take(free, WorkerId("w"), HoldingId("h"))
+    assert isinstance(lease, Lease)
+    return HeldLease(
+        lease,
+        table=table,
+        clock=VirtualClock(),
+        rng=random.Random(1),
+        observe=lambda _: None,
+        settings=FleetSettings(),
+        taken_at_ms=0,
+        hear=hear,
+    )
+
+
+def test_a_handoff_is_heard_of_in_whatever_way_the_row_is_read() -> None:
+    """Also when the answer to a heartbeat was lost, and the row that settles it shows a handoff (found by seed 62)."""
+
+    async def scenario() -> None:
+        rows = _AnswersLost()
+        held = await _held(rows)
+        rows.meanwhile = lease_rules.request_handoff(held.lease, WorkerId("other"))
+        await held.renew()
+        assert held.lease.is_in_handoff
+        assert held.draining.is_set()
+
+    run_virtually(scenario())
+
+
+def test_a_heartbeat_brings_word() -> None:
+    """What another member left in the lease is heard once, with the next answer."""
+
+    async def scenario() -> None:
+        heard: list[bool] = []
+        rows = MemoryRows()
+        held = await _held(rows, heard.append)
+        await held.renew()
+        await rows.write(lease_rules.leave_word(held.lease, "look"))
+        await held.renew()
+        await held.renew()
+        await rows.write(lease_rules.leave_word(held.lease, "look again"))
+        await held.checkpoint(Position("7"))
+        assert heard == [False, True, False, True]
+
+    run_virtually(scenario())
+
+
+def test_a_heartbeat_takes_along_what_is_done() -> None:
+    """One write instead of two; without anything to store it is a heartbeat alone."""
+
+    async def scenario() -> None:
+        held = await _held(MemoryRows())
+        done = [Position("7")]
+
+        async def store() -> bool:
+            if not done:
+                return False
+            await held.checkpoint(done.pop())
+            return True
+
+        held.take_along = store
+        before = held.lease.counter
+        await held.renew()
+        assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 1)
+        await held.renew()
+        assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 2)
+
+    run_virtually(scenario())
+
+
+def test_only_a_write_proves_a_lease() -> None:
+    """Another pin than the one that is done, or none, is left as it is, and says nothing about whose the lease is."""
+
+    async def scenario() -> None:
+        held = await _held(MemoryRows())
+        last = held.last_write
+        await held.promote(Position("7"))
+        assert held.last_write is last
 
     run_virtually(scenario())
