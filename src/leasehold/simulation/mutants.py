@@ -514,13 +514,14 @@ _mutant(
     "sink-equals-produced",
     (*_MOVES, Fault.PAUSES),
     (HeldLease, "prepare_checkpoint", _nothing),
+    first_seed=17,
 )
 _mutant(
     "a pin is not honoured",
     "sink-equals-produced",
     (*_MOVES, Fault.PAUSES),
     (Cutter, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
-    first_seed=7,
+    first_seed=21,
 )
 
 # -- stopping ------------------------------------------------------------------------------------------------------
