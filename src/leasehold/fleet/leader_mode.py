@@ -217,8 +217,8 @@ class LeaderMode(Sharing):
     def _is_not_begun(self, lease: Lease) -> bool:
         """A holding in the row may be an old one that Java left there, or that of a second process with our id."""
         unchanged_ms = unchanged_for_ms(self._observations, lease.key, self.steps.clock.now_ms())
-        is_still = 2 * unchanged_ms > milliseconds(self.settings.failover_after)
-        return lease.holding is None or is_still or was_just_given(self._observations, lease.key)
+        is_silent = unchanged_ms > milliseconds(self.settings.failover_after)
+        return lease.holding is None or is_silent or was_just_given(self._observations, lease.key)
 
     def _observe(self, leases: Iterable[Lease]) -> None:
         """Take note of some leases, without forgetting the others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.core.model import LeaseKey
-from leasehold.settings import milliseconds
+from leasehold.settings import Mode, milliseconds
 from leasehold.simulation.checkers.base import Checker, Report, Scene
 
 
@@ -30,6 +30,9 @@ class EveryShardOwned(Checker):
         # A member looks once in a while, races are lost, and what was given up rests for a while.
         slack_ms = milliseconds(fleet.look_every * 4 + fleet.rest_after_failure) + 2_000
         bound_ms = milliseconds(fleet.failover_after + 2 * fleet.renew_every) + slack_ms
+        if fleet.mode is Mode.LEADER:
+            # A leader may have to be found first, and the first whom it gives a lease may be dead.
+            bound_ms += milliseconds(fleet.leader_lock + fleet.failover_after)
         owned = self.scene.ownerships.current
         unowned = [
             lease
