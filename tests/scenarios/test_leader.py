@@ -92,7 +92,7 @@ def _view(given: dict[str, Any]) -> LeaderView:
         records[WorkerId(name)] = WorkerRecord(
             updated_s=reports[-1].updated_s,
             heard_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
-            learned_cost=worker.get("cost", 1.0),
+            settled_cost=worker.get("cost", 1.0),
             suspected_at_s=reports[-1].updated_s if worker.get("suspect") else None,
             leases=frozenset(map(LeaseKey, worker.get("had", []))),
         )

@@ -26,6 +26,8 @@ from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, Wor
 REPORTS_BEFORE_LEARNING: Final = 4
 CALM_BEFORE_LEARNING_MS: Final = 150_000
 LEARNING_RATE: Final = 0.3
+# What is learned is acted upon once it is this near to what all show: some learn earlier, and would be given too much.
+LEARNED_WITHIN: Final = 0.07
 COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
 COST_MIN, COST_MAX = 1 / 3, 3.0
 BASE_UTILISATION: Final = 2.0  # what a worker uses without any lease
@@ -45,11 +47,12 @@ class WorkerRecord:
     calm_since_ms: int = 0
     reports_in_calm: int = 0
     learned_cost: float = 1.0
+    settled_cost: float = 1.0
 
     @property
     def cost(self) -> float:
-        """How much more than others it pays for the same throughput."""
-        return 1.0 if abs(self.learned_cost - 1) <= COST_TOLERANCE else self.learned_cost
+        """How much more than others it pays for the same throughput, as far as that is settled."""
+        return 1.0 if abs(self.settled_cost - 1) <= COST_TOLERANCE else self.settled_cost
 
 
 WorkerRecords = Mapping[WorkerId, WorkerRecord]
@@ -202,13 +205,16 @@ def _learn(
     if len(shown) < 3 or 2 * len(shown) <= len(standing.assignable):
         return standing.records
     typical = median(shown.values())
+    towards = {worker: max(COST_MIN, min(COST_MAX, cost / typical)) for worker, cost in shown.items()}
     learned = dict(standing.records)
-    for worker, cost in shown.items():
+    for worker, cost in towards.items():
         record = learned[worker]
         if worker in before and before[worker].updated_s != record.updated_s:
-            towards = max(COST_MIN, min(COST_MAX, cost / typical))
-            step = LEARNING_RATE * (towards - record.learned_cost)
+            step = LEARNING_RATE * (cost - record.learned_cost)
             learned[worker] = replace(record, learned_cost=record.learned_cost + step)
+    if all(abs(cost - learned[worker].learned_cost) <= LEARNED_WITHIN for worker, cost in towards.items()):
+        for worker in towards:
+            learned[worker] = replace(learned[worker], settled_cost=learned[worker].learned_cost)
     return learned
 
 

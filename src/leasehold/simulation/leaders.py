@@ -123,6 +123,7 @@ async def _live(fleet: LoadedFleet, story: str, *, is_java: bool, seed: int, wor
     watched_ms = fleet.now_ms()
     fleet.change_leader(to_java=not is_java)
     await asyncio.sleep(_OTHER_LEADS_MS / 1000)
+    fleet.raise_bugs()
     times_ms = [at_ms for at_ms, _ in fleet.moves if at_ms >= began_ms]
     moved_ms = [at_ms for at_ms in times_ms if at_ms <= watched_ms]
     return Played(

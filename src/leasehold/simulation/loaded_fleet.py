@@ -162,6 +162,12 @@ class LoadedFleet:
             self.moves.append((self.now_ms(), shard))
         self._holders[shard] = by
 
+    def raise_bugs(self) -> None:
+        """A process that ended by an error of ours ends the comparison."""
+        for worker in self.workers:
+            if worker.process.main is not None and worker.process.main.done():
+                worker.process.main.result()
+
     def staying(self) -> list[LoadedWorker]:
         """Those that run, and were not told to stop."""
         return [worker for worker in self.workers if worker.is_staying]
