@@ -36,7 +36,7 @@ class FleetSettings:
     `failover_after` must be the same for every member, Java's included (there: failoverTimeMillis).
     """
 
-    mode: Mode = Mode.PEER
+    mode: Mode = Mode.AUTO
     failover_after: timedelta = timedelta(seconds=10)
     look_every: timedelta = timedelta(seconds=1.8)  # at the lease table, unless heartbeats bring the news
     max_leases: int | None = None  # for this member, and as a leader for each; None: no limit

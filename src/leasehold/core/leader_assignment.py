@@ -96,8 +96,8 @@ class Assignment:
 class LeaderPlan:
     """What to write; each line may fail on its own, and the next look decides anew.
 
-    `assign` at once, `hand_off` when the owner is ready. `spilled` leases found no worker with room. `silent_at_ms` is
-    when the next lease may turn out to be silent: it is worth looking then.
+    `assign` at once, `hand_off` when the owner is ready. `spilled` leases found no worker with room. `look_at_ms` is
+    when there may be something to decide: the next lease may turn out to be silent, or a new fleet has gathered.
     """
 
     assign: tuple[Assignment, ...] = ()
@@ -105,7 +105,7 @@ class LeaderPlan:
     spilled: int = 0
     unclaimed: int = 0
     workers: int = 0
-    silent_at_ms: int | None = None
+    look_at_ms: int | None = None
     memory: LeaderMemory = field(default_factory=LeaderMemory)
 
 
@@ -156,7 +156,8 @@ class _Decision:
 
     def plan(self) -> LeaderPlan:
         free = [lease for lease in self._working if lease.owner is None or lease.key in self._silent]
-        given = [] if self._is_gathering(free) else self._placed(free)
+        is_gathering = self._is_gathering(free)
+        given = [] if is_gathering else self._placed(free)
         overdue = self._overdue_handoffs()
         uneven_since_ms = self._uneven_since()
         moved = self._balancing_moves(uneven_since_ms)
@@ -166,7 +167,7 @@ class _Decision:
             spilled=len(free) - len(given),
             unclaimed=len(free),
             workers=len(self._ledger.loads),
-            silent_at_ms=self._next_silence(),
+            look_at_ms=self._gathered_ms() if is_gathering else self._next_silence(),
             memory=self._memory_after((*overdue, *moved), uneven_since_ms),
         )
 
@@ -248,6 +249,9 @@ class _Decision:
         """A fleet of which nobody reads anything yet waits a moment for whoever starts at the same time."""
         together_ms = self._view.now_ms - self._memory.members_since_ms
         return len(free) == len(self._working) and together_ms < GATHERING_MS
+
+    def _gathered_ms(self) -> int:
+        return self._memory.members_since_ms + GATHERING_MS
 
     def _placed(self, free: Sequence[Lease]) -> list[Assignment]:
         """Leases that nobody reads, each with the worker that is loaded least; none is left without need."""

@@ -37,7 +37,7 @@ class Looks:
     _jitter: float = 1.0
     _rank: int = 0
     _is_expecting: bool = False
-    _silent_at_ms: int | None = None
+    _look_at_ms: int | None = None
     _has_unclaimed: bool = False
 
     def note_look(self) -> None:
@@ -45,7 +45,7 @@ class Looks:
         self._looked_ms = self.steps.clock.now_ms()
         # Members that started together must not keep looking together.
         self._jitter = 0.75 + self.steps.rng.random() / 2
-        self._silent_at_ms, self._has_unclaimed = None, False
+        self._look_at_ms, self._has_unclaimed = None, False
 
     def note_fleet(self, leases: Iterable[Lease], workers: Iterable[WorkerId]) -> None:
         """What the look has shown: whether a lease is on its way to us, and who stands by to lead beside us."""
@@ -53,8 +53,8 @@ class Looks:
         self._rank = rank_among(workers, self.worker, self.leadership.leader)
 
     def note_decision(self, plan: LeaderPlan) -> None:
-        """As the leader: when a lease may turn out to be silent, and whether some are left to be given away."""
-        self._silent_at_ms, self._has_unclaimed = plan.silent_at_ms, plan.unclaimed > 0
+        """As the leader: when there may be something to decide, and whether some leases are left to be given away."""
+        self._look_at_ms, self._has_unclaimed = plan.look_at_ms, plan.unclaimed > 0
 
     def next_ms(self) -> int:
         """When to look again."""
@@ -65,8 +65,8 @@ class Looks:
             heard_ms=self.holdings.heard_ms,
             rank=self._rank,
         )
-        if self.leadership.is_leading and self._silent_at_ms is not None:
-            return min(due_ms, max(self._silent_at_ms, self._looked_ms + ALERT_EVERY_MS))
+        if self.leadership.is_leading and self._look_at_ms is not None:
+            return min(due_ms, max(self._look_at_ms, self._looked_ms + ALERT_EVERY_MS))
         return due_ms
 
     def _watch(self) -> Watch:

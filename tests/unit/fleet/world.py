@@ -28,11 +28,11 @@ from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
 from leasehold.fleet.streams import Streams
 from leasehold.ports import Page, Stream
-from leasehold.settings import FleetSettings
+from leasehold.settings import FleetSettings, Mode
 from leasehold.simulation.loop import VirtualClock
 
 TICK_MS = 100
-SETTINGS = FleetSettings()
+SETTINGS = FleetSettings(mode=Mode.PEER)
 
 
 class ListedStream(Stream):

@@ -29,13 +29,15 @@ from leasehold.fleet.pinned_slices import Outside, PinnedSlice, SlicePlan, pinne
 from leasehold.fleet.reading import ByteBudget
 from leasehold.fleet.streams import Streams
 from leasehold.ports import Applied, Refused
-from leasehold.settings import FleetSettings, ReadSettings
+from leasehold.settings import FleetSettings, Mode, ReadSettings
 from leasehold.simulation.loop import VirtualClock
 from leasehold.spark.generations import Generations, QuerySettings
 
 EPOCH = "00c0ffee"
 OTHER = WorkerId("other")
-FLEET = FleetSettings(look_every=timedelta(seconds=0.5), rest_after_failure=timedelta(seconds=1))
+FLEET = FleetSettings(
+    mode=Mode.PEER, look_every=timedelta(seconds=0.5), rest_after_failure=timedelta(seconds=1)
+)
 HASH_KEYS = 1 << 128
 
 
