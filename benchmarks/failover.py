@@ -31,7 +31,7 @@ from tests.servers.running import Run
 
 JAVA_OPTIONS = {"mode": "3X", "checkpoint_ms": 5_000}
 PYTHON_OPTIONS = {"mode": "auto"}
-PUT_EVERY_S = 0.5
+PUT_EVERY_S = 0.25
 LOOK_EVERY_S = 0.25
 # A Java leader sleeps for a minute at its first start, and a dead one is missed after two.
 DEADLINE_S = 600.0
