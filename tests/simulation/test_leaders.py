@@ -19,7 +19,7 @@ LIMITS = LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
 @pytest.mark.parametrize("story", STORIES)
 def test_a_fleet_comes_to_rest_with_few_moves(story: str) -> None:
     """It is even in the end; at most a tenth more leases have moved than had to, or one or two; and then none."""
-    played = play(story, is_java=False, seed=1, workers=6, shards=60)
+    played = play(story, is_java=False, seed=1, workers=8, shards=80)
     assert played.even_ms is not None
     assert played.moved <= 1.1 * played.moved_least + 2
     assert played.moved_later == 0

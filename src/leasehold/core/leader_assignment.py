@@ -357,12 +357,12 @@ class _Decision:
         heavy, light = ledger.loads[source], ledger.loads[to]
         if not self._limits.by_count and not self._is_hot(source) and _is_even(heavy, light, mean):
             return None
-        # The lease after whose move the sum of squares of the two loads is smallest.
+        # The lease after whose move the two loads are nearest to each other. A unit costs the one more than the other.
         earned, paid = ledger.cost(source), ledger.cost(to)
-        slope, curve = heavy * earned - light * paid, earned**2 + paid**2
+        level = (heavy - light) / (earned + paid)
         moves = [
-            _Move(key, source, to, fall=2 * weight * slope - weight**2 * curve)
-            for weight, key in ledger.nearest(source, slope / curve)
+            _Move(key, source, to, fall=(earned + paid) * weight * (2 * level - weight))
+            for weight, key in ledger.nearest(source, level)
             if _is_gain(heavy - (light + paid * weight), at_least=min(BEGIN_BAND * mean, earned * weight))
         ]
         return max(moves, key=lambda move: move.fall, default=None)

@@ -52,7 +52,7 @@ async def rolling_deploy(fleet: LoadedFleet) -> None:
 
 async def loss(fleet: LoadedFleet) -> None:
     """A tenth of the workers is killed."""
-    for worker in fleet.rng.sample(fleet.workers, len(fleet.workers) // 10):
+    for worker in fleet.rng.sample(fleet.workers, max(1, len(fleet.workers) // 10)):
         worker.process.kill()
 
 
