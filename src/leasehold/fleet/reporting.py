@@ -33,6 +33,7 @@ class Reporter:
     steps: Steps
     _samples: LoadSamples = field(default_factory=LoadSamples)
     _last: WorkerReport | None = None
+    _unanswered: WorkerReport | None = None  # it may be in the table, or on its way
     _due_ms: int = 0
 
     async def run(self) -> None:
@@ -54,11 +55,15 @@ class Reporter:
             figures = self._samples if self.meter is not None else None
             now_s = self.steps.clock.wall_ms() // 1000
             report = cpu_report(self.worker, figures, now_s)
+            self._unanswered = report
             await self.common.report(self.place, report)
+            self._unanswered = None
             self._last, self._due_ms = report, self.steps.clock.now_ms() + REPORT_EVERY_MS
 
     async def withdraw(self) -> None:
         """Take the report back, so that nobody counts on us; it comes again when all is well."""
-        if self._last is not None:
-            report, self._last, self._due_ms = self._last, None, 0
+        told = [report for report in (self._unanswered, self._last) if report is not None]
+        self._last = self._unanswered = None
+        self._due_ms = 0
+        for report in told:
             await self.common.take_back_report(self.place, report)
