@@ -18,15 +18,11 @@ from typing import Final
 from leasehold.core.coordinator import client_version
 from leasehold.core.events import (
     FleetSeen,
-    HandoffAsked,
-    LeaseAssigned,
     LeaseReleased,
     RowRejected,
-    StepFailed,
 )
 from leasehold.core.fleet_mode import FleetMode, Place
 from leasehold.core.leader_assignment import (
-    Assignment,
     Decide,
     LeaderLimits,
     LeaderMemory,
@@ -42,15 +38,14 @@ from leasehold.core.lease_observations import (
     unchanged_for_ms,
     was_just_given,
 )
-from leasehold.core.looking import whom_to_alert
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.peer_assignment import SHARE_WHEN_ALONE
-from leasehold.core.worker_metrics import STALE_AFTER_MS, WorkerReport
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.common_rows import FleetLook
 from leasehold.fleet.holdings import ALERT_MS, Holdings
 from leasehold.fleet.leadership import Leadership
-from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.leading import Leading
+from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.looks import Looks, Words
 from leasehold.fleet.sharing import Sharing
 from leasehold.fleet.steps import Steps
@@ -95,6 +90,7 @@ class LeaderMode(Sharing):
     _told: _Told | None = None
     _looks: Looks = field(init=False)
     _words: Words = field(init=False)
+    _leading: Leading = field(init=False)
 
     def __post_init__(self) -> None:
         self._words = Words(self.table, self.steps)
@@ -104,6 +100,14 @@ class LeaderMode(Sharing):
             worker=self.worker,
             settings=self.settings,
             steps=self.steps,
+        )
+        self._leading = Leading(
+            table=self.table,
+            reports_in=self.mode.reports_in,
+            worker=self.worker,
+            settings=self.settings,
+            steps=self.steps,
+            words=self._words,
         )
 
     @property
@@ -212,7 +216,8 @@ class LeaderMode(Sharing):
     def _is_ours(self, lease: Lease) -> bool:
         if lease.owner != self.worker or lease.is_in_handoff:
             return False
-        return lease.key not in self.holdings.keys | self.holdings.resting and self._is_not_begun(lease)
+        is_busy = lease.key in self.holdings.keys or lease.key in self.holdings.resting
+        return not is_busy and self._is_not_begun(lease)
 
     def _is_not_begun(self, lease: Lease) -> bool:
         """A holding in the row may be an old one that Java left there, or that of a second process with our id."""
@@ -267,51 +272,11 @@ class LeaderMode(Sharing):
         )
 
     async def _lead(self, plan: LeaderPlan, seen: FleetLook) -> list[Lease]:
-        """Carry out a decision, line by line. Returns what fell to ourselves, which need not wait for the next look."""
+        """Carry out a decision. Returns what fell to ourselves, which need not wait for the next look."""
         self._looks.note_decision(plan)
-        assigned = await asyncio.gather(*(self._assign(line) for line in plan.assign))
-        handed = await asyncio.gather(*(self._hand_off(line) for line in plan.hand_off))
-        await self._words.leave(self._whom_to_tell(plan, seen), seen.leases.leases)
-        await asyncio.gather(*(self._remove_stale(report) for report in self._stale(seen)))
-        self.leadership.note_decision(failed=any(answer is None for answer in (*assigned, *handed)))
-        return [lease for lease in assigned if isinstance(lease, Lease) and self._is_ours(lease)]
-
-    def _whom_to_tell(self, plan: LeaderPlan, seen: FleetLook) -> AbstractSet[WorkerId]:
-        """Who has been given something, and who may be in a moment."""
-        given = {line.to for line in (*plan.assign, *plan.hand_off)}
-        failover_ms = milliseconds(self.settings.failover_after)
-        now_ms = self.steps.clock.now_ms()
-        alerted = whom_to_alert(seen.leases.leases, self._observations, now_ms, failover_ms)
-        return (given | alerted) - {self.worker}
-
-    async def _assign(self, line: Assignment) -> Lease | Contended | None:
-        try:
-            answer = await self.table.assign(line.lease, line.to)
-        except LeaseholdError as error:
-            self.steps.observe(StepFailed(f"assign {line.lease.key}", str(error)))
-            return None
-        if isinstance(answer, Lease):
-            self.steps.observe(LeaseAssigned(line.lease.key, line.lease.actual_owner, line.to))
-        return answer
-
-    async def _hand_off(self, line: Assignment) -> Lease | Contended | None:
-        try:
-            answer = await self.table.request_handoff(line.lease, line.to)
-        except LeaseholdError as error:
-            self.steps.observe(StepFailed(f"hand off {line.lease.key}", str(error)))
-            return None
-        if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
-            self.steps.observe(HandoffAsked(line.lease.key, answer.checkpoint_owner, line.to))
-        return answer
-
-    def _stale(self, seen: FleetLook) -> list[WorkerReport]:
-        """Reports of workers that were not heard of for a day."""
-        oldest_s = (self.steps.clock.wall_ms() - STALE_AFTER_MS) // 1000
-        return [report for report in seen.reports.reports if report.updated_s < oldest_s]
-
-    async def _remove_stale(self, report: WorkerReport) -> None:
-        remove = partial(self.table.common.take_back_report, self.mode.reports_in, report)
-        await self.steps.take(f"remove the report of {report.worker}", remove)
+        outcome = await self._leading.carry_out(plan, seen, self._observations)
+        self.leadership.note_decision(failed=outcome.has_failed)
+        return [lease for lease in outcome.assigned if self._is_ours(lease)]
 
     async def heirs(self) -> Mapping[LeaseKey, WorkerId]:
         """What a leader would decide now that our report is gone. Those who stop together do not find each other's."""
