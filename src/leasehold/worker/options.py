@@ -149,15 +149,16 @@ def stream_choices(value: object) -> tuple[StreamChoice, ...]:
     """
     if isinstance(value, str):
         parts = (part.partition("=") for part in value.split(","))
-        value = {name.strip(): position if sign else None for name, sign, position in parts}
-    if not isinstance(value, Mapping):
-        if not isinstance(value, Iterable):
-            raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
-        given = list(value)
-        return tuple(StreamChoice(_stream_name(name)) for name in given)
+        given: list[tuple[object, object]] = [(name, at if sign else None) for name, sign, at in parts]
+    elif isinstance(value, Mapping):
+        given = list(value.items())
+    elif isinstance(value, Iterable):
+        given = [(name, None) for name in value]
+    else:
+        raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
     return tuple(
         StreamChoice(_stream_name(name), None if at is None else values.initial_position(at))
-        for name, at in value.items()
+        for name, at in given
     )
 
 
@@ -166,7 +167,7 @@ def _stream_name(value: object) -> str:
         raise ConfigError(
             "expected a list of streams, such as ['orders', 'returns']; one of them has no name"
         )
-    return value
+    return value.strip()
 
 
 def _parser(hint: Any) -> Callable[[object], object]:

@@ -129,6 +129,7 @@ def test_a_consumer_needs_a_stream_and_an_application(missing: str) -> None:
         (("orders", "returns"), [TRIM_HORIZON, TRIM_HORIZON]),
         ({"orders": None, "returns": "latest"}, [TRIM_HORIZON, LATEST]),
         ("orders, returns=latest", [TRIM_HORIZON, LATEST]),
+        ([" orders", "returns "], [TRIM_HORIZON, TRIM_HORIZON]),
     ],
 )
 def test_several_streams_are_listed_or_mapped_to_where_they_begin(
@@ -153,6 +154,8 @@ def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"streams": ["orders", "orders"]}, "there twice"),
+        ({"streams": "orders,orders=latest"}, "there twice"),
+        ({"streams": {"orders": None, " orders": "latest"}}, "there twice"),
         ({"streams": ["orders"], "stream": "returns"}, "give one of the two"),
         ({"streams": 5}, "expected a list of streams"),
         ({"streams": "orders,,"}, "has no name"),
