@@ -159,6 +159,15 @@ def is_stream_identifier(text: str) -> bool:
     return _STREAM_IDENTIFIER.fullmatch(text) is not None
 
 
+def are_of_one_stream(one: StreamIdentifier, other: StreamIdentifier) -> bool:
+    """Whether two identifiers are of one account and name: at one time there is only one such stream.
+
+    >>> are_of_one_stream(StreamIdentifier("1:orders:1700000000"), StreamIdentifier("1:orders:1"))
+    True
+    """
+    return one.rpartition(":")[0] == other.rpartition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
     """Where a fleet without history begins. `timestamp_ms` goes with `AT_TIMESTAMP` and only with it."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from leasehold.core.model import InitialPosition, Lease, StreamIdentifier
+from leasehold.core.model import InitialPosition, Lease, StreamIdentifier, are_of_one_stream
 from leasehold.errors import ConfigError
 from leasehold.ports import Stream
 
@@ -57,11 +57,15 @@ class Streams:
         """A stream with its identifier; from then on it is known which leases are its own."""
         if not self.have_prefix:
             return tracked
-        found = replace(tracked, id=await tracked.stream.identifier())
-        if (known := self._known.setdefault(found.id, found)).name != found.name:
-            raise ConfigError(
-                f"streams {known.name} and {found.name} are one and the same, {found.id}: name it once"
-            )
+        identifier = await tracked.stream.identifier()
+        found = replace(tracked, id=identifier)
+        for known in self._known.values():
+            if known.name != found.name and known.id is not None and are_of_one_stream(known.id, identifier):
+                raise ConfigError(
+                    f"streams {known.name} and {found.name} are one and the same, {known.id} and {found.id}: name it "
+                    "once; each of its records would be read twice"
+                )
+        self._known.setdefault(found.id, found)
         return found
 
     def of(self, lease: Lease) -> TrackedStream | None:

@@ -407,6 +407,34 @@ def test_a_stream_that_is_named_twice_is_refused() -> None:
     played(story)
 
 
+class _NamedOtherwise(MemoryStream):
+    """A stream for which a tracker in Java made up an identifier."""
+
+    async def identifier(self) -> StreamIdentifier:
+        return StreamIdentifier(f"000000000000:{ORDERS}:1")
+
+
+def test_a_stream_under_two_identifiers_is_refused() -> None:
+    """By its name, and by an identifier of the same account and name: each record would be read twice."""
+
+    async def story(world: TwoStreams) -> None:
+        made_up = f"000000000000:{ORDERS}:1"
+        tracked = (
+            TrackedStream(made_up, _NamedOtherwise(world.service, ORDERS, world.clock), BEGINNING),
+            TrackedStream(RETURNS, MemoryStream(world.service, RETURNS, world.clock), BEGINNING),
+            TrackedStream(ORDERS, MemoryStream(world.service, ORDERS, world.clock), BEGINNING),
+        )
+        streams = Streams(tracked, have_prefix=True)
+        await streams.identified(tracked[0])
+        await streams.identified(tracked[1])
+        with pytest.raises(ConfigError, match="name it once"):
+            await streams.identified(tracked[2])
+        of_orders = strange_lease(stream=identifier(ORDERS), key=lease_key(FIRST, identifier(ORDERS)))
+        assert streams.of(of_orders) is None
+
+    played(story)
+
+
 def test_whoever_watches_sees_two_shards_of_one_name() -> None:
     """Events say of which stream a shard is, and health counts both."""
 
