@@ -22,7 +22,14 @@ from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, StreamIden
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.row_writes import PutRow, Row
 from leasehold.core.worker_metrics import LoadSamples, cpu_report
-from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, ThrottledError, UnavailableError
+from leasehold.errors import (
+    ConfigError,
+    MalformedRowError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.fleet.lease_table import Contended, LeaseTable
 from leasehold.fleet.settling import WRITE_ATTEMPTS_MAX
 from leasehold.ports import Refused
@@ -177,6 +184,27 @@ def test_a_missing_coordinator_table_is_no_error(on_server: Place) -> None:
         found = await LeaseTable(MemoryRows(), coordinator=coordinator).common.find()
         assert not found.has_coordinator_table
         await coordinator.close()
+
+    asyncio.run(scenario())
+
+
+class _Denied(MemoryRows):
+    """A table that our role may not read."""
+
+    async def get(self, key: str) -> Row | None:
+        raise ServiceError("AccessDeniedException")
+
+
+def test_a_coordinator_table_that_may_not_be_read_is_not_missing() -> None:
+    """Its fleet would be split in two. Who was told that there is none believes it."""
+
+    async def scenario() -> None:
+        common = LeaseTable(MemoryRows(), coordinator=_Denied()).common
+        with pytest.raises(ServiceError, match="mode='leader'"):
+            await common.find()
+        with pytest.raises(ServiceError, match="mode='leader'"):
+            await common.find_changes()
+        assert not (await common.find(must_know=False)).has_coordinator_table
 
     asyncio.run(scenario())
 

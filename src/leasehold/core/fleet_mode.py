@@ -12,7 +12,7 @@ first, and may choose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -55,12 +55,16 @@ class FleetRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMode:
-    """How to take part: with a leader or as peers, whether to tell how busy we are, and where those rows go."""
+    """How to take part: with a leader or as peers, whether to tell how busy we are, and where those rows go.
+
+    `version` is what the row `Migration3.0` said when this was concluded; another one need not mean another mode.
+    """
 
     has_leader: bool
     reports: bool
     lock_in: Place = Place.LEASE_TABLE
     reports_in: Place = Place.LEASE_TABLE
+    version: str | None = field(default=None, compare=False)
 
     @property
     def is_upgrading(self) -> bool:
@@ -99,6 +103,7 @@ def conclude_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode
         reports=has_leader or version == UPGRADING,
         lock_in=_lock_in(found),
         reports_in=_reports_in(found),
+        version=version,
     )
 
 

@@ -31,9 +31,9 @@ def could_move(leases: Collection[Lease], reports: Iterable[WorkerReport], wall_
         and (each.support or 0) >= UNDERSTANDS_SINGLE_TABLE
     }
     owned = [lease for lease in leases if lease.owner is not None]
-    # Only our members leave the id of a holding.
-    ours = {lease.owner for lease in owned if lease.holding is not None}
-    return all(lease.owner in ready for lease in owned) and any(lease.owner not in ours for lease in owned)
+    # Only our members write the id of a holding; Java leaves one where it is in a lease that it takes from us.
+    javas = {lease.owner for lease in owned if lease.holding is None}
+    return all(lease.owner in ready for lease in owned) and bool(javas)
 
 
 def is_java_wanted(could_move_since_ms: int | None, now_ms: int) -> bool:

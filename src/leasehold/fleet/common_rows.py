@@ -29,7 +29,7 @@ from leasehold.core.worker_metrics import (
     reports_from_rows,
     update_report,
 )
-from leasehold.errors import ServiceError, ThrottledError, UnavailableError
+from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.settling import settle
 from leasehold.ports import Applied, Refused, RowStore
 
@@ -58,11 +58,15 @@ class CommonRows:
         self._coordinator = coordinator
         self._metrics = metrics
 
-    async def find(self) -> FleetRows:
-        """What is there, for a member that wants to join."""
+    async def find(self, *, must_know: bool = True) -> FleetRows:
+        """What is there, for a member that wants to join.
+
+        With `must_know`, a coordinator's table that may not be read is an error; otherwise it counts as missing.
+        """
         rows = await self._leases.scan()
         by_key = {row.get(KEY, {}).get("S"): row for row in rows}
-        own = {key: await self._own_row(key) for key in (MIGRATION_KEY, TABLE_MIGRATION_KEY, LEADER_KEY)}
+        keys = (MIGRATION_KEY, TABLE_MIGRATION_KEY, LEADER_KEY)
+        own = {key: await self._own_row(key, must_know) for key in keys}
         reports = any(map(is_report_row, rows))
         return FleetRows(
             migration=own[MIGRATION_KEY][1] or by_key.get(MIGRATION_KEY),
@@ -74,11 +78,13 @@ class CommonRows:
             has_owners=any(OWNER in row for row in rows),
         )
 
-    async def find_changes(self) -> FleetRows:
+    async def find_changes(self, *, must_know: bool = True) -> FleetRows:
         """The same for a member of a fleet that has a leader, without a scan: it is told by single rows."""
-        has_own_table, migration = await self._own_row(MIGRATION_KEY)
+        has_own_table, migration = await self._own_row(MIGRATION_KEY, must_know)
         if has_own_table:
-            return await self.find()  # while a fleet moves to one table, it matters where the reports are
+            return await self.find(
+                must_know=must_know
+            )  # while a fleet moves to one table, it matters where the reports are
         return FleetRows(migration=migration or await self._leases.get(MIGRATION_KEY), has_lock=True)
 
     async def look(self, mode: FleetMode) -> FleetLook:
@@ -108,7 +114,7 @@ class CommonRows:
 
     async def migration(self) -> tuple[Place, Row] | None:
         """The row that names the generation of the fleet, and where it lies; None if there is none."""
-        _, row = await self._own_row(MIGRATION_KEY)
+        _, row = await self._own_row(MIGRATION_KEY, must_know=True)
         if row is not None:
             return Place.OWN_TABLES, row
         row = await self._leases.get(MIGRATION_KEY)
@@ -150,16 +156,24 @@ class CommonRows:
         key_attribute = KEY if place is Place.LEASE_TABLE else METRICS_KEY_ATTRIBUTE
         return self._store(place, self._metrics), key_attribute
 
-    async def _own_row(self, key: str) -> tuple[bool, Row | None]:
+    async def _own_row(self, key: str, must_know: bool) -> tuple[bool, Row | None]:
         """Whether the coordinator's own table exists, and a row of it."""
         if self._coordinator is None:
             return False, None
         try:
             return True, await self._coordinator.get(key)
+        except NotFoundError:
+            return False, None
         except (ThrottledError, UnavailableError):
             raise
-        except ServiceError:
-            return False, None  # there is no such table, or none of ours: never a KCL 3.0 to 3.4 fleet
+        except ServiceError as error:
+            if not must_know:
+                return False, None
+            # To take it for missing would split a fleet of KCL 3.0 to 3.4 in two.
+            raise ServiceError(
+                f"{error}; whether the fleet of this application keeps its lock in that table must be known before "
+                "joining it: allow dynamodb:GetItem on it, or, if there is no such table, set mode='leader' or 'peer'"
+            ) from error
 
     async def _own_reports(self) -> Sequence[Row]:
         if self._metrics is None:

@@ -86,7 +86,7 @@ class LeaderMode(Sharing):
     _memory: LeaderMemory | None = None
     _rows: int = 0
     _scanned_ms: int | None = None
-    _versions: set[str | None] = field(default_factory=set)
+    _version: str | None = None
     _told: _Told | None = None
     _looks: Looks = field(init=False)
     _words: Words = field(init=False)
@@ -139,7 +139,7 @@ class LeaderMode(Sharing):
         is_one_table = self.mode.lock_in is self.mode.reports_in is Place.LEASE_TABLE
         now_ms = self.steps.clock.now_ms()
         is_fresh = self._scanned_ms is not None and now_ms - self._scanned_ms <= MODE_KNOWN_FOR_MS
-        return is_one_table and is_fresh and len(self._versions) == 1
+        return is_one_table and is_fresh and self._version == self.mode.version
 
     def _wants_everything(self, now_ms: int) -> bool:
         is_small = self._rows <= SMALL_TABLE_ROWS
@@ -177,7 +177,7 @@ class LeaderMode(Sharing):
         self.holdings.note_look(seen.leases.leases)
         self.holdings.notice_handoffs(seen.leases.leases)
         self.leadership.note_fleet(seen)
-        self._versions.add(client_version(seen.migration))
+        self._version = client_version(seen.migration)
         await self.leadership.consider(seen.lock)
         plan = self._decision(seen, now_ms)
         self._looks.note_fleet(seen.leases.leases, plan.memory.members)

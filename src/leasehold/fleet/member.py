@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from leasehold.core.events import MemberStarted, MemberStopped, Observe
-from leasehold.core.fleet_mode import PEERS, FleetMode, conclude_mode
+from leasehold.core.fleet_mode import PEERS, FleetMode, Place, conclude_mode
 from leasehold.core.leader_assignment import Decide, plan_assignment
 from leasehold.core.model import WorkerId
 from leasehold.fleet.holdings import Holdings
@@ -114,7 +114,9 @@ class Member:
 
     async def _found_mode(self) -> FleetMode:
         common, was_led = self._table.common, self._mode.has_leader
-        found = await (common.find_changes() if was_led else common.find())
+        must_know = self._settings.mode is Mode.AUTO or self._mode.lock_in is Place.OWN_TABLES
+        find = common.find_changes if was_led else common.find
+        found = await find(must_know=must_know)
         # A fleet that had a leader a moment ago has one still, though its lock may just be free.
         found = replace(found, has_lock=found.has_lock or was_led)
         return conclude_mode(found, self._settings.mode, self._application)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -62,9 +64,14 @@ class OnlyOne:
 def shared_folder() -> Path:
     """Where processes of one user on one machine find each other's files; nobody else may write there."""
     folder = Path(tempfile.gettempdir()) / f"leasehold-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise ConfigError(f"{folder} belongs to another user: set TMPDIR to a folder of your own")
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    if not is_private:
+        raise ConfigError(
+            f"{folder} is no folder that only this user may write to: remove it, or set TMPDIR to a folder of your own"
+        )
     return folder
 
 

@@ -1,5 +1,7 @@
 """Who should lead a fleet that could move from three tables to one."""
 
+from dataclasses import replace
+
 import pytest
 
 from leasehold.core.lease_row import lease_from_row
@@ -55,3 +57,9 @@ def test_a_moment_does_not_count() -> None:
     assert not is_java_wanted(None, 10 * SETTLED_MS)
     assert not is_java_wanted(1, SETTLED_MS)
     assert is_java_wanted(1, 1 + SETTLED_MS)
+
+
+def test_a_java_member_that_took_a_lease_from_us_is_one_still() -> None:
+    """Java leaves the id of our holding where it is; another lease of the same owner tells."""
+    taken, its_own = replace(lease("ours"), owner=WorkerId("java")), lease("java")
+    assert could_move([taken, its_own, lease("ours")], [report("ours", 1), report("java", 1)], NOW_S)

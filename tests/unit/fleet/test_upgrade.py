@@ -1,11 +1,14 @@
 """Members in a fleet that upgrades from KCL 2.x: it gets its leader, whoever has to decide it, and can go back."""
 
+from asyncio import create_task
 from dataclasses import replace
 
 import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.memory.trouble import Trouble
 from leasehold.core.events import LeadershipTaken, LeaseLost
+from leasehold.core.model import WorkerId
 from leasehold.core.row_writes import Equals, PutRow, Row, UpdateRow
 from leasehold.settings import Mode
 from leasehold.simulation.loop import run_virtually
@@ -89,6 +92,38 @@ def test_a_fleet_goes_back_when_it_is_told_to() -> None:
         assert kinds == {"LEASE", "CLIENT_VERSION_MIGRATION"}
         assert world.shares() == [3, 3]
         assert not world.told(LeaseLost)
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+class _RolledBackMeanwhile(World):
+    """The operator rolls back while a member named "late" starts: after it has concluded how to take part."""
+
+    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> Trouble | None:
+        if (worker, call, self.calls[worker, call]) == ("late", "scan", 1):
+            self.rolling_back = create_task(self.rows.write(self._rollback()))
+        return super()._trouble_for(worker, call, key)
+
+    @staticmethod
+    def _rollback() -> UpdateRow:
+        back: Row = {"cv": {"S": "CLIENT_VERSION_2X"}}
+        now = (Equals("cv", {"S": "CLIENT_VERSION_3X"}),)
+        return UpdateRow(key="Migration3.0", when=now, set=back, proof=(Equals("cv", back["cv"]),))
+
+
+def test_a_rollback_while_a_member_starts_is_followed() -> None:
+    """Its looks alone would never show that anything has changed."""
+
+    async def scenario() -> None:
+        world = _RolledBackMeanwhile(even_shards(6), settings=replace(SETTINGS, mode=Mode.AUTO))
+        row: Row = {"leaseKey": {"S": "Migration3.0"}, "entityType": {"S": "CLIENT_VERSION_MIGRATION"}}
+        await world.rows.write(PutRow("Migration3.0", {**row, "cv": {"S": "CLIENT_VERSION_3X"}}))
+        world.start("late")
+        await world.clock.sleep_ms(3 * CHECKS_S * 1000)
+        assert await version(world.rows) == "2X"
+        kinds = {row.get("entityType", {}).get("S") for row in await world.rows.scan()}
+        assert kinds == {"LEASE", "CLIENT_VERSION_MIGRATION"}
         await world.stop_all()
 
     run_virtually(scenario())
