@@ -26,8 +26,10 @@ from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, Wor
 REPORTS_BEFORE_LEARNING: Final = 4
 CALM_BEFORE_LEARNING_MS: Final = 150_000
 LEARNING_RATE: Final = 0.3
-# What is learned is acted upon once it is this near to what all show: some learn earlier, and would be given too much.
+# What is learned is acted upon for all together, once it is this near to what most of them show: those who learn earlier
+# would be given too much. Not all of them: in a large fleet the figures of some always tremble.
 LEARNED_WITHIN: Final = 0.07
+LEARNED_BY: Final = 0.8
 COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
 COST_MIN, COST_MAX = 1 / 3, 3.0
 BASE_UTILISATION: Final = 2.0  # what a worker uses without any lease
@@ -212,7 +214,8 @@ def _learn(
         if worker in before and before[worker].updated_s != record.updated_s:
             step = LEARNING_RATE * (cost - record.learned_cost)
             learned[worker] = replace(record, learned_cost=record.learned_cost + step)
-    if all(abs(cost - learned[worker].learned_cost) <= LEARNED_WITHIN for worker, cost in towards.items()):
+    near = sum(abs(cost - learned[worker].learned_cost) <= LEARNED_WITHIN for worker, cost in towards.items())
+    if near >= LEARNED_BY * len(towards):
         for worker in towards:
             learned[worker] = replace(learned[worker], settled_cost=learned[worker].learned_cost)
     return learned
