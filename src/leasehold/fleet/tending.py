@@ -63,7 +63,8 @@ class Tending:
         """Go on looking for streams that could not be found at the start, until there are no more."""
         while self._waiting():
             await self._steps.clock.sleep_ms(JOIN_AGAIN_MS)
-            await self._steps.take("join streams", self.join)
+            for tracked in self._waiting():
+                await self._steps.take(f"join stream {tracked.name}", partial(self._join, tracked))
 
     async def audit(self, tenders: int) -> None:
         """Look for shards that nobody reads. Of `tenders` members, about two do this each time, by chance."""

@@ -1,0 +1,73 @@
+"""The leases of several streams, looked after by one member: what is wrong with one is no matter to the others."""
+
+import asyncio
+import random
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.core.events import Event, StepFailed
+from leasehold.core.model import InitialPosition, StreamIdentifier
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.errors import NotFoundError
+from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.steps import Steps, cancelled
+from leasehold.fleet.streams import Streams, TrackedStream
+from leasehold.fleet.tending import JOIN_AGAIN_MS, Tending
+from leasehold.settings import FleetSettings
+from leasehold.simulation.loop import VirtualClock, run_virtually
+from tests.unit.fleet.world import ListedStream, even_shards
+
+SETTINGS = FleetSettings()
+
+
+class _Late(ListedStream):
+    """A stream that is not there at first."""
+
+    is_there = False
+
+    async def identifier(self) -> StreamIdentifier:
+        if not self.is_there:
+            raise NotFoundError(f"stream {self.name} is not there")
+        return await super().identifier()
+
+
+class _Several:
+    """One member of several streams, without its other parts. To be made while a virtual loop runs."""
+
+    def __init__(self, *streams: tuple[str, ListedStream]) -> None:
+        self.told: list[Event] = []
+        self.rows, self.clock = MemoryRows(), VirtualClock()
+        self.table = LeaseTable(self.rows)
+        tracked = [TrackedStream(name, stream, InitialPosition(TRIM_HORIZON)) for name, stream in streams]
+        steps = Steps(self.clock, random.Random(1), self.told.append)
+        self.tending = Tending(self.table, Streams(tracked, have_prefix=True), SETTINGS, steps)
+
+    def failures(self, step: str) -> list[str]:
+        """What was told of a step."""
+        return [each.error for each in self.told if isinstance(each, StepFailed) and each.step == step]
+
+    async def streams_with_leases(self) -> set[StreamIdentifier | None]:
+        """The streams that have leases."""
+        return {lease.stream for lease in (await self.table.list()).leases}
+
+
+def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() -> None:
+    """Two were not there at the start; one turns out to be named twice, and the other is joined all the same."""
+
+    async def scenario() -> None:
+        orders, again, refunds = (
+            ListedStream(even_shards(1), "orders"),
+            _Late(even_shards(1), "orders"),
+            _Late(even_shards(1), "refunds"),
+        )
+        several = _Several(("orders", orders), ("arn:orders", again), ("refunds", refunds))
+        await several.tending.join()
+        again.is_there = refunds.is_there = True
+        joining = asyncio.create_task(several.tending.join_rest())
+        await several.clock.sleep_ms(2 * JOIN_AGAIN_MS + 1)
+        assert await refunds.identifier() in await several.streams_with_leases()
+        _not_there, *twice = several.failures("join stream arn:orders")
+        assert len(twice) == 2
+        assert all("one and the same" in each for each in twice)
+        await cancelled(joining)
+
+    run_virtually(scenario())
