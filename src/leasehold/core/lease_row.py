@@ -24,6 +24,7 @@ from leasehold.core.model import (
     WorkerId,
     is_stream_identifier,
     lease_key,
+    place_of,
 )
 from leasehold.core.position import SUB_SEQUENCE_MAX, Position
 from leasehold.core.row_writes import Attribute, Row, number, text, text_set
@@ -127,6 +128,18 @@ class LeaseListing:
 
     leases: tuple[Lease, ...]
     rejected: tuple[MalformedRowError, ...] = ()
+
+    def unreadable_of(self, stream: StreamIdentifier | None) -> tuple[MalformedRowError, ...]:
+        """The rejected rows that may be leases of a stream: all but those whose key names another one.
+
+        In a table of a single stream (None) each of them may be.
+        """
+        return tuple(error for error in self.rejected if stream is None or _may_be_of(error.key, stream))
+
+
+def _may_be_of(key: str, stream: StreamIdentifier) -> bool:
+    named, _ = place_of(LeaseKey(key))
+    return named is None or not is_stream_identifier(named) or named == stream
 
 
 def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:

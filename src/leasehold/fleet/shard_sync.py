@@ -1,8 +1,9 @@
 """Leases for shards: makes those that are missing and removes those that are done with. The plans are `core`'s; any
 member may carry them out at any time, because every creation and deletion is conditional.
 
-While a row cannot be read, nothing is created or deleted: it might be a parent, a child, or the lease that seems to be
-missing, and to act as if it were not there would be a guess. `RowRejected` tells the operator which row to repair.
+While a row that may be of the stream cannot be read, nothing is created or deleted: it might be a parent, a child, or
+the lease that seems to be missing, and to act as if it were not there would be a guess. `RowRejected` tells the
+operator which row to repair.
 
 What a look at the table was a reason to create may be created, read, finished and deleted by others in the meantime. So
 a look is good for a while only (`create_within`), and finished leases stay for longer than that (`finished_stay_for`).
@@ -55,11 +56,15 @@ class ShardSync:
     observe: Observe
 
     async def bootstrap(self) -> None:
-        """Create the first leases if there are none. Members that start together may all do so."""
+        """Create the first leases if there are none. Members that start together may all do so.
+
+        Raises UnavailableError where rows that cannot be read may be those leases, in a table of several streams: the
+        stream must be tried again, as no leader may know it whose audit would find that it has none.
+        """
         seen_ms = self.clock.now_ms()
         listing = await self._listing()
         refuse_mixture(listing.leases, self.tracked.id)
-        if listing.rejected or any(lease.stream == self.tracked.id for lease in listing.leases):
+        if any(lease.stream == self.tracked.id for lease in listing.leases) or self._is_blocked(listing):
             return
         for attempt in range(1, LIST_ATTEMPTS_MAX + 1):
             listed = await self.tracked.stream.list_shards(first_shard_filter(self.tracked.initial))
@@ -81,9 +86,18 @@ class ShardSync:
                     await self.sync()  # half of the first leases would pass for all of them
                 return
 
+    def _is_blocked(self, listing: LeaseListing) -> bool:
+        unreadable = listing.unreadable_of(self.tracked.id)
+        if unreadable and self.tracked.id is not None:
+            raise UnavailableError(
+                f"the leases of stream {self.tracked.name} are not created: {unreadable[0]}, and may be one of them; "
+                "repair or delete it"
+            )
+        return bool(unreadable)
+
     async def audit(self, before: Sightings, listing: LeaseListing) -> Sightings:
         """Look for hash keys that nobody reads; list the shards and create what is missing if there are some."""
-        if listing.rejected:
+        if listing.unreadable_of(self.tracked.id):
             return before
         began_ms = self.clock.now_ms()
         shards = await self.tracked.stream.list_shards()
@@ -108,7 +122,7 @@ class ShardSync:
         while fruitless < FRUITLESS_ROUNDS_MAX:
             seen_ms = self.clock.now_ms()
             listing = await self._listing()
-            if listing.rejected:
+            if listing.unreadable_of(self.tracked.id):
                 return
             shards = shard_graph(await self.tracked.stream.list_shards())
             new = plan_missing_leases(
@@ -134,7 +148,7 @@ class ShardSync:
         """
         ours = [lease for lease in listing.leases if lease.stream == self.tracked.id]
         ended = next_ended_since(before, ours, seen_ms)
-        if not listing.rejected and ended:
+        if ended and not listing.unreadable_of(self.tracked.id):
             await self._delete_finished(listing, ended, seen_ms)
         return ended
 

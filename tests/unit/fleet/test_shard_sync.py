@@ -9,11 +9,21 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.core.lease_audit import Sightings
 from leasehold.core.lease_cleanup import EndedSince
 from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.model import HASH_KEY_MAX, HashRange, InitialPosition, Lease, Shard, ShardId, lease_key
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Lease,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    lease_key,
+)
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
-from leasehold.core.row_writes import RowWrite
+from leasehold.core.row_writes import DeleteRow, PutRow, RowWrite
 from leasehold.errors import UnavailableError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.shard_sync import CREATED_AT_ONCE_MAX, ShardSync, waves
@@ -30,6 +40,7 @@ CHILDREN = [
     replace(PARENT, id=ShardId(f"shardId-00000000000{number}"), hash_range=keys, parents=(PARENT.id,))
     for number, keys in ((1, HashRange(0, 99)), (2, HashRange(100, HASH_KEY_MAX)))
 ]
+ORDERS, RETURNS = (StreamIdentifier(f"000000000000:{name}:1700000000") for name in ("orders", "returns"))
 AFTER_THE_SPLIT = [replace(PARENT, ending_sequence_number="900"), *CHILDREN]
 
 
@@ -65,10 +76,12 @@ class _SlowRows(MemoryRows):
         return await super().write(write)
 
 
-def _sync(rows: RowStore, stream: ListedStream, clock: VirtualClock) -> ShardSync:
+def _sync(
+    rows: RowStore, stream: ListedStream, clock: VirtualClock, *, one_of: StreamIdentifier | None = None
+) -> ShardSync:
     return ShardSync(
         table=LeaseTable(rows),
-        tracked=TrackedStream("orders", stream, InitialPosition(TRIM_HORIZON)),
+        tracked=TrackedStream("orders", stream, InitialPosition(TRIM_HORIZON), one_of),
         settings=SETTINGS,
         clock=clock,
         rng=random.Random(1),
@@ -151,6 +164,63 @@ def test_first_leases_are_created_some_at_a_time() -> None:
         await sync.bootstrap()
         assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
         assert rows.under_way_max == CREATED_AT_ONCE_MAX
+
+    run_virtually(scenario())
+
+
+def _unreadable(stream: StreamIdentifier | None) -> PutRow:
+    """A row that says of which stream it is, and nothing else."""
+    key = lease_key(ShardId("shardId-000000000009"), stream)
+    return PutRow(key, {"leaseKey": {"S": key}})
+
+
+def test_an_unreadable_row_of_another_stream_holds_nothing_up() -> None:
+    """Leases are created, missed and cleaned up as if it were not there."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        stream = ListedStream([PARENT])
+        sync = _sync(rows, stream, clock, one_of=ORDERS)
+        await rows.write(_unreadable(RETURNS))
+        await sync.bootstrap()
+        (parent,) = (await sync.table.list()).leases
+        stream.shards = list(AFTER_THE_SPLIT)
+        for child in CHILDREN:
+            key = lease_key(child.id, ORDERS)
+            await sync.table.create(replace(_lease(child, Position("1000")), key=key, stream=ORDERS))
+        await rows.write(DeleteRow(key=parent.key, when=()))
+        ended = replace(parent, checkpoint=SHARD_END, children=frozenset(child.id for child in CHILDREN))
+        await sync.table.create(ended)
+        seen = await _cleaned_up(sync, {})
+        await clock.sleep_ms(STAY_MS)
+        await _cleaned_up(sync, seen)
+        assert await _shards_with_lease(sync.table) == {child.id for child in CHILDREN}
+        await rows.write(DeleteRow(key=lease_key(CHILDREN[0].id, ORDERS), when=()))
+        found = Sightings()
+        for _ in range(SETTINGS.audit_sightings):
+            found = await sync.audit(found, await sync.table.list())
+        # Its parent is still in the stream, and comes first.
+        assert await _shards_with_lease(sync.table) == {PARENT.id, CHILDREN[1].id}
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("stream", [ORDERS, None], ids=["of ours", "of any"])
+def test_first_leases_that_an_unreadable_row_holds_up_are_tried_again(
+    stream: StreamIdentifier | None,
+) -> None:
+    """Whoever joined without them would never look again; so it is told which row is in the way."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, ListedStream([PARENT]), clock, one_of=ORDERS)
+        bad = _unreadable(stream)
+        await rows.write(bad)
+        with pytest.raises(UnavailableError, match="may be one of them; repair or delete it"):
+            await sync.bootstrap()
+        await rows.write(DeleteRow(key=bad.key, when=()))
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {PARENT.id}
 
     run_virtually(scenario())
 

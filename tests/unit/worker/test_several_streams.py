@@ -25,6 +25,7 @@ from leasehold.core.model import (
     lease_key,
 )
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.row_writes import DeleteRow, PutRow
 from leasehold.core.stream_model.service import StreamService
 from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import ConfigError
@@ -367,6 +368,25 @@ def test_a_stream_that_is_not_there_yet_holds_up_nobody() -> None:
         world.service.create_stream(world.clock.wall_ms(), "refunds", shard_count=1)
         world.put(8, "refunds")
         await world.until(lambda: world.all_handled("refunds"))
+
+    played(story)
+
+
+@MODES
+def test_a_stream_that_an_unreadable_row_holds_up_is_read_once_that_is_repaired(mode: str) -> None:
+    """Also where the leader does not know the stream; the others are read meanwhile."""
+
+    async def story(world: TwoStreams) -> None:
+        key = lease_key(FIRST, identifier(RETURNS))
+        await world.rows.write(PutRow(key, {"leaseKey": {"S": key}}))
+        world.start("leader", (ORDERS,), mode=mode)
+        await world.until_leases(lambda number: number == 2)
+        one = world.start("one", mode=mode)
+        world.put(16)
+        await world.until(lambda: world.all_handled(ORDERS))
+        assert any(isinstance(e, StepFailed) and e.step == "join stream returns" for e in world.events[one])
+        await world.rows.write(DeleteRow(key=key, when=()))
+        await world.until(world.all_handled, within_s=240)
 
     played(story)
 
