@@ -88,16 +88,16 @@ def first_shard_filter(initial: InitialPosition) -> ShardFilter:
     return ShardFilter(_FILTER_KINDS[initial.sentinel.sequence_number], initial.timestamp_ms)
 
 
-def refuse_mixture(leases: Iterable[Lease], stream: StreamIdentifier | None) -> None:
+def refuse_mixture(leases: Iterable[Lease], *, have_prefix: bool) -> None:
     """A table holds the leases of one stream, or of several with their names before the keys, and never both.
 
     Two sets of leases of the same shards would have each record read twice. (The KCL does not look: a member of several
     streams passes over leases without a name, and one of a single stream asks Kinesis for shards that do not exist.)
     """
-    other = next((lease for lease in leases if (lease.stream is None) != (stream is None)), None)
+    other = next((lease for lease in leases if (lease.stream is not None) != have_prefix), None)
     if other is None:
         return
-    if stream is None:
+    if not have_prefix:
         raise ConfigError(
             f"the lease table holds lease {other.key} of an application with several streams (streams=), and this "
             "member has a single one (stream=): use streams= here too, or another application name"

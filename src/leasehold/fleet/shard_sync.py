@@ -63,7 +63,7 @@ class ShardSync:
         """
         seen_ms = self.clock.now_ms()
         listing = await self._listing()
-        refuse_mixture(listing.leases, self.tracked.id)
+        refuse_mixture(listing.leases, have_prefix=self.tracked.id is not None)
         if any(lease.stream == self.tracked.id for lease in listing.leases) or self._is_blocked(listing):
             return
         for attempt in range(1, LIST_ATTEMPTS_MAX + 1):

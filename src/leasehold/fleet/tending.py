@@ -13,6 +13,7 @@ from typing import Final
 from leasehold.core.events import Observe, StepFailed, told_of
 from leasehold.core.lease_audit import Sightings
 from leasehold.core.lease_cleanup import EndedSince
+from leasehold.core.lease_creation import refuse_mixture
 from leasehold.core.lease_row import LeaseListing
 from leasehold.errors import ConfigError, LeaseholdError
 from leasehold.fleet.lease_table import LeaseTable
@@ -23,6 +24,7 @@ from leasehold.settings import FleetSettings
 
 # A stream that could not be found at the start is looked for again this often.
 JOIN_AGAIN_MS: Final = 30_000
+ONE_KIND: Final = "see that all leases are of one kind"
 
 
 @dataclass(slots=True)
@@ -32,6 +34,14 @@ class _Tended:
     sync: ShardSync
     audited: Sightings = field(default_factory=Sightings)
     ended: EndedSince = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A look at the table, and when it began."""
+
+    listing: LeaseListing
+    seen_ms: int
 
 
 class Tending:
@@ -68,11 +78,14 @@ class Tending:
 
     async def audit(self, tenders: int) -> None:
         """Look for shards that nobody reads. Of `tenders` members, about two do this each time, by chance."""
-        await self._tend("audit", tenders, self._audit)
+        if (seen := await self._look("audit", tenders)) is not None:
+            self._tell_of_mixture(seen.listing)
+            await self._tend("audit", partial(self._audit, seen))
 
     async def clean_up(self, tenders: int) -> None:
         """Delete leases that are done with. Of `tenders` members, about two do this each time, by chance."""
-        await self._tend("clean up", tenders, self._clean_up)
+        if (seen := await self._look("clean up", tenders)) is not None:
+            await self._tend("clean up", partial(self._clean_up, seen))
 
     def _waiting(self) -> list[TrackedStream]:
         return [each for each in self._streams.tracked if each.name not in self._tended]
@@ -87,23 +100,33 @@ class Tending:
     def _observe_of(self, tracked: TrackedStream) -> Observe:
         return told_of(tracked.id, self._steps.observe)
 
-    async def _tend(
-        self, name: str, tenders: int, tend: Callable[[_Tended, LeaseListing, int], Awaitable[None]]
-    ) -> None:
-        """One look at the table, and then stream by stream."""
+    async def _look(self, name: str, tenders: int) -> _Seen | None:
+        """One look at the table for all streams; None if it is the turn of others, or fails."""
         if not tenders or (tenders > 2 and self._steps.rng.random() > 2 / tenders):
-            return
+            return None
         seen_ms = self._steps.clock.now_ms()
         try:
-            listing = await told_listing(self._table, self._steps.observe)
+            return _Seen(await told_listing(self._table, self._steps.observe), seen_ms)
         except LeaseholdError as error:
             self._steps.observe(StepFailed(name, str(error)))
-            return
+            return None
+
+    async def _tend(self, name: str, tend: Callable[[_Tended], Awaitable[None]]) -> None:
         for each in self._tended.values():
-            await self._steps.take(name, partial(tend, each, listing, seen_ms))
+            await self._steps.take(name, partial(tend, each))
 
-    async def _audit(self, tended: _Tended, listing: LeaseListing, _seen_ms: int) -> None:
-        tended.audited = await tended.sync.audit(tended.audited, listing)
+    def _tell_of_mixture(self, listing: LeaseListing) -> None:
+        """Members of both kinds that start together on an empty table do not see each other's leases.
 
-    async def _clean_up(self, tended: _Tended, listing: LeaseListing, seen_ms: int) -> None:
-        tended.ended = await tended.sync.clean_up(tended.ended, listing, seen_ms)
+        A fleet that works is not stopped for that, since a stray row would do, but it is told with every audit.
+        """
+        try:
+            refuse_mixture(listing.leases, have_prefix=self._streams.have_prefix)
+        except ConfigError as error:
+            self._steps.observe(StepFailed(ONE_KIND, str(error)))
+
+    async def _audit(self, seen: _Seen, tended: _Tended) -> None:
+        tended.audited = await tended.sync.audit(tended.audited, seen.listing)
+
+    async def _clean_up(self, seen: _Seen, tended: _Tended) -> None:
+        tended.ended = await tended.sync.clean_up(tended.ended, seen.listing, seen.seen_ms)

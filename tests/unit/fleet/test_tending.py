@@ -5,13 +5,14 @@ import random
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.core.events import Event, StepFailed
-from leasehold.core.model import InitialPosition, StreamIdentifier
+from leasehold.core.model import InitialPosition, Lease, ShardId, StreamIdentifier, lease_key
 from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.row_writes import DeleteRow
 from leasehold.errors import NotFoundError
 from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.steps import Steps, cancelled
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.fleet.tending import JOIN_AGAIN_MS, Tending
+from leasehold.fleet.tending import JOIN_AGAIN_MS, ONE_KIND, Tending
 from leasehold.settings import FleetSettings
 from leasehold.simulation.loop import VirtualClock, run_virtually
 from tests.unit.fleet.world import ListedStream, even_shards
@@ -69,5 +70,27 @@ def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() ->
         assert len(twice) == 2
         assert all("one and the same" in each for each in twice)
         await cancelled(joining)
+
+    run_virtually(scenario())
+
+
+def test_leases_of_the_other_kind_that_come_later_are_told_of() -> None:
+    """Members with `stream=` and with `streams=` started together; each audit says so, and goes on auditing."""
+
+    async def scenario() -> None:
+        several = _Several(("orders", ListedStream(even_shards(2), "orders")))
+        await several.tending.join()
+        await several.tending.audit(1)
+        assert not several.failures(ONE_KIND)
+        shard = ShardId("shardId-000000000000")
+        await several.table.create(Lease(key=lease_key(shard), shard_id=shard, checkpoint=TRIM_HORIZON))
+        missed = next(lease for lease in (await several.table.list()).leases if lease.stream is not None)
+        await several.rows.write(DeleteRow(key=missed.key, when=()))
+        for _ in range(SETTINGS.audit_sightings):
+            await several.tending.audit(1)
+        told = several.failures(ONE_KIND)
+        assert len(told) == SETTINGS.audit_sightings
+        assert "another application name" in told[0]
+        assert await several.table.get(missed.key) is not None
 
     run_virtually(scenario())
