@@ -112,7 +112,7 @@ class Tending:
             return None
 
     async def _tend(self, name: str, tend: Callable[[_Tended], Awaitable[None]]) -> None:
-        for each in self._tended.values():
+        for each in list(self._tended.values()):  # others may join meanwhile
             await self._steps.take(name, partial(tend, each))
 
     def _tell_of_mixture(self, listing: LeaseListing) -> None:

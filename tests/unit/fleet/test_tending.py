@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.core.events import Event, StepFailed
-from leasehold.core.model import InitialPosition, Lease, ShardId, StreamIdentifier, lease_key
+from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.model import InitialPosition, Lease, Shard, ShardId, StreamIdentifier, lease_key
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.row_writes import DeleteRow
 from leasehold.errors import NotFoundError
@@ -29,6 +31,20 @@ class _Late(ListedStream):
         if not self.is_there:
             raise NotFoundError(f"stream {self.name} is not there")
         return await super().identifier()
+
+
+class _Slow(ListedStream):
+    """A stream whose lists take as long as it is told."""
+
+    takes_ms = 0
+
+    def __init__(self, clock: VirtualClock, name: str) -> None:
+        super().__init__(even_shards(1), name)
+        self._clock = clock
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        await self._clock.sleep_ms(self.takes_ms)
+        return await super().list_shards(shard_filter)
 
 
 class _Several:
@@ -92,5 +108,21 @@ def test_leases_of_the_other_kind_that_come_later_are_told_of() -> None:
         assert len(told) == SETTINGS.audit_sightings
         assert "another application name" in told[0]
         assert await several.table.get(missed.key) is not None
+
+    run_virtually(scenario())
+
+
+def test_a_stream_may_be_joined_while_the_others_are_audited() -> None:
+    """An audit takes a while; the stream that comes meanwhile is for the next one."""
+
+    async def scenario() -> None:
+        slow, late = _Slow(VirtualClock(), "orders"), _Late(even_shards(1), "refunds")
+        several = _Several(("orders", slow), ("refunds", late))
+        await several.tending.join()
+        late.is_there, slow.takes_ms = True, 2 * JOIN_AGAIN_MS
+        joining = asyncio.create_task(several.tending.join_rest())
+        await several.tending.audit(1)
+        await joining
+        assert await late.identifier() in await several.streams_with_leases()
 
     run_virtually(scenario())
