@@ -26,8 +26,8 @@ from leasehold.core.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, Wor
 REPORTS_BEFORE_LEARNING: Final = 4
 CALM_BEFORE_LEARNING_MS: Final = 150_000
 LEARNING_RATE: Final = 0.3
-# What is learned is acted upon for all together, once it is this near to what most of them show: those who learn earlier
-# would be given too much. Not all of them: in a large fleet the figures of some always tremble.
+# What is learned is acted upon for all together, once it is this near to what most of them show: those who learn
+# earlier would be given too much. Not all of them: in a large fleet the figures of some always tremble.
 LEARNED_WITHIN: Final = 0.07
 LEARNED_BY: Final = 0.8
 COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
