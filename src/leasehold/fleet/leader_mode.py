@@ -29,7 +29,6 @@ from leasehold.core.leader_assignment import (
     LeaderPlan,
     LeaderView,
     plan_assignment,
-    readable_now,
 )
 from leasehold.core.lease_observations import (
     Observations,
@@ -39,7 +38,7 @@ from leasehold.core.lease_observations import (
     was_just_given,
 )
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
-from leasehold.core.peer_assignment import SHARE_WHEN_ALONE
+from leasehold.core.neglected_leases import neglected_leases
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.common_rows import FleetLook
 from leasehold.fleet.holdings import ALERT_MS, Holdings
@@ -54,8 +53,6 @@ from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
 SIZE_KNOWN_FOR_MS: Final = 600_000
-# As long as a slow leader may take: Java's gives a dead worker's leases away within a minute.
-NEGLECTED_FAILOVERS: Final = 6
 MODE_KNOWN_FOR_MS: Final = 75_000  # the rarest looks at a small table are a minute apart
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
@@ -193,25 +190,21 @@ class LeaderMode(Sharing):
         ours = [lease for lease in seen.leases.leases if self._is_ours(lease)]
         if self.leadership.is_leading:
             return ours + await self._lead(plan, seen)
-        return ours + self._neglected(seen, now_ms)
+        return ours + self._neglected(plan, now_ms)
 
-    def _neglected(self, seen: FleetLook, now_ms: int) -> list[Lease]:
-        """Leases of our streams that the leader does not share out, perhaps because it does not know the stream.
-
-        A part of them in each look: others who know the stream should have some, too.
-        """
+    def _neglected(self, plan: LeaderPlan, now_ms: int) -> list[Lease]:
+        """What the leader leaves lying, perhaps because it does not know the stream."""
         if not self.streams.have_prefix:
             return []
-        patience_ms = NEGLECTED_FAILOVERS * milliseconds(self.settings.failover_after)
-        unreadable = {LeaseKey(error.key) for error in seen.leases.rejected}
-        unread = [
-            lease
-            for lease in readable_now(self.streams.ours(seen.leases.leases), unreadable)
-            if unchanged_for_ms(self._observations, lease.key, now_ms) > patience_ms
-            and lease.key not in self.holdings.keys | self.holdings.resting
-            and lease.owner != self.worker
-        ]
-        return self.steps.rng.sample(unread, -(-len(unread) // SHARE_WHEN_ALONE))
+        return neglected_leases(
+            plan.assign,
+            self._observations,
+            me=self.worker,
+            busy=self.holdings.keys | self.holdings.resting,
+            now_ms=now_ms,
+            failover_ms=milliseconds(self.settings.failover_after),
+            draw=self.steps.rng.random(),
+        )
 
     def _is_ours(self, lease: Lease) -> bool:
         if lease.owner != self.worker or lease.is_in_handoff:
