@@ -27,6 +27,7 @@ from leasehold.core.events import (
     Checkpointed,
     Event,
     FleetSeen,
+    FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffAsked,
@@ -111,6 +112,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
     LeaseAssigned: Line(FLEET, INFO, "lease assigned key={key} from={taken_from} to={to}"),
     LeadershipTaken: Line(FLEET, INFO, "leadership taken worker={worker} from={taken_from}"),
     LeadershipEnded: Line(FLEET, INFO, "leadership ended worker={worker} reason={reason}"),
+    FleetUpgraded: Line(
+        FLEET, INFO, "fleet upgraded from KCL 2.x, it has a leader from now on worker={worker}"
+    ),
     LeaseDeleted: Line(FLEET, INFO, "lease deleted key={key}"),
     StepFailed: Line(FLEET, WARNING, "step failed, will be tried again step={step} error={error}"),
     # Reading and handling.

@@ -29,6 +29,7 @@ from leasehold.core.events import (
     Checkpointed,
     Event,
     FleetSeen,
+    FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffAsked,
@@ -196,6 +197,7 @@ class PrometheusMetrics(Collector):
                 | LeaseAssigned()
                 | LeadershipTaken()
                 | LeadershipEnded()
+                | FleetUpgraded()
                 | WorkerFailed()
             ):
                 pass  # news, not numbers

@@ -136,6 +136,13 @@ class LeadershipEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetUpgraded:
+    """We were the one to decide it, and gave a fleet that upgrades from KCL 2.x its leader; all members change over."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseLost(LeaseEvent):
     """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
 
@@ -326,6 +333,7 @@ Event = (
     | LeaseAssigned
     | LeadershipTaken
     | LeadershipEnded
+    | FleetUpgraded
     | LeaseLost
     | LeaseReleased
     | LeasesRenewed

@@ -18,6 +18,7 @@ from leasehold.core.events import (
     Checkpointed,
     Event,
     FleetSeen,
+    FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffAsked,
@@ -175,6 +176,7 @@ class Lags:
                 | LeaseAssigned()
                 | LeadershipTaken()
                 | LeadershipEnded()
+                | FleetUpgraded()
                 | StepFailed()
                 | WorkerFailed()
             ):

@@ -23,6 +23,7 @@ from leasehold.core.events import (
     Checkpointed,
     Event,
     FleetSeen,
+    FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffAsked,
@@ -252,6 +253,7 @@ def points_of(event: Event, worker: WorkerId) -> Iterator[Point]:
             | LeaseAssigned()
             | LeadershipTaken()
             | LeadershipEnded()
+            | FleetUpgraded()
             | WorkerFailed()
         ):
             pass  # news, not numbers

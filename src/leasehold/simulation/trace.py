@@ -10,6 +10,7 @@ from leasehold.core.events import (
     AggregateTrouble,
     Checkpointed,
     Event,
+    FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffAsked,
@@ -118,6 +119,8 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "leads", "", f"after {taken_from}" if taken_from else ""
         case LeadershipEnded(reason=reason):
             return "leads no more", "", reason
+        case FleetUpgraded():
+            return "upgrades", "", "the fleet has a leader from now on"
         case LeaseDeleted(key=key):
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):

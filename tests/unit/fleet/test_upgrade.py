@@ -7,9 +7,10 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble
-from leasehold.core.events import LeadershipTaken, LeaseLost
+from leasehold.core.events import FleetUpgraded, LeadershipTaken, LeaseLost, StepFailed
 from leasehold.core.model import WorkerId
-from leasehold.core.row_writes import Equals, PutRow, Row, UpdateRow
+from leasehold.core.row_writes import Equals, PutRow, Row, RowWrite, UpdateRow
+from leasehold.ports import Applied, Refused
 from leasehold.settings import Mode
 from leasehold.simulation.loop import run_virtually
 from tests.unit.fleet.world import SETTINGS, World, even_shards
@@ -57,6 +58,8 @@ def test_a_fleet_gets_its_leader_though_one_of_ours_decides(own_tables: bool) ->
         await world.clock.sleep_ms((60 + 3 * CHECKS_S) * 1000)
         assert await version(rows) == "3X_WITH_ROLLBACK"
         assert len(world.told(LeadershipTaken)) == 1
+        assert len(world.told(FleetUpgraded)) == 1
+        assert not world.told(StepFailed)
         assert not world.told(LeaseLost)
         await world.stop_all()
 
@@ -73,6 +76,36 @@ def test_a_worker_that_does_not_report_holds_the_upgrade_up() -> None:
         await world.until(lambda: world.shares() == [2, 2, 2], within_s=60)
         await world.clock.sleep_ms(3 * READY_S * 1000)
         assert await version(rows) == "UPGRADE_FROM_2X"
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+class _CalledOff(MemoryRows):
+    """A coordinator's table in which an operator calls the upgrade off at the last moment."""
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        if isinstance(write, UpdateRow) and write.set.get("cv") == {"S": "CLIENT_VERSION_3X_WITH_ROLLBACK"}:
+            off: Row = {"cv": {"S": "CLIENT_VERSION_2X"}}
+            proof = (Equals("cv", off["cv"]),)
+            await super().write(UpdateRow(key=write.key, when=write.when, set=off, proof=proof))
+        return await super().write(write)
+
+
+def test_an_upgrade_that_is_called_off_at_the_last_moment_is_told() -> None:
+    """The write is refused, nobody is said to have upgraded the fleet, and the operator learns why."""
+
+    async def scenario() -> None:
+        world = World(even_shards(2), settings=replace(SETTINGS, mode=Mode.AUTO))
+        world.coordinator = rows = _CalledOff([{"key": {"S": "Migration3.0"}, **SAYS}], key_attribute="key")
+        world.metrics = MemoryRows(key_attribute="wid")
+        world.start("a")
+        await world.clock.sleep_ms((READY_S + 4 * CHECKS_S) * 1000)
+        assert await version(rows) == "2X"
+        assert not world.told(FleetUpgraded)
+        (told,) = world.told(StepFailed)
+        assert isinstance(told, StepFailed)
+        assert "CLIENT_VERSION_2X" in told.error
         await world.stop_all()
 
     run_virtually(scenario())
