@@ -97,5 +97,10 @@ def test_the_port_decides_as_java_does() -> None:
     assert java_moves({"A": (70, [10] * 70), "B": (40, [10] * 40)}) == {"B": 8}
     assert java_moves({"A": (52, [100] * 5), "B": (50, [100] * 5), "C": (48, [100] * 5)}) == {}
     assert java_moves({"A": (12, [50, 0, 0, 0]), "B": (8, [50])}) == {"B": 3}
-    cold: dict[str, tuple[float, list[int]]] = {"w0": (5.0, []), "w1": (10.0, []), "w2": (15.0, []), "w3": (10.0, [])}
+    cold: dict[str, tuple[float, list[int]]] = {
+        "w0": (5.0, []),
+        "w1": (10.0, []),
+        "w2": (15.0, []),
+        "w3": (10.0, []),
+    }
     assert java_moves(cold, free=[0] * 8) == {"w0": 3, "w1": 2, "w2": 1, "w3": 2}

@@ -91,10 +91,9 @@ def leave_word(lease: Lease, word: str) -> UpdateRow:
 
     Changes nothing that anybody decides by, so whoever has a reason may write it.
     """
-    assert lease.owner is not None
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), Equals(OWNER, text(lease.owner))),
+        when=(_row_exists(lease), *_owners_as_seen(lease)),
         set={WORD: text(word)},
         proof=(Equals(WORD, text(word)),),
     )

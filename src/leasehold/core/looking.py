@@ -2,8 +2,9 @@
 
 Whoever is given a lease must learn of it soon, and a look at the table costs the same whether there is news or not. So
 whoever changes who owns what leaves *word* in leases that the new owner already holds: a word that its next heartbeat
-brings along. A member hears such a word within `ear`, the longest pause between two of its contacts with the
-table; where its heartbeats are rarer than that, because it holds few leases, it looks in between. Only where nobody
+brings along. A member of few leases hears it within `ear`, the longest pause between two of its contacts with the
+table: where its heartbeats are rarer than that, it looks in between. One of many hears it with one of four heartbeats
+that are evenly apart, so within a quarter of the time in which all are put. Only where nobody
 would leave word (a Java leader, peers, the table of a fleet that has no leader yet) must it look all the time.
 
 The leader itself looks often enough to see in time who is silent. Those who stand by to lead look the more rarely the
@@ -12,17 +13,19 @@ more stand before them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from math import ceil
 from typing import Final
+from zlib import crc32
 
 from leasehold.core.lease_observations import Observations, unchanged_for_ms
 from leasehold.core.model import Lease, WorkerId
 
-STANDBY_MS: Final = 10_000  # how often the first who stands by looks at the lock
-STANDBYS: Final = 6  # and the last: all after the sixth look equally rarely
+STANDBYS: Final = 3  # all after the third who stands by look equally rarely
 WORDS_PER_WORKER: Final = 4  # whoever has more leases hears of one of these soon enough
 # Heartbeats of a lease that is well are half a failover time apart. One that is late may be the first of many.
 LATE_AFTER: Final = 0.7
@@ -34,7 +37,7 @@ class Watch(Enum):
 
     LEADING = "leading"
     ALERT = "alert"  # something is about to happen: word came, or a lease is on its way to us
-    ALONE = "alone"  # nobody would leave word for us
+    ALONE = "alone"  # nobody would leave word for us, or not of what is about to happen
     LISTENING = "listening"
 
 
@@ -46,12 +49,13 @@ class Pace:
     alert_ms: int
     alone_ms: int
     ear_ms: int
+    standby_ms: int
 
 
 def next_look_ms(watch: Watch, pace: Pace, *, looked_ms: int, heard_ms: int, rank: int) -> int:
-    """When the next look is worthwhile. `heard_ms` is when a heartbeat last came back without news.
+    """When the next look is worthwhile. `heard_ms` is when a heartbeat was last answered; word would have come with it.
 
-    >>> pace = Pace(leading_ms=4_000, alert_ms=500, alone_ms=2_000, ear_ms=2_000)
+    >>> pace = Pace(leading_ms=4_000, alert_ms=500, alone_ms=2_000, ear_ms=2_000, standby_ms=10_000)
     >>> next_look_ms(Watch.LISTENING, pace, looked_ms=0, heard_ms=7_000, rank=0)
     9000
     """
@@ -63,7 +67,7 @@ def next_look_ms(watch: Watch, pace: Pace, *, looked_ms: int, heard_ms: int, ran
         case Watch.ALONE:
             return looked_ms + pace.alone_ms
         case Watch.LISTENING:
-            standby_ms = STANDBY_MS * (min(rank, STANDBYS - 1) + 1)
+            standby_ms = pace.standby_ms * (min(rank, STANDBYS - 1) + 1)
             return min(max(looked_ms, heard_ms) + pace.ear_ms, looked_ms + standby_ms)
 
 
@@ -79,18 +83,20 @@ def whom_to_alert(
 
 
 def rank_among(workers: Iterable[WorkerId], me: WorkerId, leader: WorkerId | None) -> int:
-    """How many stand before us when the leader is gone."""
-    return sum(worker < me for worker in workers if worker != leader)
+    """How many stand before us when the leader is gone. Not by name: neighbours often die together."""
+    return sum(_place(worker) < _place(me) for worker in workers if worker != leader)
+
+
+def _place(worker: WorkerId) -> tuple[int, WorkerId]:
+    return crc32(worker.encode()), worker
 
 
 def leases_for_word(leases: Sequence[Lease], workers: AbstractSet[WorkerId]) -> list[Lease]:
     """The leases in which word is left for these workers; those of Java members are not written to in vain."""
-    left = dict.fromkeys(workers, WORDS_PER_WORKER)
-    chosen = []
+    held: defaultdict[WorkerId, list[Lease]] = defaultdict(list)
     for lease in leases:
-        if lease.owner is None or lease.holding is None or lease.is_in_handoff:
-            continue
-        if left.get(lease.owner, 0) > 0 and not lease.checkpoint.is_shard_end:
-            left[lease.owner] -= 1
-            chosen.append(lease)
-    return chosen
+        is_served = lease.holding is not None and not lease.checkpoint.is_shard_end
+        if is_served and lease.actual_owner is not None and lease.actual_owner in workers:
+            held[lease.actual_owner].append(lease)
+    # Far apart: leases that were begun one after the other have their heartbeats one after the other.
+    return [lease for each in held.values() for lease in each[:: ceil(len(each) / WORDS_PER_WORKER)]]

@@ -68,6 +68,7 @@ class HeldLease:
         # A parent was read to its end by this fleet, and its row is still there.
         self.follows_parent = False
         self._given_back = False
+        self.is_beating = False  # a heartbeat is on its way
         # Stores what is done and not stored yet, and says whether there was any: then it was the heartbeat.
         self.take_along: Callable[[], Awaitable[bool]] | None = None
 
@@ -90,6 +91,11 @@ class HeldLease:
     def idle_ms(self) -> int:
         """How long the shard has made no progress."""
         return self._clock.now_ms() - self._progress_ms
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write is on its way, which is as good as a heartbeat."""
+        return self._writing.locked()
 
     @property
     def renew_ms(self) -> int:

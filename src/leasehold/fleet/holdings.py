@@ -29,6 +29,7 @@ from leasehold.fleet.steps import Steps, cancelled, ended, first_of
 from leasehold.settings import FleetSettings, milliseconds
 
 Serve = Callable[[HeldLease], Awaitable[None]]
+Tell = Callable[[WorkerId], Awaitable[None]]
 
 # A shard from which nothing was read at all for so long is given up, however patient the settings are with a handler.
 FIRST_PROGRESS_MS: Final = 60_000
@@ -44,6 +45,15 @@ class _Serving:
 
     held: HeldLease
     task: asyncio.Task[None]
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is told of the heartbeats of one interval."""
+
+    began_ms: int
+    failed: int = 0
+    time_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +93,8 @@ class Holdings:
         self._memory = _Memory()
         self._is_stopping = False
         self._heirs: Mapping[LeaseKey, WorkerId] = {}
-        self._beating: set[LeaseKey] = set()
+        self._tell: Tell | None = None
+        self._round = _Round(self._clock.now_ms())
         self.look_soon = asyncio.Event()
 
     # -- what the ways of sharing out ask ----------------------------------------------------------------------
@@ -173,7 +184,7 @@ class Holdings:
             return False
         if not isinstance(lease, Lease):
             return False
-        self._hear(has_word=False)
+        self._hear(lease.word != seen.word)
         self._observe(
             LeaseTaken(lease.key, lease.shard_id, seen.owner, silent_ms, lease.counter, lease.checkpoint)
         )
@@ -262,11 +273,16 @@ class Holdings:
             return
         self._memory.released += 1
         self._observe(LeaseReleased(held.lease.key, held.shard, to))
+        if to is not None and self._tell is not None:
+            await self._tell(to)
 
-    async def drain(self, heirs: Mapping[LeaseKey, WorkerId]) -> None:
-        """For a stop: ask every shard to finish what it has in hand, and wait until all have. Leases go to `heirs`."""
+    async def drain(self, heirs: Mapping[LeaseKey, WorkerId], tell: Tell) -> None:
+        """For a stop: ask every shard to finish what it has in hand, and wait until all have.
+
+        Leases go to `heirs`; each of them is told when it has come into one.
+        """
         self._is_stopping = True
-        self._heirs = heirs
+        self._heirs, self._tell = heirs, tell
         tasks = [each.task for each in self._serving.values()]
         for each in self._serving.values():
             each.held.draining.set()
@@ -280,24 +296,29 @@ class Holdings:
         renew_ms = milliseconds(self._settings.renew_every)
         while True:
             await self._clock.sleep_ms(tick_ms(len(self._serving), renew_ms))
-            writes = {
-                key: each.held.last_write
-                for key, each in self._serving.items()
-                if key not in self._beating and not each.held.lost.is_set()
-            }
-            for key in next_beats(writes, self._clock.now_ms(), renew_ms):
-                self._group.create_task(self._beat(self._serving[key].held))
+            now_ms = self._clock.now_ms()
+            resting = {key: each.held for key, each in self._serving.items() if _may_beat(each.held)}
+            writes = {key: held.last_write for key, held in resting.items()}
+            for key in next_beats(writes, now_ms, renew_ms):
+                self._group.create_task(self._beat(resting[key]))
+            if now_ms - self._round.began_ms >= renew_ms:
+                self._tell_round(now_ms)
+
+    def _tell_round(self, now_ms: int) -> None:
+        over, self._round = self._round, _Round(now_ms)
+        renewed = max(0, len(self._serving) - over.failed)
+        self._observe(LeasesRenewed(renewed, over.failed, over.time_ms))
 
     async def _beat(self, held: HeldLease) -> None:
         """Put one heartbeat. One that does not get through is not waited for: it must not cost the others theirs."""
         began_ms = self._clock.now_ms()
-        self._beating.add(held.lease.key)
+        held.is_beating = True
         try:
             is_renewed = await self._renew_one(held)
         finally:
-            self._beating.discard(held.lease.key)
-        took_ms = self._clock.now_ms() - began_ms
-        self._observe(LeasesRenewed(int(is_renewed), int(not is_renewed), took_ms))
+            held.is_beating = False
+        self._round.failed += not is_renewed
+        self._round.time_ms = max(self._round.time_ms, self._clock.now_ms() - began_ms)
 
     def _hear(self, has_word: bool) -> None:
         now_ms = self._clock.now_ms()
@@ -321,6 +342,12 @@ class Holdings:
             self._observe(StepFailed(f"renew {held.lease.key}", str(error)))
             return False
         return True
+
+
+def _may_beat(held: HeldLease) -> bool:
+    """Whether a heartbeat would be put: none is on its way, and the lease is still to be kept."""
+    is_given_up = held.lost.is_set() or held.stalled.is_set()
+    return not (held.is_beating or held.is_writing or is_given_up)
 
 
 def _brief(error: BaseException) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -37,6 +36,7 @@ from leasehold.core.lease_observations import (
     unchanged_for_ms,
     was_just_given,
 )
+from leasehold.core.looking import ALERTED_MAX
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.neglected_leases import neglected_leases
 from leasehold.errors import LeaseholdError
@@ -57,15 +57,6 @@ MODE_KNOWN_FOR_MS: Final = 75_000  # the rarest looks at a small table are a min
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """Whom we told, when, and the leases as they were then."""
-
-    at_ms: int
-    workers: AbstractSet[WorkerId]
-    leases: Sequence[Lease]
-
-
 @dataclass(slots=True, kw_only=True)
 class LeaderMode(Sharing):
     """One member of a fleet that has a leader; perhaps the leader."""
@@ -84,7 +75,8 @@ class LeaderMode(Sharing):
     _rows: int = 0
     _scanned_ms: int | None = None
     _version: str | None = None
-    _told: _Told | None = None
+    _told_ms: dict[WorkerId, int] = field(default_factory=dict)
+    _leases: Sequence[Lease] = ()
     _looks: Looks = field(init=False)
     _words: Words = field(init=False)
     _leading: Leading = field(init=False)
@@ -154,6 +146,7 @@ class LeaderMode(Sharing):
         # What is not in the list is not ours to begin, and need not be remembered.
         now_ms = self.steps.clock.now_ms()
         self._observations = next_observations(self._observations, listing.leases, now_ms)
+        self._looks.note_seen(listing.leases)
         return [lease for lease in listing.leases if self._is_ours(lease)]
 
     def _room(self) -> int | None:
@@ -167,7 +160,7 @@ class LeaderMode(Sharing):
         began_ms = self.steps.clock.now_ms()
         seen = await self.table.common.look(self.mode)
         now_ms = self.steps.clock.now_ms()
-        self._rows, self._scanned_ms = seen.rows, now_ms
+        self._rows, self._scanned_ms, self._leases = seen.rows, now_ms, seen.leases.leases
         self._observations = next_observations(self._observations, seen.leases.leases, now_ms)
         for error in (*seen.leases.rejected, *seen.reports.rejected):
             self.steps.observe(RowRejected(error.key, error.problem))
@@ -177,7 +170,8 @@ class LeaderMode(Sharing):
         self._version = client_version(seen.migration)
         await self.leadership.consider(seen.lock)
         plan = self._decision(seen, now_ms)
-        self._looks.note_fleet(seen.leases.leases, plan.memory.members)
+        self._looks.note_seen(seen.leases.leases)
+        self._looks.note_members(plan.memory.members)
         self.steps.observe(
             FleetSeen(
                 len(self.streams.ours(seen.leases.leases)),
@@ -190,6 +184,9 @@ class LeaderMode(Sharing):
         ours = [lease for lease in seen.leases.leases if self._is_ours(lease)]
         if self.leadership.is_leading:
             return ours + await self._lead(plan, seen)
+        if plan.unclaimed and self.holdings.ended and self.leadership.leader is not None:
+            # We have finished a shard, and nobody reads its children: the leader need not wait for its next look.
+            await self._words.leave({self.leadership.leader}, seen.leases.leases)
         return ours + self._neglected(plan, now_ms)
 
     def _neglected(self, plan: LeaderPlan, now_ms: int) -> list[Lease]:
@@ -290,12 +287,16 @@ class LeaderMode(Sharing):
         )
         plan = self.decide(view, self._limits())
         heirs = {line.lease.key: line.to for line in plan.assign if line.lease.key in ours}
-        await self._tell(_Told(now_ms, frozenset(heirs.values()), seen.leases.leases))
+        await self._words.leave(frozenset(heirs.values()), seen.leases.leases)
+        self._told_ms = dict.fromkeys(heirs.values(), now_ms)
         return heirs
 
-    async def _tell(self, told: _Told) -> None:
-        self._told = told
-        await self._words.leave(told.workers, told.leases)
+    async def tell_heir(self, worker: WorkerId) -> None:
+        """Whoever was told of its heritage a while ago no longer waits for it, and is told again."""
+        now_ms = self.steps.clock.now_ms()
+        if now_ms - self._told_ms.get(worker, 0) > ALERT_MS // 2:
+            self._told_ms[worker] = now_ms
+            await self._words.leave({worker}, self._leases)
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -305,20 +306,19 @@ class LeaderMode(Sharing):
         await self.leadership.run()
 
     async def give_back_rest(self) -> None:
-        """Free leases that were assigned to us while we were leaving: members that stop together name each other.
-
-        Whoever was told of its heritage long ago no longer waits for it, and is told again.
-        """
-        now_ms = self.steps.clock.now_ms()
-        if self._told is not None and now_ms - self._told.at_ms > ALERT_MS // 2:
-            await self._tell(self._told)
+        """Free leases that were assigned to us while we were leaving: members that stop together name each other."""
         for lease in (await self.table.list_owned_by(self.worker)).leases:
-            if lease.holding is None:
+            if lease.holding is None and not lease.is_in_handoff:
                 await self._let_go(lease, None)
 
     async def leave(self) -> None:
-        """Let another lead."""
+        """Let another lead, and tell the others to see who does: a Java leader leaves no word."""
+        was_leading = self.leadership.is_leading
         await self.steps.take("resign", partial(self.leadership.resign, "it leaves the fleet"))
+        if was_leading:
+            others = {lease.owner for lease in self._leases if lease.owner not in {None, self.worker}}
+            few = sorted(worker for worker in others if worker is not None)[:ALERTED_MAX]
+            await self._words.leave(frozenset(few), self._leases)
 
     def _limits(self) -> LeaderLimits:
         return LeaderLimits(

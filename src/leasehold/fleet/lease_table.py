@@ -62,7 +62,7 @@ class LeaseTable:
         )
 
     async def list_owned_by(self, worker: WorkerId, *, known: Collection[LeaseKey] = ()) -> LeaseListing:
-        """The leases that `worker` may serve, without the `known` ones: named as owner, no handoff in progress.
+        """The leases that `worker` owns, without the `known` ones; also those that are on their way to it.
 
         The index only says where to look; each row is read again, because the index may be behind.
         """
@@ -73,7 +73,7 @@ class LeaseTable:
         else:
             rows = await asyncio.gather(*(self._rows.get(key) for key in keys if key not in known))
         listing = leases_from_rows(row for row in rows if row is not None)
-        mine = (lease for lease in listing.leases if lease.owner == worker and not lease.is_in_handoff)
+        mine = (lease for lease in listing.leases if lease.owner == worker)
         return LeaseListing(tuple(lease for lease in mine if lease.key not in known), listing.rejected)
 
     async def create(self, lease: Lease) -> bool:

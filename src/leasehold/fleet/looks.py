@@ -22,6 +22,8 @@ from leasehold.settings import FleetSettings, milliseconds
 ALERT_EVERY_MS: Final = 500
 # Three leases bring an answer within a look's time; on a busy machine it may be a little late.
 EAR_LOOKS: Final = 1.25
+# A leader beats twice in the duration of its lock, so the first who stands by sees a new version with every look.
+STANDBY_LOCKS: Final = 0.7
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class Looks:
     _is_expecting: bool = False
     _look_at_ms: int | None = None
     _has_unclaimed: bool = False
+    _is_unfinished: bool = False
 
     def note_look(self) -> None:
         """A look begins."""
@@ -46,10 +49,15 @@ class Looks:
         # Members that started together must not keep looking together.
         self._jitter = 0.75 + self.steps.rng.random() / 2
         self._look_at_ms, self._has_unclaimed = None, False
+        self._is_unfinished = True
 
-    def note_fleet(self, leases: Iterable[Lease], workers: Iterable[WorkerId]) -> None:
-        """What the look has shown: whether a lease is on its way to us, and who stands by to lead beside us."""
+    def note_seen(self, leases: Iterable[Lease]) -> None:
+        """The look got through. One that did not is soon tried again: it may have been about what word was left of."""
+        self._is_unfinished = False
         self._is_expecting = any(lease.owner == self.worker and lease.is_in_handoff for lease in leases)
+
+    def note_members(self, workers: Iterable[WorkerId]) -> None:
+        """Who stands by to lead beside us."""
         self._rank = rank_among(workers, self.worker, self.leadership.leader)
 
     def note_decision(self, plan: LeaderPlan) -> None:
@@ -74,7 +82,8 @@ class Looks:
             return Watch.ALERT
         if self.leadership.is_leading:
             return Watch.ALONE if self._has_unclaimed else Watch.LEADING
-        if self._is_expecting or self.leadership.is_suspicious or not self.leadership.leaves_word:
+        is_in_doubt = self._is_unfinished or self._is_expecting or self.leadership.is_suspicious
+        if is_in_doubt or not self.leadership.leaves_word:
             return Watch.ALONE
         return Watch.LISTENING
 
@@ -85,12 +94,13 @@ class Looks:
             alert_ms=min(ALERT_EVERY_MS, look_ms),
             alone_ms=int(look_ms * self._jitter),
             ear_ms=int(look_ms * EAR_LOOKS),
+            standby_ms=int(milliseconds(self.settings.leader_lock) * STANDBY_LOCKS * self._jitter),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Leaves word for other members. One that cannot be left is not missed: they look by themselves, a little later."""
+    """Leaves word for other members. One that cannot be left costs time: they look by themselves, later."""
 
     table: LeaseTable
     steps: Steps

@@ -40,6 +40,7 @@ LOOK_AGAIN_AFTER_MS: Final = 300
 LOOK_PAUSE_MIN_MS: Final = 100  # even when looks fail, or take longer than they are apart
 # A fleet changes over between generations of the KCL once in its life; Java looks for that as often.
 CHANGE_OVER_EVERY_MS: Final = 60_000
+LOOK_FOR_TABLES_EVERY_MS: Final = 300_000
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ class Member:
         # First of all nobody should count on us any more; the leases are given back while others look already.
         await cancelled(keeping.pop())
         await self._end_part(part)
-        await holdings.drain(await part.sharing.heirs())
+        await holdings.drain(await part.sharing.heirs(), part.sharing.tell_heir)
         await self._steps.take("give back the rest", part.sharing.give_back_rest)
         await cancelled(*keeping)
 
@@ -193,10 +194,14 @@ class Member:
 
     async def _change_over_loop(self, part: _Part, holdings: Holdings, group: asyncio.TaskGroup) -> None:
         """Follow the fleet when it changes over, from peers to a leader or back, or from three tables to one."""
+        checked_ms = self._clock.now_ms()
         while self._settings.mode is not Mode.PEER:
             await self._clock.sleep_ms(CHANGE_OVER_EVERY_MS)
-            if not part.sharing.is_sure_of_mode():
+            now_ms = self._clock.now_ms()
+            # Looks show everything but whether somebody has made tables of KCL 3.0 to 3.4 since.
+            if not part.sharing.is_sure_of_mode() or now_ms - checked_ms >= LOOK_FOR_TABLES_EVERY_MS:
                 await self._steps.take("change over", partial(self._change_over, part, holdings, group))
+                checked_ms = now_ms
 
     async def _change_over(self, part: _Part, holdings: Holdings, group: asyncio.TaskGroup) -> None:
         mode = await self._found_mode()

@@ -118,6 +118,9 @@ class PeerMode(Sharing):
         """Peers look at all leases anyway, and take what is free."""
         return {}
 
+    async def tell_heir(self, worker: WorkerId) -> None:
+        """Peers look all the time."""
+
     async def run(self) -> None:
         """Peers have nothing to do between two looks."""
 

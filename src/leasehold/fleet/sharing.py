@@ -32,6 +32,10 @@ class Sharing(Protocol):
         """Who should have the leases that we hold, as far as we can tell; for the moment in which we leave."""
         ...
 
+    async def tell_heir(self, worker: WorkerId) -> None:
+        """A lease that we held goes to this worker now."""
+        ...
+
     async def run(self) -> None:
         """What goes on beside the looks, until cancelled."""
         ...

@@ -48,7 +48,7 @@ def kinesis_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREAD
 
 def dynamodb_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
     """A client for `DynamoDbRows`. A heartbeat that takes longer than this is as good as lost."""
-    return _client("dynamodb", access, threads, connect_s=1, read_s=3, attempts=2)
+    return _client("dynamodb", access, threads, connect_s=1, read_s=2, attempts=2)
 
 
 def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:

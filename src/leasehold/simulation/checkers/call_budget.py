@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from leasehold.core.looking import STANDBY_MS
 from leasehold.core.worker_metrics import REPORT_EVERY_MS
+from leasehold.fleet.looks import STANDBY_LOCKS
 from leasehold.settings import Mode, milliseconds
 from leasehold.simulation.checkers.base import Checker, Report, Scene
 from leasehold.simulation.network import Dependency
@@ -70,7 +70,8 @@ class CallsWithinBudget(Checker):
         ears = [_per_hour(milliseconds(fleet.look_every)) - per_lease * held[owner] for owner in held]
         lacking = sum(max(0.0, ear) for ear in ears)
         idle = max(0, members - len(held)) * _per_hour(milliseconds(fleet.look_every))
-        return lead + lacking + idle + members * (_per_hour(REPORT_EVERY_MS) + _per_hour(STANDBY_MS))
+        standby = _per_hour(milliseconds(fleet.leader_lock * STANDBY_LOCKS))
+        return lead + lacking + idle + members * (_per_hour(REPORT_EVERY_MS) + standby)
 
     def _calls(self, dependency: Dependency) -> int:
         return sum(count for (where, _), count in self.scene.network.calls.items() if where is dependency)
