@@ -159,7 +159,7 @@ class LeaseReleased(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed:
-    """One round of heartbeats."""
+    """One round of heartbeats: leases held, less those whose heartbeat failed; the slowest one's time."""
 
     renewed: int
     failed: int
