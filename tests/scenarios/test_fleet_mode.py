@@ -30,5 +30,4 @@ def test_fleet_mode(scenario: Scenario) -> None:
         reports=expect["reports"],
         lock_in=Place[expect.get("lock_in", "LEASE_TABLE")],
         reports_in=Place[expect.get("reports_in", "LEASE_TABLE")],
-        version=given.get("cv"),
     )

@@ -12,7 +12,7 @@ first, and may choose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -57,14 +57,14 @@ class FleetRows:
 class FleetMode:
     """How to take part: with a leader or as peers, whether to tell how busy we are, and where those rows go.
 
-    `version` is what the row `Migration3.0` said when this was concluded.
+    `version` is what the row `Migration3.0` said when this was concluded; another one may mean the same mode.
     """
 
     has_leader: bool
     reports: bool
     lock_in: Place = Place.LEASE_TABLE
     reports_in: Place = Place.LEASE_TABLE
-    version: str | None = None
+    version: str | None = field(default=None, compare=False)
 
     @property
     def is_upgrading(self) -> bool:

@@ -130,6 +130,10 @@ class LeaderMode(Sharing):
         is_fresh = self._scanned_ms is not None and now_ms - self._scanned_ms <= MODE_KNOWN_FOR_MS
         return is_one_table and is_fresh and self._version == self.mode.version
 
+    def note_mode(self, mode: FleetMode) -> None:
+        """Looks that show this very version say that nothing has changed."""
+        self.mode = mode
+
     def _wants_everything(self, now_ms: int) -> bool:
         is_small = self._rows <= SMALL_TABLE_ROWS
         is_known = self._scanned_ms is not None and now_ms - self._scanned_ms <= SIZE_KNOWN_FOR_MS

@@ -205,7 +205,9 @@ class Member:
 
     async def _change_over(self, part: _Part, holdings: Holdings, group: asyncio.TaskGroup) -> None:
         mode = await self._found_mode()
-        if mode != part.mode:
+        if mode == part.mode:
+            part.sharing.note_mode(mode)
+        else:
             await self._end_part(part)
             self._mode, begun = mode, self._begin_part(mode, holdings, group)
             part.mode, part.sharing, part.reporter, part.tasks = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from leasehold.core.events import FleetSeen, HandoffAsked, Observe, RowRejected, StepFailed
+from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.lease_observations import Observations, next_observations, unchanged_for_ms
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.peer_assignment import PeerLimits, PeerPlan, PeerView, plan_peer
@@ -113,6 +114,9 @@ class PeerMode(Sharing):
         if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
             self._asked[lease.key] = answer.holding
             self.observe(HandoffAsked(lease.key, answer.checkpoint_owner, self.worker))
+
+    def note_mode(self, mode: FleetMode) -> None:
+        """Peers go by nothing else."""
 
     async def heirs(self) -> Mapping[LeaseKey, WorkerId]:
         """Peers look at all leases anyway, and take what is free."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.model import LeaseKey, WorkerId
 
 
@@ -26,6 +27,10 @@ class Sharing(Protocol):
 
     def is_sure_of_mode(self) -> bool:
         """Whether looks of late have shown that the fleet did not change over."""
+        ...
+
+    def note_mode(self, mode: FleetMode) -> None:
+        """The fleet's mode was concluded anew, and is what it was."""
         ...
 
     async def heirs(self) -> Mapping[LeaseKey, WorkerId]:

@@ -7,7 +7,7 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.trouble import Trouble
-from leasehold.core.events import FleetUpgraded, LeadershipTaken, LeaseLost, StepFailed
+from leasehold.core.events import FleetUpgraded, LeadershipEnded, LeadershipTaken, LeaseLost, StepFailed
 from leasehold.core.model import WorkerId
 from leasehold.core.row_writes import Equals, PutRow, Row, RowWrite, UpdateRow
 from leasehold.ports import Applied, Refused
@@ -157,6 +157,26 @@ def test_a_rollback_while_a_member_starts_is_followed() -> None:
         assert await version(world.rows) == "2X"
         kinds = {row.get("entityType", {}).get("S") for row in await world.rows.scan()}
         assert kinds == {"LEASE", "CLIENT_VERSION_MIGRATION"}
+        await world.stop_all()
+
+    run_virtually(scenario())
+
+
+def test_a_leader_goes_on_leading_when_java_joins() -> None:
+    """A Java member of KCL 3.5 writes which generation the fleet is of; that is no change of mode."""
+
+    async def scenario() -> None:
+        world = World(even_shards(6), settings=replace(SETTINGS, mode=Mode.AUTO))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 6, within_s=20)
+        row: Row = {"leaseKey": {"S": "Migration3.0"}, "entityType": {"S": "CLIENT_VERSION_MIGRATION"}}
+        await world.rows.write(PutRow("Migration3.0", {**row, "cv": {"S": "CLIENT_VERSION_3X"}}))
+        await world.clock.sleep_ms(10 * CHECKS_S * 1000)
+        assert len(world.told(LeadershipTaken)) == 1
+        assert not world.told((LeadershipEnded, LeaseLost))
+        checks = world.calls["a", "get"]
+        await world.clock.sleep_ms(4 * CHECKS_S * 1000)
+        assert world.calls["a", "get"] <= checks + 1
         await world.stop_all()
 
     run_virtually(scenario())
