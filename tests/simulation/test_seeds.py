@@ -11,7 +11,7 @@ from leasehold.simulation.scenario import Options, simulate
 SEEDS = range(100)
 # Each run ends with a hundred quiet rounds for the first seeds; for the others a part of them is enough.
 THOROUGH = range(10)
-LED = range(10)
+LED = range(60)
 FAILED_ONCE = Path(__file__).parent / "seeds_that_once_failed.txt"
 
 
