@@ -120,9 +120,10 @@ class CommonRows:
         row = await self._leases.get(MIGRATION_KEY)
         return None if row is None else (Place.LEASE_TABLE, row)
 
-    async def write_migration(self, place: Place, write: RowWrite) -> None:
-        """Change the generation of the fleet, if nobody else has."""
-        await settle(self._store(place, self._coordinator), write)
+    async def write_migration(self, place: Place, write: RowWrite) -> bool:
+        """Change the generation of the fleet, if nobody else has. Says whether it happened."""
+        outcome = await settle(self._store(place, self._coordinator), write)
+        return isinstance(outcome, Applied) or has_landed(write, outcome.row)
 
     async def has_index(self) -> bool:
         """Whether leases can be found by their owner without reading all of them."""

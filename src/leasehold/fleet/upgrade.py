@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from leasehold.core import upgrade
-from leasehold.core.coordinator import MIGRATION_KEY, client_version
+from leasehold.core.coordinator import MIGRATION_KEY
 from leasehold.core.events import FleetUpgraded, StepFailed
 from leasehold.core.fleet_mode import FleetMode
 from leasehold.core.model import WorkerId
-from leasehold.core.row_writes import has_landed
 from leasehold.fleet.common_rows import CommonRows, FleetLook
 from leasehold.fleet.steps import Steps
 
@@ -56,18 +55,16 @@ class UpgradeWatch:
         return upgrade.is_ready(leases, seen.reports.reports, wall_s, has_index=has_index)
 
     async def _change_over(self) -> None:
+        # Written or refused: until we change over, there is nothing more to decide.
+        self._ready_since_ms = None
         found = await self.common.migration()
         if found is not None:
             place, row = found
             write = upgrade.change_over(row, self.worker, self.steps.clock.wall_ms())
-            await self.common.write_migration(place, write)
-            self._ready_since_ms = (
-                None  # written or refused: until we change over, there is nothing more to decide
-            )
-            found = await self.common.migration()
-            if found is not None and has_landed(write, found[1]):
+            if await self.common.write_migration(place, write):
                 self.steps.observe(FleetUpgraded(self.worker))
                 return
-        says = "is gone" if found is None else f"says {client_version(found[1])!r}"
-        error = f"the fleet is ready for a leader, but another has changed row {MIGRATION_KEY}, which {says}"
-        self.steps.observe(StepFailed(STEP, error))
+        problem = (
+            f"the fleet is ready for a leader, but another has changed or removed the row {MIGRATION_KEY}"
+        )
+        self.steps.observe(StepFailed(STEP, problem))
