@@ -40,7 +40,7 @@ setup-servers: setup ## the servers that the tests talk to, in .servers/
 	$(BIN)/python -m tests.servers.install
 
 test: setup setup-servers ## every test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 test-oldest: $(OLDEST_READY) ## a few tests on the oldest pyspark and pyarrow that are supported
 	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/test_columns.py tests/unit/archive

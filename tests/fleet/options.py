@@ -9,9 +9,9 @@ REGION = "us-east-1"
 
 
 def consumer_options(where: Place, kinesis_url: str, stream: str) -> dict[str, Any]:
-    """Settings for these leases and this stream."""
+    """Settings for these leases and this stream. Peers in a file; under a leader, which is the default, elsewhere."""
     leases: dict[str, Any] = (
-        {"leases": f"sqlite:///{where.table}"}
+        {"leases": f"sqlite:///{where.table}", "mode": "peer"}
         if where.kind == "sqlite"
         else {"leases": "dynamodb", "lease_table": where.table, "dynamodb_endpoint": where.url}
     )

@@ -74,6 +74,8 @@ class Scene:
             "columns": "archive",
             "pollInterval": "200ms",
             "failoverAfter": FAILOVER,
+            # A leader waits for a fleet to gather, and before it balances; queries under one are tested beside Java.
+            "mode": "peer",
         } | changes
 
     # -- queries in this process -------------------------------------------------------------------------------

@@ -185,6 +185,7 @@ def worker(stage: Scene) -> Iterator["subprocess.Popen[bytes]"]:
         "kinesis_endpoint": source["endpointUrl"],
         "dynamodb_endpoint": source["dynamodbEndpointUrl"],
         "failover_after": source["failoverAfter"],
+        "mode": source["mode"],
         "look_every": "1s",
         "initial_position": "trim_horizon",
     }
