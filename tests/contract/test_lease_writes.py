@@ -70,6 +70,8 @@ def _argument(parent: Lease, name: str, value: Any) -> Any:
             return HoldingId(value)
         case "at" | "end":
             return Position(*value)
+        case "word":
+            return str(value)
         case "state":
             return base64.b64decode(value)
         case "throughput_kbps":
