@@ -4,8 +4,8 @@ Whoever is given a lease must learn of it soon, and a look at the table costs th
 whoever changes who owns what leaves *word* in leases that the new owner already holds: a word that its next heartbeat
 brings along. A member of few leases hears it within `ear`, the longest pause between two of its contacts with the
 table: where its heartbeats are rarer than that, it looks in between. One of many hears it with one of four heartbeats
-that are evenly apart, so within a quarter of the time in which all are put. Only where nobody
-would leave word (a Java leader, peers, the table of a fleet that has no leader yet) must it look all the time.
+that are evenly apart, so within a quarter of the time in which all are put. Only where nobody would leave word (a Java
+leader, peers, the table of a fleet that has no leader yet) must it look all the time.
 
 The leader itself looks often enough to see in time who is silent. Those who stand by to lead look the more rarely the
 more stand before them.
@@ -36,7 +36,7 @@ class Watch(Enum):
     """What a member's looks are for."""
 
     LEADING = "leading"
-    ALERT = "alert"  # something is about to happen: word came, or a lease is on its way to us
+    ALERT = "alert"  # word came: something is about to happen
     ALONE = "alone"  # nobody would leave word for us, or not of what is about to happen
     LISTENING = "listening"
 

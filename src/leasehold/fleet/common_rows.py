@@ -82,9 +82,8 @@ class CommonRows:
         """The same for a member of a fleet that has a leader, without a scan: it is told by single rows."""
         has_own_table, migration = await self._own_row(MIGRATION_KEY, must_know)
         if has_own_table:
-            return await self.find(
-                must_know=must_know
-            )  # while a fleet moves to one table, it matters where the reports are
+            # While a fleet moves to one table, it matters where the reports are.
+            return await self.find(must_know=must_know)
         return FleetRows(migration=migration or await self._leases.get(MIGRATION_KEY), has_lock=True)
 
     async def look(self, mode: FleetMode) -> FleetLook:

@@ -53,7 +53,7 @@ from leasehold.settings import BalanceBy, FleetSettings, milliseconds
 
 SMALL_TABLE_ROWS: Final = 200  # so many rows are one page, and cost no more than asking the index
 SIZE_KNOWN_FOR_MS: Final = 600_000
-MODE_KNOWN_FOR_MS: Final = 75_000  # the rarest looks at a small table are a minute apart
+MODE_KNOWN_FOR_MS: Final = 75_000  # the rarest looks at a small table are forty seconds apart
 LEAVING: Final = "leaving"  # a lease is held for a moment to be released; nothing is read in this holding
 
 
