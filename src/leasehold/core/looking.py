@@ -82,6 +82,12 @@ def whom_to_alert(
     return others if late and len(others) <= ALERTED_MAX else frozenset()
 
 
+def whom_to_tell_of_leaving(leases: Iterable[Lease], me: WorkerId) -> AbstractSet[WorkerId]:
+    """Whom a leader that leaves tells to see who leads next: the others, or as many of them as are worth telling."""
+    others = {lease.owner for lease in leases if lease.owner is not None} - {me}
+    return frozenset(sorted(others)[:ALERTED_MAX])
+
+
 def rank_among(workers: Iterable[WorkerId], me: WorkerId, leader: WorkerId | None) -> int:
     """How many stand before us when the leader is gone. Not by name: neighbours often die together."""
     return sum(_place(worker) < _place(me) for worker in workers if worker != leader)

@@ -36,7 +36,7 @@ from leasehold.core.lease_observations import (
     unchanged_for_ms,
     was_just_given,
 )
-from leasehold.core.looking import ALERTED_MAX
+from leasehold.core.looking import whom_to_tell_of_leaving
 from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
 from leasehold.core.neglected_leases import neglected_leases
 from leasehold.errors import LeaseholdError
@@ -320,9 +320,7 @@ class LeaderMode(Sharing):
         was_leading = self.leadership.is_leading
         await self.steps.take("resign", partial(self.leadership.resign, "it leaves the fleet"))
         if was_leading:
-            others = {lease.owner for lease in self._leases if lease.owner not in {None, self.worker}}
-            few = sorted(worker for worker in others if worker is not None)[:ALERTED_MAX]
-            await self._words.leave(frozenset(few), self._leases)
+            await self._words.leave(whom_to_tell_of_leaving(self._leases, self.worker), self._leases)
 
     def _limits(self) -> LeaderLimits:
         return LeaderLimits(

@@ -2,6 +2,7 @@
 
 from leasehold.core.lease_observations import next_observations
 from leasehold.core.looking import (
+    ALERTED_MAX,
     WORDS_PER_WORKER,
     Pace,
     Watch,
@@ -9,6 +10,7 @@ from leasehold.core.looking import (
     next_look_ms,
     rank_among,
     whom_to_alert,
+    whom_to_tell_of_leaving,
 )
 from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import SHARD_END, Position
@@ -91,3 +93,11 @@ def test_all_others_are_alerted_when_an_owner_is_late() -> None:
     later = next_observations(seen, living, 7_500)
     assert whom_to_alert(living, later, 7_500, 10_000) == {B, C}
     assert whom_to_alert(living, later, 10_500, 10_000) == frozenset()
+
+
+def test_a_leader_that_leaves_tells_the_others() -> None:
+    """Everyone who holds a lease, but not itself; in a large fleet only some."""
+    leases = [lease("s-0", A), lease("s-1", B), lease("s-2", C), lease("s-3", None)]
+    assert whom_to_tell_of_leaving(leases, A) == {B, C}
+    many = [lease(f"s-{number}", WorkerId(f"w-{number}")) for number in range(100)]
+    assert len(whom_to_tell_of_leaving(many, A)) == ALERTED_MAX
