@@ -43,7 +43,7 @@ test: setup setup-servers ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
 
 test-oldest: $(OLDEST_READY) ## a few tests on the oldest pyspark and pyarrow that are supported
-	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/test_columns.py tests/unit/archive
+	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/archive/test_columns.py tests/unit/archive
 
 cluster-test: setup setup-servers ## the pipeline on a Spark standalone cluster of processes, one of which is killed
 	$(BIN)/python -m pytest tests/cluster

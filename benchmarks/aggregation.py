@@ -22,10 +22,10 @@ from typing import Any
 import google.protobuf
 from google.protobuf.internal import api_implementation
 
-from leasehold.core.aggregation import Aggregator
-from leasehold.core.deaggregation import deaggregate_all
 from leasehold.core.model import WHOLE_HASH_RANGE, HashRange
 from leasehold.core.record import PutEntry, Record
+from leasehold.core.records.aggregation import Aggregator
+from leasehold.core.records.deaggregation import deaggregate_all
 
 try:
     from aws_kinesis_agg.aggregator import RecordAggregator
@@ -57,9 +57,9 @@ def packed(given: list[PutEntry], size_max: int = KPL_DEFAULT_BYTES) -> list[Rec
     found = []
     for entry in given:
         if not aggregator.add(entry):
-            found.append(aggregator.take())
+            found.append(aggregator.flush())
             aggregator.add(entry)
-    found.append(aggregator.take())
+    found.append(aggregator.flush())
     return [Record(each.data, each.partition_key, str(10**55 + number)) for number, each in enumerate(found)]
 
 

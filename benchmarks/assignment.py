@@ -18,12 +18,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
-from leasehold.core.leader_assignment import Decide, LeaderLimits, LeaderMemory, LeaderView, plan_assignment
-from leasehold.core.lease_observations import next_observations
+from benchmarks.leaders.java_leader import JavaLeader
+from leasehold.core.assignment.leader_assignment import (
+    Decide,
+    LeaderLimits,
+    LeaderMemory,
+    LeaderView,
+    plan_assignment,
+)
+from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
+from leasehold.core.leases.liveness import next_observations
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
-from leasehold.core.worker_metrics import CPU, WorkerReport
-from leasehold.simulation.java_leader import JavaLeader
 
 STEP_S, HOUR_STEPS, SEEDS = 20, 180, 8
 WALL_S = 1_790_000_000

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.counting_proxy import CountingProxy, counting_proxy
 from leasehold.local import LocalKinesis
-from tests.interop.common_table import CommonTable
+from tests.interop.fleet_tables import FleetTables
 from tests.interop.mixed_fleet import MixedFleet
 from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL
@@ -45,7 +45,7 @@ class Bench:
 
     language: str
     fleet: MixedFleet
-    table: CommonTable
+    table: FleetTables
     proxy: CountingProxy
     kinesis: Any
     shards: int
@@ -87,7 +87,7 @@ class Bench:
         self.fleet.check_alive()
         recent_ns = time.monotonic_ns() - 10 * 10**9
         read = {each.shard for each in self.fleet.handled() if each.at_ns > recent_ns}
-        owners = {lease.owner for lease in self.table.unfinished()}
+        owners = {lease.owner for lease in self.table.unfinished_leases()}
         return len(read) == self.shards and owners == set(self.fleet.running)
 
     def requests_per_shard_hour(self, seconds: float) -> dict[str, float]:
@@ -106,7 +106,7 @@ class Bench:
 
     def unread_s(self, victim: str, remove: Callable[[str], None]) -> float:
         """Remove a member; how long it takes until the last of its shards is read by another."""
-        shards = {str(lease.key) for lease in self.table.unfinished() if lease.owner == victim}
+        shards = {str(lease.key) for lease in self.table.unfinished_leases() if lease.owner == victim}
         began_ns = time.monotonic_ns()
         remove(victim)
         first: dict[str, int] = {}
@@ -136,7 +136,7 @@ def bench(language: str, shards: int, dynamodb: Server, folder: Path) -> Iterato
             java_options=dict(JAVA_OPTIONS),
             python_options={},
         )
-        table = CommonTable(dynamodb.client("dynamodb"), fleet.application)
+        table = FleetTables(dynamodb.client("dynamodb"), fleet.application)
         made = Bench(language, fleet, table, proxy, client, shards)
         producing = threading.Thread(target=made.produce, daemon=True)
         producing.start()
@@ -152,7 +152,7 @@ def measure(made: Bench, members: int, steady_s: float) -> dict[str, Any]:
     began = time.monotonic()
     made.start()
     # Java members that make the table together may end one another.
-    made.wait_for(lambda: len(made.table.unfinished()) == made.shards, "the leases are there")
+    made.wait_for(lambda: len(made.table.unfinished_leases()) == made.shards, "the leases are there")
     for _ in range(members - 1):
         made.start()
     made.wait_for(made.everyone_reads, "every member reads")

@@ -39,11 +39,11 @@ import pyspark
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
-from leasehold.core.iterators import IteratorKind, IteratorStart
 from leasehold.core.model import ShardId
+from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.local import LocalKinesis
 from leasehold.spark import register
-from leasehold.spark.session import spark_session
+from leasehold.spark.pipeline.session import spark_session
 
 RECORD_BYTES = (1_000, 100)
 SINKS = ("noop", "archive")

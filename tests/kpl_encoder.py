@@ -7,7 +7,7 @@ import hashlib
 MAGIC = bytes.fromhex("f3899ac2")
 
 
-def framed(message: bytes, checksum: bytes | None = None) -> bytes:
+def add_frame(message: bytes, checksum: bytes | None = None) -> bytes:
     """The data of a Kinesis record."""
     return MAGIC + message + (hashlib.md5(message).digest() if checksum is None else checksum)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold.errors import LeaseholdError as LeaseholdError
     from leasehold.errors import LeaseLostError as LeaseLostError
     from leasehold.worker.batch import Batch as Batch
-    from leasehold.worker.batch import Prepared as Prepared
+    from leasehold.worker.batch import PreparedCheckpoint as PreparedCheckpoint
     from leasehold.worker.consumer import Consumer as Consumer
     from leasehold.worker.dead_letters import DeadLetter as DeadLetter
     from leasehold.worker.processors import Checkpointer as Checkpointer
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from leasehold.worker.processors import RecordProcessor as RecordProcessor
     from leasehold.worker.processors import ShardEndedInput as ShardEndedInput
     from leasehold.worker.processors import ShutdownRequestedInput as ShutdownRequestedInput
-    from leasehold.worker.shards import ServedBatches as ServedBatches
+    from leasehold.worker.shard_iteration import ShardBatches as ShardBatches
 
 _HOMES: Final = {
     "Pin": "core.model",
@@ -51,7 +51,7 @@ _HOMES: Final = {
     "LeaseLostError": "errors",
     "LeaseholdError": "errors",
     "Batch": "worker.batch",
-    "Prepared": "worker.batch",
+    "PreparedCheckpoint": "worker.batch",
     "Consumer": "worker.consumer",
     "DeadLetter": "worker.dead_letters",
     "Checkpointer": "worker.processors",
@@ -61,7 +61,7 @@ _HOMES: Final = {
     "RecordProcessor": "worker.processors",
     "ShardEndedInput": "worker.processors",
     "ShutdownRequestedInput": "worker.processors",
-    "ServedBatches": "worker.shards",
+    "ShardBatches": "worker.shards",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see

@@ -21,7 +21,7 @@ LeaseholdError
   + NotFoundError           the stream, shard, table or index does not exist
   + UnavailableError        no answer, or one that blames the server; a write may have happened
   + IteratorExpiredError    a shard iterator lives five minutes; ask for a new one
-  + RefusedError            the modelled Kinesis says no, in the service's words (core.stream_model.refusal)
+  + KinesisApiError            the modelled Kinesis says no, in the service's words (core.stream_model.refusal)
 
 Losing a race is not an error: the lease table returns it as a value (see `fleet.lease_table.Contended`). A bug of ours
 is an assertion.

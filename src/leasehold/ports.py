@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
+from leasehold.core.leases.row_writes import Row, RowWrite
 from leasehold.core.model import ChildShard, Shard, ShardId, StreamIdentifier
 from leasehold.core.record import Record
-from leasehold.core.row_writes import Row, RowWrite
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RowStore(Protocol):
         """Create the table and its index of owners where they are missing. Waits for the table, not for the index."""
         ...
 
-    async def index_owners(self) -> None:
+    async def create_owner_index(self) -> None:
         """Make sure that an index of owners is there, or being made; for a table that was prepared without one."""
         ...
 
@@ -56,7 +56,7 @@ class RowStore(Protocol):
         """Apply one write if its condition holds."""
         ...
 
-    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes, or, when a condition does not hold, none. Says which of the two."""
         ...
 

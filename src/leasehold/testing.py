@@ -24,21 +24,28 @@ from typing import Final
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.config.settings import milliseconds
+from leasehold.config.values import duration
 from leasehold.core.events import BatchHandled, Event
 from leasehold.core.model import HASH_KEY_MAX, ShardId, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.record import PutEntry
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import ConfigError
-from leasehold.fleet.lease_table import LeaseTable
-from leasehold.settings import milliseconds
-from leasehold.simulation.loop import START_WALL_MS, VirtualClock, VirtualLoop
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.writing import PutRequest
+from leasehold.simulation.virtual_time import START_WALL_MS, VirtualClock, VirtualLoop
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
-from leasehold.worker.running import Outside
-from leasehold.worker.user_code import Function, HandlerLoop, Lane, Outcome, ThreadedUserCode, UserCode
-from leasehold.worker.values import duration
+from leasehold.worker.engine.run_worker import WorkerPorts
+from leasehold.worker.user_code.handler_runners import (
+    Function,
+    HandlerLoop,
+    HandlerRunner,
+    HandlerRunners,
+    Outcome,
+    ThreadedRunners,
+)
 
 _LOOK_EVERY_MS: Final = 100
 _PATIENCE_S: Final = 5.0
@@ -91,7 +98,7 @@ class _Trial:
             )
         self._end_shards = end_shards
         self._clock = VirtualClock()
-        self._service = StreamService()
+        self._service = KinesisModel()
         self._service.create_stream(START_WALL_MS, self._stream_name, shard_count=shards)
         self._table = LeaseTable(MemoryRows())
         self._letters = _KeptLetters()
@@ -102,16 +109,16 @@ class _Trial:
 
     def run(self, limit_ms: int) -> ConsumerRun:
         handlers = HandlerLoop()
-        user_code = _NotedUserCode(ThreadedUserCode(handlers.loop))
+        user_code = _NotedUserCode(ThreadedRunners(handlers.loop))
         try:
             with asyncio.Runner(loop_factory=lambda: VirtualLoop(lambda: user_code.calls > 0)) as runner:
                 return runner.run(self._run(user_code, limit_ms))
         finally:
             handlers.close(patience_s=_PATIENCE_S)
 
-    async def _run(self, user_code: UserCode, limit_ms: int) -> ConsumerRun:
+    async def _run(self, user_code: HandlerRunners, limit_ms: int) -> ConsumerRun:
         stop = asyncio.Event()
-        outside = Outside(
+        ports = WorkerPorts(
             worker=WorkerId("under-test"),
             table=self._table,
             streams={self._stream_name: MemoryStream(self._service, self._stream_name, self._clock)},
@@ -120,7 +127,7 @@ class _Trial:
             rng=random.Random(0),  # noqa: S311 - the same run every time
             observe=self._events.append,
         )
-        running = asyncio.ensure_future(self._consumer.run_in(outside, user_code, stop))
+        running = asyncio.ensure_future(self._consumer.run_with_ports(ports, user_code, stop))
         while not (running.done() or self._clock.now_ms() > limit_ms or await self._is_done()):
             await asyncio.wait({running}, timeout=_LOOK_EVERY_MS / 1000)
         stop.set()
@@ -149,7 +156,7 @@ class _Trial:
             stored = self._service.put_record(
                 START_WALL_MS,
                 self._stream_name,
-                Entry(entry.partition_key, entry.data, entry.explicit_hash_key),
+                PutRequest(entry.partition_key, entry.data, entry.explicit_hash_key),
             )
             last[stored.shard_id] = Position(str(stored.number))
         return last
@@ -169,19 +176,19 @@ class _KeptLetters(DeadLetters):
         self.kept.append(letter)
 
 
-class _NotedUserCode(UserCode):
+class _NotedUserCode(HandlerRunners):
     """Knows whether user code runs."""
 
-    def __init__(self, inner: UserCode) -> None:
+    def __init__(self, inner: HandlerRunners) -> None:
         self._inner = inner
         self.calls = 0
 
-    def lane(self, name: str) -> Lane:
-        return _NotedLane(self._inner.lane(name), self)
+    def runner(self, name: str) -> HandlerRunner:
+        return _NotedLane(self._inner.runner(name), self)
 
 
-class _NotedLane(Lane):
-    def __init__(self, inner: Lane, noted: _NotedUserCode) -> None:
+class _NotedLane(HandlerRunner):
+    def __init__(self, inner: HandlerRunner, noted: _NotedUserCode) -> None:
         self._inner = inner
         self._noted = noted
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from leasehold.local import LocalKinesis
-from tests.chaos.deck import Counts
+from tests.chaos.fault_plan import FaultCounts
 from tests.chaos.proxy import proxies
 from tests.chaos.run import ChaosOptions, ChaosRun, Servers
 from tests.servers.catalog import DYNAMODB_LOCAL, MINISTACK
@@ -51,7 +51,7 @@ def _servers(folder: Path) -> Iterator[Servers]:
 
 
 def _options() -> ChaosOptions:
-    usual, counts = ChaosOptions(seed=0), Counts()
+    usual, counts = ChaosOptions(seed=0), FaultCounts()
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--seed", type=int, default=secrets.randbelow(1_000_000), help="decides on the faults"
@@ -63,8 +63,11 @@ def _options() -> ChaosOptions:
     return ChaosOptions(
         seed=given.seed,
         minutes=given.minutes,
-        counts=Counts(
-            kills=given.kills, pauses=given.pauses, reshards=given.reshards, troubles=given.troubles
+        counts=FaultCounts(
+            kills=given.kills,
+            pauses=given.pauses,
+            reshards=given.reshards,
+            network_faults=given.network_faults,
         ),
     )
 

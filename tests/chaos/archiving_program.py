@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leasehold import Consumer
-from leasehold.archive import ArchiveSettings, archive_batches
+from leasehold.archive import ArchiveSettings
+from leasehold.worker.archive_handler import archive_batches
 
 
 def main(options: dict[str, Any], folder: Path) -> None:

@@ -3,14 +3,14 @@
 import threading
 from dataclasses import dataclass, field
 
-from tests.fleet.production import Production
+from tests.fleet.record_producer import RecordProducer
 
 
 @dataclass
 class Producer:
     """Puts records every second until it is stopped; half of them are aggregated."""
 
-    production: Production
+    production: RecordProducer
     records_per_s: int
     failure: BaseException | None = None
     _reshards_wanted: int = 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlparse
 
-from tests.chaos.deck import How
+from tests.chaos.fault_plan import NetworkFaultKind
 
 DELAY_S = 0.4  # a piece; an answer that comes in several takes a multiple of it
 _PIECE = 65_536
@@ -18,7 +18,7 @@ class Proxy:
     """Passes connections on to `target`, as well as `how` lets it. Lives on one event loop."""
 
     target: tuple[str, int]
-    how: How | None = None
+    how: NetworkFaultKind | None = None
     hurt: int = 0  # connections that were cut or half-closed, or pieces that came late
     url: str = ""
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -38,11 +38,11 @@ class Proxy:
         self.calm()
         self._cut()
 
-    def trouble(self, how: How) -> None:
+    def trouble(self, how: NetworkFaultKind) -> None:
         """From now on, connections suffer."""
         self.how = how
         self._calm.clear()
-        if how is How.CUT:
+        if how is NetworkFaultKind.CUT:
             self._cut()
 
     def calm(self) -> None:
@@ -56,7 +56,7 @@ class Proxy:
             each.transport.abort()
 
     async def _joined(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        if self.how is How.CUT:
+        if self.how is NetworkFaultKind.CUT:
             to_client.transport.abort()
             self.hurt += 1
             return
@@ -86,12 +86,14 @@ class Proxy:
         """One direction of a connection, until its source ends or a fault ends it."""
         with suppress(OSError):
             while piece := await source.read(_PIECE):
-                if self.how is How.LOSE_ANSWERS and is_answer:
+                if self.how is NetworkFaultKind.LOSE_ANSWERS and is_answer:
                     self.hurt += 1
                     break
-                if self.how in {How.DELAY, How.HOLD}:
+                if self.how in {NetworkFaultKind.DELAY, NetworkFaultKind.HOLD}:
                     self.hurt += 1
-                    await (asyncio.sleep(DELAY_S) if self.how is How.DELAY else self._calm.wait())
+                    await (
+                        asyncio.sleep(DELAY_S) if self.how is NetworkFaultKind.DELAY else self._calm.wait()
+                    )
                 target.write(piece)
                 await target.drain()
             if target.can_write_eof():
@@ -115,7 +117,7 @@ class Proxies:
         self._all.append(proxy)
         return proxy
 
-    def trouble(self, proxy: Proxy, how: How) -> None:
+    def trouble(self, proxy: Proxy, how: NetworkFaultKind) -> None:
         """Make the connections through a proxy suffer."""
         self._loop.call_soon_threadsafe(proxy.trouble, how)
 

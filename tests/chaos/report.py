@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.deck import Fault, Kill, Pause, Reshard, Trouble
+from tests.chaos.fault_plan import Fault, Kill, NetworkFault, Pause, Reshard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +14,8 @@ class Report:
     command: str  # repeats it
     took_s: float
     failover_s: float
-    played: Sequence[Fault]
-    not_played: int
+    injected: Sequence[Fault]
+    not_injected: int
     splits: int
     merges: int
     produced: int
@@ -23,7 +23,7 @@ class Report:
     by_spark: int
     objects: int
     lost: int
-    doubled: int
+    duplicated: int
     handled: int
     not_handled: int
     repeated: Mapping[str, int]
@@ -34,14 +34,14 @@ class Report:
 
     def text(self) -> str:
         """All of it, for people."""
-        kills = [each for each in self.played if isinstance(each, Kill)]
-        pauses = [each for each in self.played if isinstance(each, Pause)]
-        troubles = [each for each in self.played if isinstance(each, Trouble)]
+        kills = [each for each in self.injected if isinstance(each, Kill)]
+        pauses = [each for each in self.injected if isinstance(each, Pause)]
+        network_faults = [each for each in self.injected if isinstance(each, NetworkFault)]
         longer = sum(each.for_s > self.failover_s for each in pauses)
         lines = [
             f"repeat: {self.command}",
-            f"{len(self.played)} faults in {self.took_s:.0f} s"
-            + (f"; {self.not_played} had no victim in time" if self.not_played else ""),
+            f"{len(self.injected)} faults in {self.took_s:.0f} s"
+            + (f"; {self.not_injected} had no victim in time" if self.not_injected else ""),
             f"  kills      {len(kills)}: {_counted(each.victim.value for each in kills)}",
             (
                 f"  pauses     {len(pauses)}: {longer} longer than the failover time, {len(pauses) - longer} shorter; "
@@ -49,8 +49,8 @@ class Report:
             ),
             f"  reshards   {self.splits + self.merges}: splits {self.splits}, merges {self.merges}",
             (
-                f"  network    {len(troubles)}: {_counted(each.how.value for each in troubles)}; "
-                f"{_counted(each.dependency.value for each in troubles)}"
+                f"  network    {len(network_faults)}: {_counted(each.how.value for each in network_faults)}; "
+                f"{_counted(each.dependency.value for each in network_faults)}"
             ),
             (
                 f"  aftermath  the pipeline was started {self.pipeline_starts} times, and ended without being hit "
@@ -59,7 +59,7 @@ class Report:
             f"records    {self.produced:,} produced",
             (
                 f"  archive  {self.archived:,} rows in {self.objects:,} objects, about {self.by_spark:,} by Spark; "
-                f"lost {self.lost}, doubled {self.doubled}"
+                f"lost {self.lost}, doubled {self.duplicated}"
             ),
             (
                 f"  handler  {self.handled:,} given, lost {self.not_handled}, given again "
@@ -75,10 +75,10 @@ class Report:
         return "\n".join(lines)
 
 
-def counts_of(played: Sequence[Fault]) -> str:
+def count_by_kind(injected: Sequence[Fault]) -> str:
     """How many of each kind, in a few words."""
-    names = {Kill: "kills", Pause: "pauses", Reshard: "reshards", Trouble: "network"}
-    counts = Counter(type(each) for each in played)
+    names = {Kill: "kills", Pause: "pauses", Reshard: "reshards", NetworkFault: "network"}
+    counts = Counter(type(each) for each in injected)
     return ", ".join(f"{name} {counts[kind]}" for kind, name in names.items())
 
 

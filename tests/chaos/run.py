@@ -16,21 +16,31 @@ from pathlib import Path
 from random import Random
 
 from leasehold.adapters.aws.clients import AwsAccess
-from leasehold.adapters.objects import open_objects
+from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.errors import UnavailableError
 from leasehold.local import LocalKinesis
-from tests.chaos.accounts import UNEXPLAINED, ArchiveAccount, Mishap, repetitions
-from tests.chaos.deck import Counts, Dependency, Fault, Group, Kill, Pause, Reshard, Victim, draw
+from tests.chaos.accounting import UNEXPLAINED, ArchiveAccount, Disruption, explain_repeats
+from tests.chaos.fault_plan import (
+    Dependency,
+    Fault,
+    FaultCounts,
+    Group,
+    Kill,
+    Pause,
+    Reshard,
+    Victim,
+    draw_faults,
+)
 from tests.chaos.producer import Producer
 from tests.chaos.proxy import Proxies, Proxy
-from tests.chaos.report import Report, counts_of
+from tests.chaos.report import Report, count_by_kind
 from tests.chaos.spark_processes import ROOT, SparkProcesses
-from tests.contract.lease_stores import Place
-from tests.fleet.checkpoint_watch import CheckpointWatch
-from tests.fleet.fleet_of_processes import FleetOfProcesses
+from tests.contract.lease_stores import TableLocation
+from tests.fleet.checkpoint_monitor import CheckpointMonitor
 from tests.fleet.options import FAILOVER_S, REGION, consumer_options
-from tests.fleet.production import Production
-from tests.fleet.verdict import judge, read_logs
+from tests.fleet.record_producer import RecordProducer
+from tests.fleet.run_check import judge, read_logs
+from tests.fleet.worker_processes import WorkerProcesses
 from tests.servers import Server
 
 STREAM = "orders"
@@ -77,7 +87,7 @@ class ChaosOptions:
 
     seed: int
     minutes: float = 10.0
-    counts: Counts = field(default_factory=Counts)
+    counts: FaultCounts = field(default_factory=FaultCounts)
     archivers: int = 2
     recorders: int = 2
     shards: int = 6
@@ -89,7 +99,7 @@ class ChaosOptions:
         counts = self.counts
         return (
             f'make chaos ARGS="--seed {self.seed} --minutes {self.minutes:g} --kills {counts.kills} '
-            f'--pauses {counts.pauses} --reshards {counts.reshards} --troubles {counts.troubles}"'
+            f'--pauses {counts.pauses} --reshards {counts.reshards} --troubles {counts.network_faults}"'
         )
 
 
@@ -122,7 +132,7 @@ class ChaosRun:
         self._told = self._began
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._played: list[Fault] = []
-        self._mishaps: list[Mishap] = []
+        self._mishaps: list[Disruption] = []
         self._problems: list[str] = []
         self._worker_failures: list[str] = []
         name = f"chaos-{uuid.uuid4().hex[:8]}"
@@ -140,7 +150,7 @@ class ChaosRun:
         self._started_at: dict[tuple[Group, str], float] = {}
         self._spark = self._new_pipeline()
         self._account = ArchiveAccount(
-            open_objects(
+            open_object_store(
                 self._archive_url,
                 AwsAccess(region=REGION, endpoint_url=servers.store.url),
                 setting="url",
@@ -148,7 +158,9 @@ class ChaosRun:
             )
         )
         self._watches = [
-            CheckpointWatch(Place("dynamodb_local", servers.dynamodb.url, application), WATCH_EVERY_S)
+            CheckpointMonitor(
+                TableLocation("dynamodb_local", servers.dynamodb.url, application), WATCH_EVERY_S
+            )
             for application in sorted(set(self._applications.values()))
         ]
 
@@ -159,7 +171,7 @@ class ChaosRun:
             self._start()
             for thread in watching:
                 thread.start()
-            not_played = self._play(draw(self._options.seed, self._options.counts, FAILOVER_S))
+            not_injected = self._play(draw_faults(self._options.seed, self._options.counts, FAILOVER_S))
             self._heal()
             self._stop()
         finally:
@@ -168,7 +180,7 @@ class ChaosRun:
                 watch.stop()
                 if thread.is_alive():
                     thread.join()
-        return self._report(not_played)
+        return self._report(not_injected)
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -187,22 +199,22 @@ class ChaosRun:
     def _new_producer(self) -> Producer:
         kinesis = self._servers.kinesis.client()
         kinesis.create_stream(StreamName=STREAM, ShardCount=self._options.shards)
-        production = Production(kinesis, STREAM, Random(self._options.seed))
+        production = RecordProducer(kinesis, STREAM, Random(self._options.seed))
         production.shards_min, production.shards_max = self._options.shards - 2, self._options.shards + 4
         return Producer(production, self._options.records_per_s)
 
-    def _new_fleet(self, group: Group) -> FleetOfProcesses:
+    def _new_fleet(self, group: Group) -> WorkerProcesses:
         folder = self._folder / group.name.lower()
         folder.mkdir()
         kinesis, dynamodb, store = (self._ways[group, each].url for each in Dependency)
         application = self._applications[group]
-        options = consumer_options(Place("dynamodb_local", dynamodb, application), kinesis, STREAM)
+        options = consumer_options(TableLocation("dynamodb_local", dynamodb, application), kinesis, STREAM)
         options["application"] = application
         if group is Group.RECORDERS:
             # Seldom enough that a kill mostly costs something.
-            return FleetOfProcesses(folder, options | {"checkpoint_every": "2s"})
+            return WorkerProcesses(folder, options | {"checkpoint_every": "2s"})
         archive = {"url": self._archive_url, "region": REGION, "s3_endpoint": store}
-        return FleetOfProcesses(folder, options | {"archive": archive}, "tests.chaos.archiving_program")
+        return WorkerProcesses(folder, options | {"archive": archive}, "tests.chaos.archiving_program")
 
     def _new_pipeline(self) -> SparkProcesses:
         folder = self._folder / "spark"
@@ -319,7 +331,7 @@ class ChaosRun:
         if worker is None:
             return False
         self._fleets[group].kill(worker)
-        self._note(victim, Mishap(worker, "its owner was killed", time.monotonic_ns()))
+        self._note(victim, Disruption(worker, "its owner was killed", time.monotonic_ns()))
         self._start_worker(group)
         return True
 
@@ -336,7 +348,7 @@ class ChaosRun:
             self._paused.discard((group, worker))
             if worker in fleet.workers:
                 fleet.go_on(worker)
-            self._note(victim, Mishap(worker, "its owner was paused", from_ns, time.monotonic_ns()))
+            self._note(victim, Disruption(worker, "its owner was paused", from_ns, time.monotonic_ns()))
 
         self._later(for_s, go_on)
         return True
@@ -370,7 +382,7 @@ class ChaosRun:
     def _start_worker(self, group: Group) -> None:
         self._started_at[group, self._fleets[group].start()] = time.monotonic()
 
-    def _note(self, victim: Victim, mishap: Mishap) -> None:
+    def _note(self, victim: Victim, mishap: Disruption) -> None:
         if victim is Victim.RECORDER:
             self._mishaps.append(mishap)
 
@@ -407,7 +419,7 @@ class ChaosRun:
     def _progress(self) -> str:
         state = "at work" if self._spark.find(Victim.DRIVER) else "starting"
         return (
-            f"{time.monotonic() - self._began:4.0f} s  {counts_of(self._played)}; {self._produced:,} produced, "
+            f"{time.monotonic() - self._began:4.0f} s  {count_by_kind(self._played)}; {self._produced:,} produced, "
             f"{len(self._account.found):,} archived, {self._fleets[Group.RECORDERS].handled():,} handled; "
             f"Spark run {self._spark.starts} {state}"
         )
@@ -419,7 +431,7 @@ class ChaosRun:
     def _look(self) -> None:
         """At the archive; a busy store is asked again."""
         with suppress(UnavailableError):
-            asyncio.run(self._account.look())
+            asyncio.run(self._account.read_new_objects())
 
     def _is_complete(self) -> bool:
         self._look()
@@ -433,23 +445,23 @@ class ChaosRun:
 
     # -- accounting --------------------------------------------------------------------------------------------
 
-    def _report(self, not_played: int) -> Report:
+    def _report(self, not_injected: int) -> Report:
         self._look()
         production, recorders = self._producer.production, self._fleets[Group.RECORDERS]
         recorders.note_lost_leases()
         log = read_logs(recorders.folder)
         verdict = judge(log, produced=self._produced, parents=production.parents(), fates=recorders.fates)
-        repeated = repetitions(log, [*self._mishaps, *lost_leases(recorders.folder)])
+        repeated = explain_repeats(log, [*self._mishaps, *find_lost_leases(recorders.folder)])
         lost = self._account.lost(self._produced)
         problems = [*self._problems, *verdict.problems, *self._archive_problems(lost, repeated)]
         problems += [problem for watch in self._watches for problem in watch.problems]
-        problems += bugs(self._folder)
+        problems += find_logged_bugs(self._folder)
         return Report(
             command=self._options.command,
             took_s=time.monotonic() - self._began,
             failover_s=FAILOVER_S,
-            played=self._played,
-            not_played=not_played,
+            injected=self._played,
+            not_injected=not_injected,
             splits=production.splits,
             merges=production.merges,
             produced=self._produced,
@@ -457,7 +469,7 @@ class ChaosRun:
             by_spark=self._spark.records(),
             objects=self._account.objects,
             lost=len(lost),
-            doubled=self._account.doubled,
+            duplicated=self._account.duplicated,
             handled=verdict.handled,
             not_handled=self._produced - len({record.number for record in log}),
             repeated=repeated,
@@ -471,8 +483,8 @@ class ChaosRun:
         found = []
         if lost:
             found.append(f"{len(lost)} records are not in the archive, e.g. {min(lost)}")
-        if self._account.doubled:
-            found.append(f"{self._account.doubled} rows of the archive are there again")
+        if self._account.duplicated:
+            found.append(f"{self._account.duplicated} rows of the archive are there again")
         if repeated[UNEXPLAINED]:
             found.append(f"{repeated[UNEXPLAINED]} records were handled again, and {UNEXPLAINED}")
         return found + self._verified()
@@ -501,18 +513,18 @@ class ChaosRun:
         )
 
 
-def lost_leases(folder: Path) -> list[Mishap]:
+def find_lost_leases(folder: Path) -> list[Disruption]:
     """What workers said about leases that they lost: to be cut off from the table has no time, but a shard."""
     found = []
     for path in folder.glob("*.log"):
         for line in path.read_text(errors="replace").splitlines():
             _, said, rest = line.partition(LEASE_LOST)
             if said:
-                found.append(Mishap(path.stem, "its owner was cut off", shard=rest.split()[0]))
+                found.append(Disruption(path.stem, "its owner was cut off", shard=rest.split()[0]))
     return found
 
 
-def bugs(folder: Path) -> list[str]:
+def find_logged_bugs(folder: Path) -> list[str]:
     """What workers and the pipeline said of themselves: where and what, each once."""
     found: Counter[str] = Counter()
     for path in folder.glob("*/*.log"):

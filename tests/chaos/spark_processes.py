@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.chaos.deck import Victim
+from tests.chaos.fault_plan import Victim
 
 ROOT = Path(__file__).parent.parent.parent
 STOP_DEADLINE_S = 90.0
@@ -33,7 +33,7 @@ class Process(NamedTuple):
     command: str
 
 
-def processes() -> Iterator[Process]:
+def list_processes() -> Iterator[Process]:
     """All that run. One that is dead and not yet waited for does not."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
@@ -90,7 +90,7 @@ class SparkProcesses:
             or not _BATCH.search(self._said(self.starts))
         ):
             return []
-        found = [each for each in processes() if each.session == self._running.pid]
+        found = [each for each in list_processes() if each.session == self._running.pid]
         match victim:
             case Victim.DRIVER:
                 return [self._running.pid]
@@ -124,7 +124,7 @@ class SparkProcesses:
 
     def kill_all(self) -> None:
         """Leave nothing running, whatever happened."""
-        for each in processes():
+        for each in list_processes():
             if each.session in self._sessions:
                 with suppress(ProcessLookupError):
                     os.kill(each.pid, signal.SIGKILL)

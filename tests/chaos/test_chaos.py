@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.chaos.deck import Counts, Kill, Pause, Trouble
+from tests.chaos.fault_plan import FaultCounts, Kill, NetworkFault, Pause
 from tests.chaos.proxy import proxies
 from tests.chaos.run import ChaosOptions, ChaosRun, Servers
 from tests.servers import Server
@@ -13,7 +13,7 @@ from tests.servers import Server
 SMALL = ChaosOptions(
     seed=4711,
     minutes=1.2,
-    counts=Counts(kills=6, pauses=3, reshards=2, troubles=5),
+    counts=FaultCounts(kills=6, pauses=3, reshards=2, network_faults=5),
     shards=4,
     records_per_s=100,
 )
@@ -29,7 +29,7 @@ def test_nothing_is_lost_or_doubled_in_chaos(
         report = ChaosRun(SMALL, Servers(kinesis, dynamodb_local, ministack), running, tmp_path, print).run()
     print(report.text())
     assert report.problems == []
-    assert (report.lost, report.doubled, report.archived) == (0, 0, report.produced)
+    assert (report.lost, report.duplicated, report.archived) == (0, 0, report.produced)
     assert report.by_spark > 0
-    assert {Kill, Pause, Trouble} <= {type(fault) for fault in report.played}
+    assert {Kill, Pause, NetworkFault} <= {type(fault) for fault in report.injected}
     assert report.splits + report.merges > 0

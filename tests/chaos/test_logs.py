@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from tests.chaos.accounts import Mishap
-from tests.chaos.run import bugs, lost_leases
+from tests.chaos.accounting import Disruption
+from tests.chaos.run import find_logged_bugs, find_lost_leases
 
 
 def test_lost_leases_are_found_with_their_shards(tmp_path: Path) -> None:
     """The worker is the log's name; other lines say nothing about leases."""
     (tmp_path / "worker-1.log").write_text(
-        'step failed, will be tried again step=look error=x\nlease lost shard=s-3 holder=- reason="not in time"\n'
+        'operation failed, will be tried again operation=look error=x\nlease lost shard=s-3 owner=- reason="not in time"\n'
     )
     (tmp_path / "worker-2.log").write_text("")
-    assert lost_leases(tmp_path) == [Mishap("worker-1", "its owner was cut off", shard="s-3")]
+    assert find_lost_leases(tmp_path) == [Disruption("worker-1", "its owner was cut off", shard="s-3")]
 
 
 def test_bugs_are_found_in_all_logs(tmp_path: Path) -> None:
@@ -20,4 +20,4 @@ def test_bugs_are_found_in_all_logs(tmp_path: Path) -> None:
     for name in ("archivers", "spark"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "some.log").write_text("lease taken shard=s-1\na bug: shard=s-1 NameError at\n")
-    assert bugs(tmp_path) == ["a bug was logged 2 times: shard=s-1 NameError at"]
+    assert find_logged_bugs(tmp_path) == ["a bug was logged 2 times: shard=s-1 NameError at"]

@@ -8,9 +8,9 @@ from urllib.parse import urlparse
 
 import pytest
 
-from tests.chaos.deck import How
+from tests.chaos.fault_plan import NetworkFaultKind
 from tests.chaos.proxy import Proxies, Proxy, proxies
-from tests.fleet.fleet_of_processes import wait_until
+from tests.fleet.worker_processes import wait_until
 
 DEADLINE_S = 30.0
 
@@ -88,7 +88,7 @@ def _read(source: socket.socket) -> bytes:
         return b""
 
 
-def _hurt(running: Proxies, proxy: Proxy, how: How) -> None:
+def _hurt(running: Proxies, proxy: Proxy, how: NetworkFaultKind) -> None:
     running.trouble(proxy, how)
     wait_until(lambda: proxy.how is how, "the proxy knows", DEADLINE_S)
 
@@ -105,7 +105,7 @@ def test_a_cut_breaks_what_is_open_and_refuses_what_is_new(running: Proxies, pro
     with _connected(proxy) as client:
         client.sendall(b"hello")
         assert _read(client) == b"hello"
-        _hurt(running, proxy, How.CUT)
+        _hurt(running, proxy, NetworkFaultKind.CUT)
         assert _read(client) == b""
     with _connected(proxy) as client:
         assert _read(client) == b""
@@ -116,7 +116,7 @@ def test_a_cut_breaks_what_is_open_and_refuses_what_is_new(running: Proxies, pro
 def test_a_lost_answer_was_a_request_that_arrived(running: Proxies, proxy: Proxy, echo: Echo) -> None:
     """The server has heard the request; the client sees the end of the connection instead of an answer."""
     with _connected(proxy) as client:
-        _hurt(running, proxy, How.LOSE_ANSWERS)
+        _hurt(running, proxy, NetworkFaultKind.LOSE_ANSWERS)
         client.sendall(b"write this")
         assert _read(client) == b""
     assert echo.heard == b"write this"
@@ -127,7 +127,7 @@ def test_what_is_held_back_arrives_when_nobody_waits_any_more(
 ) -> None:
     """A request of a client that has gone away reaches the server late."""
     with _connected(proxy) as client:
-        _hurt(running, proxy, How.HOLD)
+        _hurt(running, proxy, NetworkFaultKind.HOLD)
         client.sendall(b"late")
         wait_until(lambda: proxy.hurt > 0, "the request is at the proxy", DEADLINE_S)
     assert echo.heard == b""
@@ -138,7 +138,7 @@ def test_what_is_held_back_arrives_when_nobody_waits_any_more(
 def test_a_delay_changes_nothing_but_the_time(running: Proxies, proxy: Proxy) -> None:
     """The answer comes, and both directions were slow."""
     with _connected(proxy) as client:
-        _hurt(running, proxy, How.DELAY)
+        _hurt(running, proxy, NetworkFaultKind.DELAY)
         client.sendall(b"hello")
         assert _read(client) == b"hello"
     assert proxy.hurt == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from leasehold.spark.archive_sink import ArchiveCommit, ArchiveSink, ArchiveStreamWriter
-from leasehold.spark.session import spark_session
+from leasehold.spark.pipeline.session import spark_session
 
 
 class GatedWriter(ArchiveStreamWriter):

@@ -12,8 +12,8 @@ from typing import Self
 
 import pyspark
 
-from leasehold.spark.java import find_java
-from leasehold.spark.start_up import cache_folder, lean_home
+from leasehold.spark.pipeline.java import find_java
+from leasehold.spark.pipeline.start_up import cache_folder, spark_home_without_zip
 
 INSTALLED = Path(pyspark.__file__).parent
 START_DEADLINE_S = 240
@@ -89,7 +89,7 @@ class Cluster:
 def spark_environment() -> dict[str, str]:
     """For everything of Spark's: which Java, a home from which Python workers start soon, and loopback only."""
     cache = cache_folder(os.environ)
-    home = lean_home(os.environ, INSTALLED, pyspark.__version__, cache) or INSTALLED
+    home = spark_home_without_zip(os.environ, INSTALLED, pyspark.__version__, cache) or INSTALLED
     return os.environ | {
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(find_java(os.environ, cache).home),

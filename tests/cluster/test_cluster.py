@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from leasehold.local import LocalKinesis
-from leasehold.spark.start_up import QUICK_JVM
-from leasehold.worker.connecting import lease_table
+from leasehold.spark.pipeline.start_up import FAST_START_JVM_OPTIONS
+from leasehold.wiring import lease_table
 from leasehold.worker.settings import ConnectionSettings
 from tests.cluster.standalone import Cluster, cluster, spark_environment, wait_until
-from tests.fleet.production import Production
+from tests.fleet.record_producer import RecordProducer
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 400
 
 REGION = "us-east-1"
-QUICK = " ".join(QUICK_JVM)
+QUICK = " ".join(FAST_START_JVM_OPTIONS)
 
 pytestmark = pytest.mark.timeout(900)  # four JVMs, and a driver that starts cold
 
@@ -103,7 +103,7 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
     """A worker dies by kill -9 between pin and write; the other goes on, every record is archived exactly once."""
     application = unique_name("cluster")
     with LocalKinesis.in_thread(streams={"orders": 4}) as kinesis:
-        production = Production(kinesis.client(), "orders", random.Random(1))
+        production = RecordProducer(kinesis.client(), "orders", random.Random(1))
         production.put(plain=1_000, aggregated=1_000)
         source = {
             "streamName": "orders",
@@ -128,7 +128,7 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
 def test_leases_in_a_file_are_refused_on_a_cluster(two_workers: Cluster, tmp_path: Path) -> None:
     """A SQLite file serves one machine: a task on a cluster says so, and nothing is read."""
     with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
-        Production(kinesis.client(), "orders", random.Random(1)).put(plain=10, aggregated=0)
+        RecordProducer(kinesis.client(), "orders", random.Random(1)).put(plain=10, aggregated=0)
         source = {
             "streamName": "orders",
             "applicationName": "refused",

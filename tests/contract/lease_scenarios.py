@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold.core.row_writes import Row
+from leasehold.core.leases.row_writes import Row
 
 FOLDER = Path(__file__).parent.parent / "scenarios" / "lease_writes"
 KNOWN = {

@@ -11,7 +11,7 @@ import pytest
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core.row_writes import PutRow, Row
+from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.ports import RowStore
 from tests.servers import Server
 
@@ -21,7 +21,7 @@ ALL = ("memory", *SHARED)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableLocation:
     """Where a table is: enough to open it again, in this process or in another."""
 
     kind: str
@@ -40,12 +40,12 @@ class Place:
                 return DynamoDbRows(client, self.table, settings=settings)
 
 
-def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> Place:
+def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> TableLocation:
     """A fresh table of this kind."""
     if kind in SERVERS:
         server: Server = request.getfixturevalue(kind)
-        return Place(kind, server.url, f"leases-{uuid.uuid4().hex}")
-    return Place(kind, "", str(folder / "leases.sqlite"))
+        return TableLocation(kind, server.url, f"leases-{uuid.uuid4().hex}")
+    return TableLocation(kind, "", str(folder / "leases.sqlite"))
 
 
 async def filled(open_store: Callable[[], RowStore], rows: Sequence[Row]) -> RowStore:

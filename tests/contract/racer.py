@@ -10,15 +10,15 @@ import sys
 import uuid
 from dataclasses import asdict
 
-from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.core.position import Position
-from leasehold.fleet.lease_table import Contended, LeaseTable
-from tests.contract.lease_stores import Place
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from tests.contract.lease_stores import TableLocation
 
 KEY = LeaseKey("shardId-000000000001")
 
 
-async def race(place: Place, operation: str, worker: str) -> None:
+async def race(place: TableLocation, operation: str, worker: str) -> None:
     """Read and write when told to, until there is nothing more to be told."""
     table = LeaseTable(place.open())
     loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ async def race(place: Place, operation: str, worker: str) -> None:
 
 async def _write(table: LeaseTable, operation: str, worker: str, seen: Lease) -> Lease | Contended:
     if operation == "take":
-        return await table.take(seen, WorkerId(worker), HoldingId(uuid.uuid4().hex))
+        return await table.take(seen, WorkerId(worker), LeaseSessionId(uuid.uuid4().hex))
     # Each racer cuts the batch differently, as two attempts of a task would.
     start = seen.pin.end if seen.pin else seen.checkpoint
     return await table.pin(seen, Position(str((start.number if start.is_record else 0) + len(worker))))
@@ -46,14 +46,14 @@ def _told(outcome: Lease | Contended) -> dict[str, object]:
     lease = outcome.current if isinstance(outcome, Contended) else outcome
     assert lease is not None
     end = str(lease.pin.end) if lease.pin else None
-    return {"won": isinstance(outcome, Lease), "counter": lease.counter, "holding": lease.holding, "end": end}
+    return {"won": isinstance(outcome, Lease), "counter": lease.counter, "holding": lease.session, "end": end}
 
 
 if __name__ == "__main__":
     _, where, operation, worker = sys.argv
-    asyncio.run(race(Place(**json.loads(where)), operation, worker))
+    asyncio.run(race(TableLocation(**json.loads(where)), operation, worker))
 
 
-def command(place: Place, operation: str, worker: str) -> list[str]:
+def command(place: TableLocation, operation: str, worker: str) -> list[str]:
     """How to start a racer."""
     return [sys.executable, "-m", __name__, json.dumps(asdict(place)), operation, worker]

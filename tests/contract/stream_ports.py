@@ -13,12 +13,12 @@ from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.adapters.system_clock import SystemClock
-from leasehold.core.iterators import IteratorKind, IteratorStart
 from leasehold.core.model import HASH_KEY_MAX, ShardId
 from leasehold.core.record import Record
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.settings import ServiceSettings
-from leasehold.core.stream_model.writing import Entry
+from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.settings import ServiceSettings
+from leasehold.kinesis_model.writing import PutRequest
 from leasehold.local import LocalKinesis
 from leasehold.ports import Page, Stream
 from tests.contract.streams import eventually
@@ -109,13 +109,13 @@ class MemoryCase(StreamCase):
     def __init__(self, name: str, shards: int) -> None:
         super().__init__()
         self.clock = MovableSystemClock()
-        self.service = StreamService()
+        self.service = KinesisModel()
         self.name = name
         self.service.create_stream(self.now_ms(), name, shard_count=shards)
         self.port = MemoryStream(self.service, name, self.clock)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
-        return str(self.service.put_record(self.now_ms(), self.name, Entry(key, data, hash_key)).number)
+        return str(self.service.put_record(self.now_ms(), self.name, PutRequest(key, data, hash_key)).number)
 
     def split(self, shard: ShardId) -> None:
         self.service.split_shard(self.now_ms(), self.name, shard, MIDDLE)

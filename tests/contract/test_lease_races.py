@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.model import HoldingId, Lease, ShardId, WorkerId
+from leasehold.core.model import Lease, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
-from leasehold.fleet.lease_table import LeaseTable
-from tests.contract.lease_stores import SHARED, Place, filled, place
+from leasehold.fleet.table.lease_table import LeaseTable
+from tests.contract.lease_stores import SHARED, TableLocation, filled, place
 from tests.contract.racer import KEY, command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ Racers = list["subprocess.Popen[str]"]
 
 
 @contextmanager
-def _racing(where: Place, operation: str, workers: list[str]) -> Iterator[Racers]:
+def _racing(where: TableLocation, operation: str, workers: list[str]) -> Iterator[Racers]:
     processes = [
         subprocess.Popen(
             command(where, operation, worker),
@@ -62,12 +62,12 @@ def _step(racers: Racers) -> list[dict[str, Any]]:
     return [json.loads(answer) for answer in _tell(racers, "go")]
 
 
-async def _prepare(where: Place, *, owned: bool) -> None:
+async def _prepare(where: TableLocation, *, owned: bool) -> None:
     table = LeaseTable(await filled(where.open, ()))
     lease = Lease(key=KEY, shard_id=ShardId(KEY), checkpoint=TRIM_HORIZON)
     await table.create(lease)
     if owned:
-        assert isinstance(await table.take(lease, WorkerId("member"), HoldingId("hold")), Lease)
+        assert isinstance(await table.take(lease, WorkerId("member"), LeaseSessionId("hold")), Lease)
     await table.close()
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.lease_row import is_lease_row, lease_from_row, lease_to_row, leases_from_rows
+from leasehold.core.leases.lease_row import is_lease_row, lease_from_row, lease_to_row, leases_from_rows
+from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import HashRange, Lease, ShardId, lease_key
 from leasehold.core.position import LATEST, TRIM_HORIZON
-from leasehold.core.row_writes import Row
 from leasehold.errors import MalformedRowError
 from tests.contract.lease_scenarios import changed_row
 
@@ -102,7 +102,7 @@ NAMES = (
     *("leaseKey", "entityType", "leaseOwner", "leaseCounter", "ownerSwitchesSinceCheckpoint", "checkpoint"),
     *("checkpointSubSequenceNumber", "pendingCheckpoint", "pendingCheckpointState", "parentShardId"),
     *("childShardIds", "startingHashKey", "endingHashKey", "throughputKBps", "checkpointOwner", "streamName"),
-    *("shardId", "leaseholdHolding"),
+    *("shardId", "leaseholdSession"),
 )
 
 

@@ -10,18 +10,27 @@ from typing import Any
 import pytest
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.adapters.memory.trouble import Trouble, TroubledRows
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core import leader_lock, lease_rules
-from leasehold.core.fleet_mode import FleetMode
-from leasehold.core.fleet_mode import Place as RowPlace
-from leasehold.core.lease_creation import CreateChildren
-from leasehold.core.lease_row import lease_to_row
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.coordinator import leader_lock
+from leasehold.core.coordinator.fleet_mode import FleetMode
+from leasehold.core.coordinator.fleet_mode import TableLayout as RowPlace
+from leasehold.core.coordinator.worker_metrics import LoadSamples, cpu_report
+from leasehold.core.leases import lease_rules
+from leasehold.core.leases.lease_row import lease_to_row
+from leasehold.core.leases.row_writes import PutRow, Row
+from leasehold.core.model import (
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    lease_key,
+)
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.row_writes import PutRow, Row
-from leasehold.core.worker_metrics import LoadSamples, cpu_report
+from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.errors import (
     ConfigError,
     MalformedRowError,
@@ -30,16 +39,16 @@ from leasehold.errors import (
     ThrottledError,
     UnavailableError,
 )
-from leasehold.fleet.lease_table import Contended, LeaseTable
-from leasehold.fleet.settling import WRITE_ATTEMPTS_MAX
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX
 from leasehold.ports import Refused
 from tests.contract.cutting_proxy import cutting_proxy
-from tests.contract.lease_stores import ALL, SERVERS, Place, filled, place
+from tests.contract.lease_stores import ALL, SERVERS, TableLocation, filled, place
 from tests.servers import Server
 
 A, B = WorkerId("worker-a"), WorkerId("worker-b")
-H1, H2 = HoldingId("hold-1"), HoldingId("hold-2")
-MAIN = RowPlace.LEASE_TABLE
+H1, H2 = LeaseSessionId("hold-1"), LeaseSessionId("hold-2")
+MAIN = RowPlace.SINGLE_TABLE
 
 NON_LEASES: tuple[Row, ...] = (
     {
@@ -64,13 +73,13 @@ NON_LEASES: tuple[Row, ...] = (
 
 
 @pytest.fixture(params=ALL)
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
     """A fresh table on each kind of store."""
     return place(request, request.param, tmp_path)
 
 
 @pytest.fixture(params=SERVERS)
-def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
     """A fresh table on each DynamoDB server."""
     return place(request, request.param, tmp_path)
 
@@ -93,7 +102,7 @@ def held(outcome: Lease | Contended) -> Lease:
     return outcome
 
 
-def test_listing_finds_leases_and_passes_over_other_rows(where: Place) -> None:
+def test_listing_finds_leases_and_passes_over_other_rows(where: TableLocation) -> None:
     """Leases are listed, also by stream; lock, migration and metrics rows are neither leases nor errors."""
 
     async def scenario() -> None:
@@ -116,7 +125,7 @@ def test_listing_finds_leases_and_passes_over_other_rows(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_a_bad_row_is_reported_and_the_others_are_read(where: Place) -> None:
+def test_a_bad_row_is_reported_and_the_others_are_read(where: TableLocation) -> None:
     """One hostile row costs nobody else's lease."""
 
     async def scenario() -> None:
@@ -135,7 +144,7 @@ def test_a_bad_row_is_reported_and_the_others_are_read(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_a_worker_finds_its_own_leases(where: Place) -> None:
+def test_a_worker_finds_its_own_leases(where: TableLocation) -> None:
     """Found are the leases that name the worker, also those on their way to it, without those it knows."""
 
     async def scenario() -> None:
@@ -159,16 +168,16 @@ def test_a_worker_finds_its_own_leases(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_the_state_of_a_fleet_is_found_in_either_table(where: Place) -> None:
+def test_the_state_of_a_fleet_is_found_in_either_table(where: TableLocation) -> None:
     """The generation of the KCL that a fleet runs is read from the lease table, or from the coordinator's own."""
 
     async def scenario() -> None:
         store = await filled(where.open, ())
-        assert (await LeaseTable(store).common.find()).migration is None
+        assert (await LeaseTable(store).coordinator_rows.find()).migration is None
         row: Row = {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
         await store.write(PutRow("Migration3.0", row))
-        assert (await LeaseTable(store).common.find()).migration == row
-        found = await LeaseTable(MemoryRows(), coordinator=store).common.find()
+        assert (await LeaseTable(store).coordinator_rows.find()).migration == row
+        found = await LeaseTable(MemoryRows(), coordinator=store).coordinator_rows.find()
         assert found.has_coordinator_table
         assert found.migration == row
         await store.close()
@@ -176,12 +185,12 @@ def test_the_state_of_a_fleet_is_found_in_either_table(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_a_missing_coordinator_table_is_no_error(on_server: Place) -> None:
+def test_a_missing_coordinator_table_is_no_error(on_server: TableLocation) -> None:
     """Fleets that never ran KCL 3.0 to 3.4 have no such table."""
 
     async def scenario() -> None:
         coordinator = on_server.open()
-        found = await LeaseTable(MemoryRows(), coordinator=coordinator).common.find()
+        found = await LeaseTable(MemoryRows(), coordinator=coordinator).coordinator_rows.find()
         assert not found.has_coordinator_table
         await coordinator.close()
 
@@ -199,41 +208,45 @@ def test_a_coordinator_table_that_may_not_be_read_is_not_missing() -> None:
     """Its fleet would be split in two. Who was told that there is none believes it."""
 
     async def scenario() -> None:
-        common = LeaseTable(MemoryRows(), coordinator=_Denied()).common
+        coordinator_rows = LeaseTable(MemoryRows(), coordinator=_Denied()).coordinator_rows
         with pytest.raises(ServiceError, match="mode='leader'"):
-            await common.find()
+            await coordinator_rows.find()
         with pytest.raises(ServiceError, match="mode='leader'"):
-            await common.find_changes()
-        assert not (await common.find(must_know=False)).has_coordinator_table
+            await coordinator_rows.find_changes()
+        assert not (await coordinator_rows.find(must_know=False)).has_coordinator_table
 
     asyncio.run(scenario())
 
 
-def test_lock_and_reports_live_on_every_store(where: Place) -> None:
+def test_lock_and_reports_live_on_every_store(where: TableLocation) -> None:
     """The lock is taken once, beaten and released; a report is made, renewed, seen in a look and taken back."""
 
     async def scenario() -> None:
         store = await filled(where.open, ())
-        common, me = LeaseTable(store).common, WorkerId("w-1")
+        coordinator_rows, me = LeaseTable(store).coordinator_rows, WorkerId("w-1")
         mode = FleetMode(has_leader=True, reports=True)
-        assert await common.write_lock(MAIN, leader_lock.acquire(None, me, "v1", 15_000, "leaseKey"))
-        assert not await common.write_lock(MAIN, leader_lock.acquire(None, me, "v2", 15_000, "leaseKey"))
-        assert await common.write_lock(MAIN, leader_lock.heartbeat(me, "v1", "v3", 15_000))
+        assert await coordinator_rows.write_lock(
+            MAIN, leader_lock.acquire(None, me, "v1", 15_000, "leaseKey")
+        )
+        assert not await coordinator_rows.write_lock(
+            MAIN, leader_lock.acquire(None, me, "v2", 15_000, "leaseKey")
+        )
+        assert await coordinator_rows.write_lock(MAIN, leader_lock.heartbeat(me, "v1", "v3", 15_000))
         for second in (7, 8):
-            await common.report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
-        look = await common.look(mode)
+            await coordinator_rows.report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
+        look = await coordinator_rows.look(mode)
         assert look.lock is not None
         assert (look.lock.owner, look.lock.version) == (me, {"S": "v3"})
         assert [(report.worker, report.updated_s) for report in look.reports.reports] == [(me, 8)]
-        await common.take_back_report(MAIN, look.reports.reports[0])
-        assert await common.write_lock(MAIN, leader_lock.release(me, "v3"))
-        assert (await common.look(mode)).rows == 0
+        await coordinator_rows.withdraw_report(MAIN, look.reports.reports[0])
+        assert await coordinator_rows.write_lock(MAIN, leader_lock.release(me, "v3"))
+        assert (await coordinator_rows.look(mode)).rows == 0
         await store.close()
 
     asyncio.run(scenario())
 
 
-def test_a_large_table_is_read_whole(on_server: Place) -> None:
+def test_a_large_table_is_read_whole(on_server: TableLocation) -> None:
     """Pages and parallel lanes lose no row and repeat none."""
 
     async def scenario() -> None:
@@ -259,7 +272,7 @@ def test_a_large_table_is_read_whole(on_server: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_own_leases_are_found_before_there_is_an_index(on_server: Place) -> None:
+def test_own_leases_are_found_before_there_is_an_index(on_server: TableLocation) -> None:
     """Without an index a scan answers; an index added later takes over, and the same leases are found."""
 
     async def scenario() -> None:
@@ -282,7 +295,7 @@ def test_own_leases_are_found_before_there_is_an_index(on_server: Place) -> None
     asyncio.run(scenario())
 
 
-def test_an_index_is_made_for_a_table_without_one(where: Place) -> None:
+def test_an_index_is_made_for_a_table_without_one(where: TableLocation) -> None:
     """Members ask for it together, and again; in the end each finds its leases by it."""
 
     async def scenario() -> None:
@@ -290,13 +303,13 @@ def test_an_index_is_made_for_a_table_without_one(where: Place) -> None:
         table = LeaseTable(store)
         await table.create(new_lease(1))
         held(await table.assign(new_lease(1), A))
-        await asyncio.gather(*(store.index_owners() for _ in range(4)))
-        await store.index_owners()
+        await asyncio.gather(*(store.create_owner_index() for _ in range(4)))
+        await store.create_owner_index()
         async with asyncio.timeout(120):
             while (keys := await store.keys_owned_by(A)) != [new_lease(1).key]:
                 assert keys is None or where.kind in SERVERS
                 await asyncio.sleep(0.05)
-        await store.index_owners()
+        await store.create_owner_index()
         assert await store.keys_owned_by(B) == []
         await store.close()
 
@@ -327,7 +340,7 @@ class StillBuilding:
         return self._client.update_table(**request)
 
 
-def test_an_index_that_is_being_built_is_left_alone(on_server: Place) -> None:
+def test_an_index_that_is_being_built_is_left_alone(on_server: TableLocation) -> None:
     """While it is filled nobody reads it or asks for a second one; when it is there, it is used."""
 
     async def scenario() -> None:
@@ -336,7 +349,7 @@ def test_an_index_that_is_being_built_is_left_alone(on_server: Place) -> None:
         table = LeaseTable(await filled(lambda: store, ()))
         await table.create(new_lease(1))
         held(await table.assign(new_lease(1), A))
-        await store.index_owners()
+        await store.create_owner_index()
         assert client.updates == 0
         assert await store.keys_owned_by(A) is None
         assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
@@ -347,7 +360,7 @@ def test_an_index_that_is_being_built_is_left_alone(on_server: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_members_that_start_together_share_one_table(where: Place) -> None:
+def test_members_that_start_together_share_one_table(where: TableLocation) -> None:
     """Creating the table at once from several members works for all of them."""
 
     async def scenario() -> None:
@@ -365,7 +378,7 @@ def test_table_settings_reach_the_table(ministack: Server, tmp_path: Path) -> No
     """Capacity, deletion protection, tags and point-in-time recovery are set as asked."""
 
     async def scenario() -> None:
-        where = Place("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
+        where = TableLocation("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
         settings = TableSettings(
             read_capacity=3,
             write_capacity=4,
@@ -394,7 +407,7 @@ def test_half_a_capacity_is_refused() -> None:
         TableSettings(read_capacity=5)
 
 
-def test_a_missing_table_is_named(on_server: Place) -> None:
+def test_a_missing_table_is_named(on_server: TableLocation) -> None:
     """Reading from a table that does not exist says which one."""
 
     async def scenario() -> None:
@@ -409,31 +422,31 @@ def test_a_missing_table_is_named(on_server: Place) -> None:
 # -- lost answers ----------------------------------------------------------------------------------------------
 
 
-def once(operation: str, trouble: Trouble, times: int = 1) -> Callable[[str, str], Trouble | None]:
+def once(operation: str, trouble: StoreFault, times: int = 1) -> Callable[[str, str], StoreFault | None]:
     """Trouble for the first calls of an operation."""
     left = [times]
 
-    def trouble_for(called: str, _key: str) -> Trouble | None:
+    def fault_for(called: str, _key: str) -> StoreFault | None:
         if called != operation or left[0] == 0:
             return None
         left[0] -= 1
         return trouble
 
-    return trouble_for
+    return fault_for
 
 
 async def troubled(
-    where: Place, trouble_for: Callable[[str, str], Trouble | None]
+    where: TableLocation, fault_for: Callable[[str, str], StoreFault | None]
 ) -> tuple[LeaseTable, LeaseTable]:
     """A table with one free lease, and the same table behind trouble."""
     store = await filled(where.open, ())
     table = LeaseTable(store)
     await table.create(new_lease(1))
-    return table, LeaseTable(TroubledRows(store, trouble_for))
+    return table, LeaseTable(FaultyRows(store, fault_for))
 
 
-@pytest.mark.parametrize("trouble", [Trouble.ANSWER_LOST, Trouble.REQUEST_LOST])
-def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) -> None:
+@pytest.mark.parametrize("trouble", [StoreFault.RESPONSE_LOST, StoreFault.REQUEST_LOST])
+def test_a_write_without_an_answer_is_settled(where: TableLocation, trouble: StoreFault) -> None:
     """Whether the write or its answer was lost, the caller gets the lease, and the counter moved once a write."""
 
     async def scenario() -> None:
@@ -450,20 +463,20 @@ def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) ->
             lambda table, lease: table.promote(lease),
             lambda table, lease: table.request_handoff(lease, B),
             lambda table, lease: table.renew(lease),
-            lambda table, lease: table.hand_over(lease),
-            lambda table, lease: table.hold(lease, B, H2),
+            lambda table, lease: table.complete_handoff(lease),
+            lambda table, lease: table.begin_session(lease, B, H2),
             lambda table, lease: table.finish(lease, with_child(2)),
             lambda table, lease: table.release(lease),
         )
         for move in moves:
             before = lease
-            lease = held(await move(LeaseTable(TroubledRows(store, once("write", trouble))), lease))
+            lease = held(await move(LeaseTable(FaultyRows(store, once("write", trouble))), lease))
             assert lease.counter == before.counter + (
                 0 if lease.checkpoint_owner and not before.checkpoint_owner else 1
             )
             assert await LeaseTable(store).get(lease.key) == lease
         assert await LeaseTable(store).get(new_lease(2).key) == new_lease(2)
-        deleting = LeaseTable(TroubledRows(store, once("write", trouble)))
+        deleting = LeaseTable(FaultyRows(store, once("write", trouble)))
         assert await deleting.delete(lease)
         assert await deleting.get(lease.key) is None
         await after_take.close()
@@ -471,25 +484,25 @@ def test_a_write_without_an_answer_is_settled(where: Place, trouble: Trouble) ->
     asyncio.run(scenario())
 
 
-def test_a_lost_answer_does_not_hide_a_lost_race(where: Place) -> None:
+def test_a_lost_answer_does_not_hide_a_lost_race(where: TableLocation) -> None:
     """If the request was lost and someone else took the lease meanwhile, the answer is Contended."""
 
     async def scenario() -> None:
         table, _ = await troubled(where, lambda *_: None)
         seen = new_lease(1)
         winner = held(await table.take(seen, B, H2))
-        loser = LeaseTable(TroubledRows(table._rows, once("write", Trouble.REQUEST_LOST)))
+        loser = LeaseTable(FaultyRows(table._rows, once("write", StoreFault.REQUEST_LOST)))
         assert await loser.take(seen, A, H1) == Contended(winner)
         await table.close()
 
     asyncio.run(scenario())
 
 
-def test_lasting_silence_is_the_callers_to_bear(where: Place) -> None:
+def test_lasting_silence_is_the_callers_to_bear(where: TableLocation) -> None:
     """After a few attempts the trouble is raised, and nothing was written."""
 
     async def scenario() -> None:
-        silent = once("write", Trouble.REQUEST_LOST, times=WRITE_ATTEMPTS_MAX)
+        silent = once("write", StoreFault.REQUEST_LOST, times=WRITE_ATTEMPTS_MAX)
         table, behind = await troubled(where, silent)
         with pytest.raises(UnavailableError):
             await behind.take(new_lease(1), A, H1)
@@ -499,11 +512,11 @@ def test_lasting_silence_is_the_callers_to_bear(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_throttling_is_raised_at_once(where: Place) -> None:
+def test_throttling_is_raised_at_once(where: TableLocation) -> None:
     """Throttling means that nothing happened; when to try again is the caller's decision."""
 
     async def scenario() -> None:
-        table, behind = await troubled(where, once("write", Trouble.THROTTLED))
+        table, behind = await troubled(where, once("write", StoreFault.THROTTLED))
         with pytest.raises(ThrottledError):
             await behind.take(new_lease(1), A, H1)
         assert await table.get(new_lease(1).key) == new_lease(1)
@@ -512,7 +525,7 @@ def test_throttling_is_raised_at_once(where: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_a_line_cut_before_the_answer_is_settled(on_server: Place, tmp_path: Path) -> None:
+def test_a_line_cut_before_the_answer_is_settled(on_server: TableLocation, tmp_path: Path) -> None:
     """On a real connection: the server applied the write, the line was cut, boto3 tried again, the lease is ours."""
 
     async def scenario() -> None:
@@ -534,7 +547,7 @@ def test_a_line_cut_before_the_answer_is_settled(on_server: Place, tmp_path: Pat
     asyncio.run(scenario())
 
 
-def test_a_zombie_gets_nothing_through(where: Place) -> None:
+def test_a_zombie_gets_nothing_through(where: TableLocation) -> None:
     """After losing a lease, every write of the old holder is refused, and the row is the new owner's."""
 
     async def scenario() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from leasehold import errors
-from leasehold.core.lease_creation import CreateChildren
-from leasehold.core.lease_row import KEY, lease_from_row
-from leasehold.core.model import HashRange, HoldingId, Lease, ShardId, WorkerId, lease_key
+from leasehold.core.leases.lease_row import KEY, lease_from_row
+from leasehold.core.leases.row_writes import Row, are_equal
+from leasehold.core.model import HashRange, Lease, LeaseSessionId, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.row_writes import Row, same_value
-from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.core.shards.lease_creation import CreateChildren
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from tests.contract.lease_scenarios import Scenario, load
 from tests.contract.lease_stores import ALL, filled, place
 
@@ -66,11 +66,11 @@ def _argument(parent: Lease, name: str, value: Any) -> Any:
     match name:
         case "by" | "to":
             return WorkerId(value)
-        case "holding":
-            return HoldingId(value)
+        case "session":
+            return LeaseSessionId(value)
         case "at" | "end":
             return Position(*value)
-        case "word":
+        case "nudge":
             return str(value)
         case "state":
             return base64.b64decode(value)
@@ -108,5 +108,5 @@ def assert_same_rows(found: Any, expected: list[Row]) -> None:
     for row in expected:
         actual = by_key[row[KEY]["S"]]
         assert actual.keys() == row.keys()
-        differing = {name for name, value in row.items() if not same_value(actual[name], value)}
+        differing = {name for name, value in row.items() if not are_equal(actual[name], value)}
         assert not differing, {name: (actual[name], row[name]) for name in differing}

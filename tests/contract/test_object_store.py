@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.memory.objects import MemoryObjects
-from leasehold.adapters.objects import open_objects
+from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.errors import ConfigError, ServiceError
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 from tests.servers import Server
@@ -38,7 +38,7 @@ def store(
 
 
 def _opened(url: str, endpoint_url: str | None = None) -> ObjectStore:
-    return open_objects(url, AwsAccess(endpoint_url=endpoint_url), setting="url", extra="archive")
+    return open_object_store(url, AwsAccess(endpoint_url=endpoint_url), setting="url", extra="archive")
 
 
 async def _listed(store: ObjectStore, offset: str = "", prefix: str = "") -> list[StoredObject]:

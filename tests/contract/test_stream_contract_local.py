@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import EventStreamError
 
 from leasehold.local import LocalKinesis
-from leasehold.local.serving import LocalServer, ServerOptions
+from leasehold.local.server import LocalServer, ServerOptions
 from tests.contract.conftest import MakeStream, connect
 from tests.contract.streams import HASH_KEY_MAX, KinesisUnderTest, Stream, hash_range, refused
 from tests.contract.subscriptions import LATEST, Consumer, MakeConsumer, after, data_of
@@ -322,7 +322,7 @@ def test_a_subscription_ends_after_its_time_and_goes_on(
     server: LocalKinesis, consumer: Consumer, shard_id: str
 ) -> None:
     """The server ends a subscription after its time; the continuation number leads on without loss or repetition."""
-    server.settings(subscription_ms=500, takeover_after_ms=0, heartbeat_ms=100)
+    server.settings(subscription_lifetime_ms=500, takeover_after_ms=0, heartbeat_ms=100)
     consumer.stream.put(b"a")
     events = consumer.subscribe(shard_id).until_end()
     assert data_of(events) == [b"a"]

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 import pytest
 from botocore.exceptions import ClientError
 
-from leasehold.core.iterators import IteratorKind, IteratorStart
-from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.core.model import (
     HASH_KEY_MAX,
     WHOLE_HASH_RANGE,
@@ -20,7 +18,8 @@ from leasehold.core.model import (
     ShardId,
     is_stream_identifier,
 )
-from leasehold.core.stream_model.refusal import RefusedError
+from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.errors import (
     IteratorExpiredError,
     NotFoundError,
@@ -28,6 +27,7 @@ from leasehold.errors import (
     ThrottledError,
     UnavailableError,
 )
+from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.local import LocalKinesis
 from tests.contract.stream_ports import FROM_THE_START, MIDDLE, MemoryCase, ServerCase, StreamCase
 from tests.contract.streams import eventually
@@ -53,7 +53,7 @@ def make(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> I
 
     yield make_one
     for each in made:
-        with suppress(ClientError, RefusedError):  # some tests delete their stream
+        with suppress(ClientError, KinesisApiError):  # some tests delete their stream
             each.delete()
         each.close()
 

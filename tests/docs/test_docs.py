@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.core import lease_rules
-from leasehold.core.row_writes import DeleteRow, PutRow, UpdateRow
+from leasehold.core.leases import lease_rules
+from leasehold.core.leases.row_writes import DeleteRow, PutRow, UpdateRow
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]

@@ -8,12 +8,12 @@ import pytest
 
 from leasehold.adapters.logs import LINES
 from leasehold.adapters.prometheus import PrometheusMetrics
+from leasehold.config.settings import MetricsLevel, ObserveSettings
 from leasehold.core.events import Event, LeaseTaken
-from leasehold.core.metrics import MetricWindow
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.observing.metrics import MetricWindow
 from leasehold.core.position import TRIM_HORIZON
-from leasehold.settings import MetricsLevel, ObserveSettings
-from tests.unit.observing.samples import EVENT_TYPES, sample
+from tests.sample_events import EVENT_TYPES, sample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observing.md").read_text(encoding="utf-8")
 SHARD = ShardId("shard-0")
@@ -42,7 +42,7 @@ def test_every_cloudwatch_metric_is_named() -> None:
     """Names and dimensions, so that an alarm can be written from the page."""
     window = MetricWindow(MetricsLevel.DETAILED, WorkerId("w"))
     for event in LIFE:
-        window.note(event, 0)
+        window.observe(event, 0)
     sets = window.close(0)
     assert len({each.name for each in sets}) > 20
     assert [each.name for each in sets if f"`{each.name}`" not in PAGE] == []

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from leasehold.columns import ALL_COLUMNS, spark_ddl
+from leasehold.archive.columns import ALL_COLUMNS, spark_ddl
 from leasehold.spark.options import OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from tests.contract.lease_stores import Place
+from tests.contract.lease_stores import TableLocation
 
 FAILOVER_S = 5
 REGION = "us-east-1"
 
 
-def consumer_options(where: Place, kinesis_url: str, stream: str) -> dict[str, Any]:
+def consumer_options(where: TableLocation, kinesis_url: str, stream: str) -> dict[str, Any]:
     """Settings for these leases and this stream. Peers in a file; under a leader, which is the default, elsewhere."""
     leases: dict[str, Any] = (
         {"leases": f"sqlite:///{where.table}", "mode": "peer"}
@@ -21,7 +21,7 @@ def consumer_options(where: Place, kinesis_url: str, stream: str) -> dict[str, A
         "region": REGION,
         "kinesis_endpoint": kinesis_url,
         "failover_after": f"{FAILOVER_S}s",
-        "look_every": "500ms",
+        "refresh_every": "500ms",
         "checkpoint_every": "500ms",
         "clean_up_every": "5s",
         "idle_poll_every": "250ms",

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.contract.lease_stores import Place, place
-from tests.fleet.checkpoint_watch import CheckpointWatch
-from tests.fleet.fleet_of_processes import FleetOfProcesses, wait_until
+from tests.contract.lease_stores import TableLocation, place
+from tests.fleet.checkpoint_monitor import CheckpointMonitor
 from tests.fleet.options import FAILOVER_S, consumer_options
-from tests.fleet.production import Production
-from tests.fleet.verdict import Verdict, judge, read_logs
+from tests.fleet.record_producer import RecordProducer
+from tests.fleet.run_check import Verdict, judge, read_logs
+from tests.fleet.worker_processes import WorkerProcesses, wait_until
 from tests.servers import Server
 
 DEADLINE_S = 300.0
@@ -37,7 +37,7 @@ FULL = Load(portions=20, plain=5_000, aggregated=5_000)
 SMALL = Load(portions=10, plain=100, aggregated=2_000, per_aggregate=100, put_max=50)
 
 
-def _inject(fleet: FleetOfProcesses, portion: int) -> None:
+def _inject(fleet: WorkerProcesses, portion: int) -> None:
     """One fault a portion, in turn; the oldest worker is the victim, since it has the most to lose."""
     victim = fleet.workers[0]
     match portion % 5:
@@ -59,13 +59,15 @@ def _inject(fleet: FleetOfProcesses, portion: int) -> None:
     fleet.check_alive()
 
 
-def _run(where: Place, kinesis: Any, kinesis_url: str, stream: str, folder: Path, load: Load) -> Verdict:
+def _run(
+    where: TableLocation, kinesis: Any, kinesis_url: str, stream: str, folder: Path, load: Load
+) -> Verdict:
     kinesis.create_stream(StreamName=stream, ShardCount=16)
     kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
     rng = random.Random(4711)
-    production = Production(kinesis, stream, rng, load.per_aggregate, load.put_max)
-    fleet = FleetOfProcesses(folder, consumer_options(where, kinesis_url, stream))
-    watch = CheckpointWatch(where)
+    production = RecordProducer(kinesis, stream, rng, load.per_aggregate, load.put_max)
+    fleet = WorkerProcesses(folder, consumer_options(where, kinesis_url, stream))
+    watch = CheckpointMonitor(where)
     watching = threading.Thread(target=watch.run, daemon=True)
     try:
         for _ in range(4):

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from leasehold.core.model import Lease, LeaseKey
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
-from tests.contract.lease_stores import SHARED, Place, place
-from tests.fleet.fleet_of_processes import FleetOfProcesses, wait_until
+from tests.contract.lease_stores import SHARED, TableLocation, place
 from tests.fleet.options import consumer_options
-from tests.fleet.production import Production
-from tests.fleet.verdict import read_logs
+from tests.fleet.record_producer import RecordProducer
+from tests.fleet.run_check import read_logs
+from tests.fleet.worker_processes import WorkerProcesses, wait_until
 
 PARENT = LeaseKey("shardId-000000000000")
 DEADLINE_S = 120.0
 
 
-def _leases(where: Place) -> dict[LeaseKey, Lease]:
+def _leases(where: TableLocation) -> dict[LeaseKey, Lease]:
     async def look() -> dict[LeaseKey, Lease]:
         table = LeaseTable(where.open())
         listing = await table.list()
@@ -38,9 +38,9 @@ def test_a_zombie_changes_nothing(kind: str, request: pytest.FixtureRequest, tmp
         stream = f"zombie-{kind}"
         client = kinesis.client()
         client.create_stream(StreamName=stream, ShardCount=1)
-        production = Production(client, stream, random.Random(1))
+        production = RecordProducer(client, stream, random.Random(1))
         options = consumer_options(where, kinesis.endpoint_url, stream) | {"clean_up_every": "10m"}
-        fleet = FleetOfProcesses(tmp_path, options)
+        fleet = WorkerProcesses(tmp_path, options)
         try:
             sleeper = fleet.start()
             production.put(400, 400)

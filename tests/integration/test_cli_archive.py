@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
-from leasehold.archive.handler import table_of
 from leasehold.cli.command import leasehold
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.local import LocalKinesis
+from leasehold.worker.archive_handler import to_archive_table
 from tests.servers import Server, aws_client
 
 SHARD = ShardId("shardId-000000000000")
@@ -22,7 +22,9 @@ SHARD = ShardId("shardId-000000000000")
 def archived(folder: Path, numbers: list[str]) -> None:
     records = tuple(UserRecord(b"x", "key", number, 60_000) for number in numbers)
     asyncio.run(
-        Archive.open(ArchiveSettings(url=str(folder))).write(SHARD, "one", table_of(records, "orders", SHARD))
+        Archive.open(ArchiveSettings(url=str(folder))).write(
+            SHARD, "one", to_archive_table(records, "orders", SHARD)
+        )
     )
 
 
@@ -96,7 +98,9 @@ def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pyte
     bucket = unique_name("archive")
     ministack.client("s3").create_bucket(Bucket=bucket)
     settings = ArchiveSettings(url=f"s3://{bucket}/of", prefix="orders", s3_endpoint=ministack.url)
-    rows = table_of(tuple(UserRecord(b"x", "key", str(number), 60_000) for number in (1, 2)), "orders", SHARD)
+    rows = to_archive_table(
+        tuple(UserRecord(b"x", "key", str(number), 60_000) for number in (1, 2)), "orders", SHARD
+    )
 
     async def story() -> tuple[WriteReport, ...]:
         first, second = Archive.open(settings), Archive.open(settings)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core.model import HoldingId, Lease, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.model import Lease, LeaseSessionId, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
 from tests.integration.cli_process import Done, cli
 
@@ -67,7 +67,7 @@ def write_leases(folder: Path, checkpoints: Mapping[ShardId, Position], stream: 
             )
             await table.create(new)
             if checkpoint.is_record:
-                held = await table.take(new, ANNA, HoldingId("h"))
+                held = await table.take(new, ANNA, LeaseSessionId("h"))
                 assert isinstance(held, Lease)
                 await table.checkpoint(held, checkpoint)
         await table.close()

@@ -11,11 +11,19 @@ import pytest
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core.lease_creation import CreateChildren
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.leases.row_writes import PutRow
+from leasehold.core.model import (
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    lease_key,
+)
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.row_writes import PutRow
-from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.core.shards.lease_creation import CreateChildren
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import RowStore
 from tests.integration.cli_process import Done, cli, start_cli
 from tests.servers import Server
@@ -83,7 +91,7 @@ def sure(answer: Lease | Contended) -> Lease:
 
 async def take(table: LeaseTable, new: Lease, by: WorkerId) -> Lease:
     await table.create(new)
-    return sure(await table.take(new, by, HoldingId("h")))
+    return sure(await table.take(new, by, LeaseSessionId("h")))
 
 
 async def every_state(table: LeaseTable, _rows: RowStore) -> None:
@@ -94,7 +102,7 @@ async def every_state(table: LeaseTable, _rows: RowStore) -> None:
         await table.finish(ended, CreateChildren(children, frozenset(child.shard_id for child in children)))
     )
     await table.release(ended)
-    done = sure(await table.take(lease("s-2", "s-0"), BERT, HoldingId("h")))
+    done = sure(await table.take(lease("s-2", "s-0"), BERT, LeaseSessionId("h")))
     done = sure(await table.checkpoint(done, Position(NUMBER, 3)))
     await table.prepare_checkpoint(done, Position(NUMBER[:-1] + "9"), b"a note of the user")
     moving = await take(table, lease("s-9"), ANNA)

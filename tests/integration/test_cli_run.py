@@ -67,7 +67,7 @@ def folder(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Path:
         leases = "sqlite:///leases.sqlite"
         kinesis_endpoint = "{local_kinesis.endpoint_url}"
         max_wait = "100ms"
-        retry_first = "10ms"
+        retry_initial_wait = "10ms"
         status_port = 0
         stuck_after = "1s"
 

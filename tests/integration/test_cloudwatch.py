@@ -8,16 +8,16 @@ from typing import Any
 
 from leasehold.adapters.aws.cloudwatch import CloudWatchMetrics
 from leasehold.adapters.system_clock import SystemClock
-from leasehold.core.events import BatchHandled, Event, FleetSeen, LeaseTaken, PageRead
+from leasehold.config.settings import MetricsLevel
+from leasehold.core.events import BatchHandled, Event, FleetRefreshed, LeaseTaken, PageRead
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.settings import MetricsLevel
 from tests.servers import Server
 
 SHARD = ShardId("shardId-000000000000")
 EVENTS: list[Event] = [
     LeaseTaken(LeaseKey(SHARD), SHARD, None, None, 1, TRIM_HORIZON),
-    FleetSeen(4, 1, 2, 3),
+    FleetRefreshed(4, 1, 2, 3),
     PageRead(SHARD, 7, 700, 1_500, 20),
     BatchHandled(SHARD, 3, 300, Position("3"), 40, 1_500),
     BatchHandled(SHARD, 4, 400, Position("7"), 60, 1_500),
@@ -55,7 +55,7 @@ def test_metrics_arrive_with_the_names_and_dimensions_of_the_kcl(
             clock=SystemClock(),
             report=lambda _: None,
         )
-        async with observer.publishing():
+        async with observer.publish_in_background():
             for event in EVENTS:
                 observer(event)
         return observer
@@ -92,7 +92,7 @@ def test_an_unreachable_cloudwatch_costs_only_its_data(unique_name: Callable[[st
             clock=SystemClock(),
             report=told.append,
         )
-        async with observer.publishing():
+        async with observer.publish_in_background():
             observer(EVENTS[1])
         assert "Could not connect" in str(told)
         return observer

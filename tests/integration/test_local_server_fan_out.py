@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from leasehold.local import LocalKinesis
-from tests.integration.local_clients import MIDDLE, PARENT, client_of, records_of
+from tests.integration.local_server_clients import MIDDLE, PARENT, client_of, records_of
 
 CHILDREN = ["shardId-000000000001", "shardId-000000000002"]
 
@@ -102,7 +102,7 @@ def test_a_subscription_ends_after_its_time(server: LocalKinesis, client: Any, c
 
 def test_the_length_of_a_subscription_can_be_set(server: LocalKinesis, client: Any, consumer: str) -> None:
     """A tenth of a second, without moving the clock."""
-    server.settings(subscription_ms=100)
+    server.settings(subscription_lifetime_ms=100)
     with subscription(client, consumer) as events:
         assert list(events) == []
 

@@ -13,7 +13,7 @@ from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamEnded
 
 from leasehold.local import LocalKinesis
-from tests.integration.local_clients import MIDDLE, PARENT, client_of
+from tests.integration.local_server_clients import MIDDLE, PARENT, client_of
 
 
 class Http2Client:

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from leasehold.errors import ConfigError
 from leasehold.local import LocalKinesis
-from tests.integration.local_clients import (
+from tests.integration.local_server_clients import (
     MIDDLE,
     PARENT,
     cbor_call,

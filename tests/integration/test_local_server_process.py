@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.integration.local_clients import MIDDLE, client_of, read_to_end, records_of
+from tests.integration.local_server_clients import MIDDLE, client_of, read_to_end, records_of
 
 DEADLINE_S = 60.0
 

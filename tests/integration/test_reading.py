@@ -13,16 +13,16 @@ import pytest
 from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.system_clock import SystemClock
-from leasehold.core.aggregation import aggregate
-from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION
+from leasehold.config.settings import ReadSettings
 from leasehold.core.events import Event, GapFound, IteratorExpired, ReadThrottled
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import PutEntry
-from leasehold.fleet.reading import ByteBudget, Slice, read_shard
+from leasehold.core.records.aggregation import aggregate
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
+from leasehold.fleet.reading.shard_reader import ByteBudget, ReadChunk, read_shard
 from leasehold.local import LocalKinesis
 from leasehold.ports import Stream
-from leasehold.settings import ReadSettings
 from tests.servers import Server, aws_client
 
 SHARD = ShardId("shardId-000000000000")
@@ -70,7 +70,7 @@ class Shore:
 
     def read(
         self, stream: Stream, start: Position = TRIM_HORIZON, **changes: Any
-    ) -> AbstractAsyncContextManager[AsyncIterator[Slice]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
         arguments: dict[str, Any] = {
             "start": start,
             "initial": InitialPosition(TRIM_HORIZON),
@@ -84,21 +84,21 @@ class Shore:
         }
         return read_shard(stream, SHARD, **arguments | changes)
 
-    async def take(self, slices: AsyncIterator[Slice], count: int) -> list[int]:
+    async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[int]:
         """The names of so many user records."""
         names: list[int] = []
         async with asyncio.timeout(DEADLINE_S):
             while len(names) < count:
                 found = await anext(slices)
-                self.budget.give_back(found.size_bytes)
+                self.budget.release(found.size_bytes)
                 names += [int(record.data.rstrip(b"\x00")) for record in found.records]
         return names
 
-    async def to_end(self, slices: AsyncIterator[Slice]) -> tuple[list[int], Slice]:
+    async def to_end(self, slices: AsyncIterator[ReadChunk]) -> tuple[list[int], ReadChunk]:
         names: list[int] = []
         async with asyncio.timeout(DEADLINE_S):
             async for found in slices:
-                self.budget.give_back(found.size_bytes)
+                self.budget.release(found.size_bytes)
                 names += [int(record.data.rstrip(b"\x00")) for record in found.records]
         return names, found
 
@@ -188,7 +188,7 @@ def test_a_shard_is_read_to_its_end(server: LocalKinesis, with_last_records: boo
     shore.put_aggregate(5)
     shore.split()
 
-    async def main() -> tuple[list[int], Slice]:
+    async def main() -> tuple[list[int], ReadChunk]:
         async with shore.stream() as stream, shore.read(stream) as slices:
             return await shore.to_end(slices)
 
@@ -209,7 +209,7 @@ def test_a_shard_of_kinesis_local_is_read_to_its_end(
     shore.put(5)
     shore.split()
 
-    async def main() -> tuple[list[int], Slice]:
+    async def main() -> tuple[list[int], ReadChunk]:
         async with shore.stream() as stream, shore.read(stream, Position(number, 1)) as slices:
             return await shore.to_end(slices)
 

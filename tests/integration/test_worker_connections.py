@@ -12,7 +12,7 @@ from leasehold.adapters.aws.clients import AwsAccess, aws_session, kinesis_clien
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import ConfigError, UnavailableError
-from leasehold.worker.connecting import dead_letters_at
+from leasehold.wiring import open_dead_letters
 from leasehold.worker.dead_letters import DeadLetter, dead_letter_to_json, object_name
 from leasehold.worker.settings import ConnectionSettings
 from tests.servers import Server
@@ -25,7 +25,7 @@ LETTER = DeadLetter(
     error_type="ValueError",
     error_message="no such customer",
     attempts=6,
-    put_aside_ms=1_790_000_001_000,
+    dead_lettered_ms=1_790_000_001_000,
 )
 
 
@@ -45,7 +45,7 @@ def test_dead_letters_go_to_a_bucket(
     bucket = unique_name("letters")
     s3: Any = boto3.client("s3", endpoint_url=ministack.url)
     s3.create_bucket(Bucket=bucket)
-    letters = dead_letters_at(f"s3://{bucket}/of/billing", ConnectionSettings(s3_endpoint=ministack.url))
+    letters = open_dead_letters(f"s3://{bucket}/of/billing", ConnectionSettings(s3_endpoint=ministack.url))
     assert letters is not None
     asyncio.run(letters.put(LETTER))
     stored = s3.get_object(Bucket=bucket, Key=f"of/billing/{object_name(LETTER)}")
@@ -57,7 +57,7 @@ def test_a_bucket_that_does_not_exist_holds_the_letter_back(
 ) -> None:
     """The shard waits and tries again; it does not go on without the letter."""
     place = f"s3://{unique_name('nowhere')}/letters"
-    letters = dead_letters_at(place, ConnectionSettings(s3_endpoint=ministack.url))
+    letters = open_dead_letters(place, ConnectionSettings(s3_endpoint=ministack.url))
     assert letters is not None
     with pytest.raises(UnavailableError, match="dead letters to s3://"):
         asyncio.run(letters.put(LETTER))

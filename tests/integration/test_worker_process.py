@@ -16,7 +16,7 @@ import pytest
 
 from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
-from leasehold.worker.connecting import lease_table
+from leasehold.wiring import lease_table
 from leasehold.worker.settings import ConnectionSettings
 from tests.integration.cli_process import cli, environment
 from tests.servers import Server
@@ -24,7 +24,7 @@ from tests.servers import Server
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 90
 # Short, so that a lease that is not renewed would be gone well before a test ends.
-FAILOVER = {"failover_after": "2s", "look_every": "500ms"}
+FAILOVER = {"failover_after": "2s", "refresh_every": "500ms"}
 
 
 @dataclass

@@ -53,7 +53,7 @@ def notes_streams(consumer: Consumer, folder: Path) -> None:
 def raises_on_poison(consumer: Consumer, folder: Path) -> None:
     """Fails on every batch that holds the record "poison", before it does anything."""
 
-    @consumer.batch(max_records=500, max_wait="200ms", retries=2, retry_first="10ms")
+    @consumer.batch(max_records=500, max_wait="200ms", retries=2, retry_initial_wait="10ms")
     def save(batch: Batch) -> None:
         if any(record.data == b"poison" for record in batch):
             raise ValueError("this one cannot be read")

@@ -7,8 +7,8 @@ import pytest
 
 from leasehold.local import LocalKinesis
 from tests.interop.build import NEWEST, REMEDY, is_built
+from tests.interop.fleet_run import FleetRun, story
 from tests.interop.mixed_fleet import MixedFleet
-from tests.interop.story import Story, story
 from tests.servers import Server
 
 
@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A story is left out, and says so, where the KCL that it needs could not be had."""
-    if "fleet_story" in getattr(item, "fixturenames", ()):
+    if "fleet_run" in getattr(item, "fixturenames", ()):
         marked = item.get_closest_marker("kcl")
         version = NEWEST if marked is None else marked.args[0]
         if not is_built(version):
@@ -28,7 +28,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]) -> Iterator[Story]:
+def fleet_run(
+    tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]
+) -> Iterator[FleetRun]:
     """An empty fleet under load. What it promises is checked by `conclude`, with which a test ends."""
     with LocalKinesis.in_process() as kinesis:
         fleet = MixedFleet(

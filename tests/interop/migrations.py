@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from leasehold.core.coordinator import MIGRATION_KEY, TABLE_MIGRATION_KEY
-from tests.interop.common_table import CommonTable
+from leasehold.core.coordinator.kcl_rows import MIGRATION_KEY, TABLE_MIGRATION_KEY
+from tests.interop.fleet_tables import FleetTables
 
 INDEX = "LeaseOwnerToLeaseKeyIndex"
 
@@ -13,7 +13,7 @@ INDEX = "LeaseOwnerToLeaseKeyIndex"
 class Migrations:
     """Of one application."""
 
-    table: CommonTable
+    table: FleetTables
 
     def version(self) -> str:
         """What the fleet runs by: `UPGRADE_FROM_2X`, `3X_WITH_ROLLBACK`, ..."""

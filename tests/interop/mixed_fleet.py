@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fleet.fleet_of_processes import ROOT
-from tests.fleet.verdict import Handled, read_logs
+from tests.fleet.run_check import Handled, read_logs
+from tests.fleet.worker_processes import ROOT
 from tests.interop.build import NEWEST, java_command
-from tests.interop.spark_member import archived, kill_session, write_pipeline
+from tests.interop.spark_member import archived_records, kill_session, write_pipeline
 
 JAVA = "java"
 PYTHON = "python"
@@ -36,8 +36,8 @@ JAVA_OPTIONS = {
 PYTHON_OPTIONS = {
     "mode": "auto",
     "failover_after": f"{FAILOVER_MS}ms",
-    "leader_lock": f"{LOCK_MS}ms",
-    "look_every": "500ms",
+    "leader_lock_duration": f"{LOCK_MS}ms",
+    "refresh_every": "500ms",
     "checkpoint_every": "500ms",
     "idle_poll_every": "250ms",
     "first_audit_after": "5s",
@@ -144,7 +144,9 @@ class MixedFleet:
             for path in self.folder.glob(f"{JAVA}-*.out")
             for record in _told_by_java(self.folder, path.stem)
         ]
-        spark = [record for worker, each in self.archives.items() for record in archived(each, worker)]
+        spark = [
+            record for worker, each in self.archives.items() for record in archived_records(each, worker)
+        ]
         return sorted(read_logs(self.folder) + java + spark)
 
     def told(self, worker: str, event: str) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold.core import table_move, upgrade
+from leasehold import wiring as connecting
+from leasehold.core.coordinator import table_move, upgrade
 from leasehold.fleet import member
 from leasehold.ports import LoadMeter
-from leasehold.worker import connecting
 from tests.fleet import worker_program
 
 
@@ -33,8 +33,8 @@ def hurry(times: int) -> None:
     for module, name in (
         (upgrade, "CHECK_EVERY_MS"),
         (upgrade, "READY_FOR_MS"),
-        (member, "CHANGE_OVER_EVERY_MS"),
-        (table_move, "SETTLED_MS"),
+        (member, "MODE_CHECK_EVERY_MS"),
+        (table_move, "STABLE_FOR_MS"),
         (table_move, "JAVA_FIRST_MS"),
         (table_move, "GIVE_WAY_EVERY_MS"),
     ):
@@ -47,7 +47,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
     load = options.pop("load", None)
     if load is not None:
         # The one seam that a user does not have: nobody wants to lie about the load of a machine.
-        setattr(connecting, "load_meter", lambda _environment: FixedLoad(load))  # noqa: B010 a name that is not exported
+        setattr(connecting, "detect_load_meter", lambda _environment: FixedLoad(load))  # noqa: B010 a name that is not exported
     worker_program.main(options, folder)
 
 

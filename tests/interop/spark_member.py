@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 
 from leasehold.archive.archive import Archive
 from leasehold.archive.settings import ArchiveSettings
-from leasehold.archive.verifying import Finding, list_archive, verify_shard
-from tests.chaos.spark_processes import processes
-from tests.fleet.verdict import Handled
+from leasehold.archive.verification import Problem, list_archive, verify_shard
+from tests.chaos.spark_processes import list_processes
+from tests.fleet.run_check import Handled
 
 # A query's member is named after its checkpoint location, by a number that is drawn.
 NAME: Final = re.compile(r"spark-[0-9a-f]{16}")
@@ -42,7 +42,7 @@ def write_pipeline(file: Path, source: dict[str, Any], archive: Path) -> None:
     file.write_text("\n".join(lines))
 
 
-def archived(archive: Path, worker: str) -> list[Handled]:
+def archived_records(archive: Path, worker: str) -> list[Handled]:
     """Every record of an archive. A range is written as one: the objects are what its order can be checked within."""
     return [record for file in archive.rglob("*.parquet") for record in _records(file, worker)]
 
@@ -59,24 +59,24 @@ def _records(file: Path, worker: str) -> tuple[Handled, ...]:
     )
 
 
-def findings(archive: Path) -> list[Finding]:
+def archive_problems(archive: Path) -> list[Problem]:
     """What is wrong with an archive by itself: overlaps, records that are there twice, damage."""
 
-    async def verify() -> list[Finding]:
+    async def verify() -> list[Problem]:
         store = Archive.open(ArchiveSettings(url=str(archive))).store
         listed = await list_archive(store, "")
         verdicts = [
             await verify_shard(store, shard, objects, lambda _: None)
             for shard, objects in listed.shards.items()
         ]
-        return [finding for verdict in verdicts for finding in verdict.findings]
+        return [problem for verdict in verdicts for problem in verdict.problems]
 
     return asyncio.run(verify())
 
 
 def kill_session(leader: int) -> None:
     """Kill -9 of the pipeline with its JVM, its reader and its tasks: all are of one session."""
-    while found := [each.pid for each in processes() if each.session == leader]:
+    while found := [each.pid for each in list_processes() if each.session == leader]:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.fleet.production import Production
-from tests.interop.common_table import CommonTable
+from tests.fleet.record_producer import RecordProducer
+from tests.interop.fleet_run import FleetRun, run_under_load
+from tests.interop.fleet_tables import FleetTables
 from tests.interop.mixed_fleet import MixedFleet
-from tests.interop.story import Story, telling
 from tests.interop.test_leader import BY_COUNT
 from tests.servers import Server
 
@@ -22,20 +22,20 @@ SHARDS_EACH = 4
 
 
 @dataclass
-class OneOfTwo(Production):
+class OneOfTwo(RecordProducer):
     """A producer on one of the streams, that draws its numbers from those of both."""
 
-    whole: Production = field(kw_only=True)
+    whole: RecordProducer = field(kw_only=True)
 
     def _numbers(self, count: int) -> Iterator[int]:
         return self.whole._numbers(count)
 
 
 @dataclass
-class OnTwoStreams(Production):
+class OnTwoStreams(RecordProducer):
     """A producer on both streams at once; shards are called stream/shard."""
 
-    parts: list[Production] = field(default_factory=list)
+    parts: list[RecordProducer] = field(default_factory=list)
 
     def put(self, plain: int, aggregated: int) -> None:
         for part in self.parts:
@@ -81,7 +81,9 @@ def identifier_of(kinesis: Any, stream: str) -> str:
 
 
 @pytest.fixture
-def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]) -> Iterator[Story]:
+def fleet_run(
+    tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]
+) -> Iterator[FleetRun]:
     """An empty fleet under load on two streams. Python is told their names, Java their identifiers."""
     with LocalKinesis.in_process() as server:
         kinesis, streams = server.client(), [unique_name("orders"), unique_name("returns")]
@@ -89,27 +91,27 @@ def fleet_story(tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[s
         fleet = MixedFleet(tmp_path, "", unique_name("application"), server.endpoint_url, dynamodb_local.url)
         fleet.python_options["streams"] = streams
         fleet.java_options["streams"] = ",".join(identifier_of(kinesis, stream) for stream in streams)
-        table = CommonTable(dynamodb_local.client("dynamodb"), fleet.application)
-        with telling(Story(fleet, table, production)) as told:
+        table = FleetTables(dynamodb_local.client("dynamodb"), fleet.application)
+        with run_under_load(FleetRun(fleet, table, production)) as told:
             yield told
 
 
-def test_java_leads_python_over_two_streams_and_dies(fleet_story: Story) -> None:
+def test_java_leads_python_over_two_streams_and_dies(fleet_run: FleetRun) -> None:
     """Java makes the leases of both streams and hands half over; Python reads and leads on, and Java comes back."""
-    java = fleet_story.fleet.start_java(**BY_COUNT)
-    fleet_story.wait_until_read_by(java, leases=8)
-    python = fleet_story.fleet.start_python()
-    fleet_story.wait_until_read_by(python, leases=4)
-    assert fleet_story.table.leader() == java
-    streams = {lease.stream for lease in fleet_story.table.leases()}
-    assert streams == set(fleet_story.fleet.java_options["streams"].split(","))
-    fleet_story.reshard(2)
-    fleet_story.kill(java)
-    fleet_story.wait_for_leader(python)
-    fleet_story.wait_until_read_by(python, leases=8)
-    fleet_story.reshard()
-    again = fleet_story.fleet.start_java(**BY_COUNT)
-    fleet_story.wait_until_read_by(again, leases=4)
-    assert fleet_story.table.leader() == python
-    fleet_story.conclude()
-    assert {lease.stream for lease in fleet_story.table.leases()} == streams
+    java = fleet_run.fleet.start_java(**BY_COUNT)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(python, leases=4)
+    assert fleet_run.table.leader() == java
+    streams = {lease.stream for lease in fleet_run.table.leases()}
+    assert streams == set(fleet_run.fleet.java_options["streams"].split(","))
+    fleet_run.reshard(2)
+    fleet_run.kill(java)
+    fleet_run.wait_for_leader(python)
+    fleet_run.wait_until_read_by(python, leases=8)
+    fleet_run.reshard()
+    again = fleet_run.fleet.start_java(**BY_COUNT)
+    fleet_run.wait_until_read_by(again, leases=4)
+    assert fleet_run.table.leader() == python
+    fleet_run.conclude()
+    assert {lease.stream for lease in fleet_run.table.leases()} == streams

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interop.build import THREE_TABLES
-from tests.interop.story import Story
+from tests.interop.fleet_run import FleetRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -11,64 +11,66 @@ BY_COUNT = {"balance_by": "LEASE_COUNT_BASED"}
 BUSY, IDLE = {"load": 80}, {"load": 20}
 
 
-def test_java_python_spark_java(fleet_story: Story) -> None:
+def test_java_python_spark_java(fleet_run: FleetRun) -> None:
     """Java is replaced by Python, Python by Spark, and Spark by Java, while shards are split and merged."""
-    java = fleet_story.fleet.start_java(**BY_COUNT)
-    fleet_story.wait_until_read_by(java, leases=8)
-    python = fleet_story.fleet.start_python()
-    fleet_story.wait_until_read_by(python, leases=3)
-    fleet_story.reshard(2)
-    fleet_story.stop(java)
-    fleet_story.wait_for_leader(python)
-    fleet_story.wait_until_read_by(python, leases=8)
+    java = fleet_run.fleet.start_java(**BY_COUNT)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(python, leases=3)
+    fleet_run.reshard(2)
+    fleet_run.stop(java)
+    fleet_run.wait_for_leader(python)
+    fleet_run.wait_until_read_by(python, leases=8)
 
-    spark = fleet_story.start_spark()
-    fleet_story.wait_until_read_by(spark, leases=3)
-    assert fleet_story.table.leader() == python
-    fleet_story.reshard(2)
-    fleet_story.stop(python)
-    fleet_story.wait_for_leader(spark)
-    fleet_story.wait_until_read_by(spark, leases=8)
-    fleet_story.reshard(2)
+    spark = fleet_run.start_spark()
+    fleet_run.wait_until_read_by(spark, leases=3)
+    assert fleet_run.table.leader() == python
+    fleet_run.reshard(2)
+    fleet_run.stop(python)
+    fleet_run.wait_for_leader(spark)
+    fleet_run.wait_until_read_by(spark, leases=8)
+    fleet_run.reshard(2)
 
-    last = fleet_story.fleet.start_java(**BY_COUNT)
-    fleet_story.wait_until_read_by(last, leases=2)
-    assert fleet_story.table.leader() == spark
-    fleet_story.reshard()
-    fleet_story.stop(spark)
-    assert not fleet_story.table.owned_by(spark), "leases were not given back"
-    fleet_story.wait_for_leader(last)
-    fleet_story.wait_until_read_by(last, leases=8)
-    fleet_story.conclude()
-    assert all(lease.pin is None for lease in fleet_story.table.unfinished()), (
+    last = fleet_run.fleet.start_java(**BY_COUNT)
+    fleet_run.wait_until_read_by(last, leases=2)
+    assert fleet_run.table.leader() == spark
+    fleet_run.reshard()
+    fleet_run.stop(spark)
+    assert not fleet_run.table.owned_by(spark), "leases were not given back"
+    fleet_run.wait_for_leader(last)
+    fleet_run.wait_until_read_by(last, leases=8)
+    fleet_run.conclude()
+    assert all(lease.pin is None for lease in fleet_run.table.unfinished_leases()), (
         "a pinned range was left behind"
     )
 
 
 @pytest.mark.kcl(THREE_TABLES)
-def test_spark_in_three_tables(fleet_story: Story) -> None:
+def test_spark_in_three_tables(fleet_run: FleetRun) -> None:
     """A busy Java leader hands shards to an idle query, which leads in Java's tables, and is killed under another."""
-    java = fleet_story.fleet.start_java(THREE_TABLES, **BUSY)
-    fleet_story.wait_until_read_by(java, leases=8)
-    spark = fleet_story.start_spark()
-    fleet_story.wait_until_read_by(spark)
-    assert fleet_story.table.leader() == java
-    fleet_story.reshard(2)
-    fleet_story.stop(java)
-    fleet_story.wait_for_leader(spark)
-    fleet_story.wait_until_read_by(spark, leases=8)
+    java = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
+    fleet_run.wait_until_read_by(java, leases=8)
+    spark = fleet_run.start_spark()
+    fleet_run.wait_until_read_by(spark)
+    assert fleet_run.table.leader() == java
+    fleet_run.reshard(2)
+    fleet_run.stop(java)
+    fleet_run.wait_for_leader(spark)
+    fleet_run.wait_until_read_by(spark, leases=8)
 
-    heir = fleet_story.fleet.start_java(THREE_TABLES, **IDLE)
-    fleet_story.wait_until_read_by(heir)
-    assert fleet_story.table.leader() == spark
-    fleet_story.kill(spark)
-    fleet_story.wait_for_leader(heir)
-    fleet_story.wait_until_read_by(heir, leases=8)
-    assert fleet_story.table.kinds() == {"LEASE"}
-    conclude(fleet_story)
+    heir = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
+    fleet_run.wait_until_read_by(heir)
+    assert fleet_run.table.leader() == spark
+    fleet_run.kill(spark)
+    fleet_run.wait_for_leader(heir)
+    fleet_run.wait_until_read_by(heir, leases=8)
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    conclude(fleet_run)
 
 
-def conclude(told: Story) -> None:
+def conclude(told: FleetRun) -> None:
     """What Spark had pinned is archived, or was handed on and done by whoever has the lease now."""
     told.conclude()
-    assert all(lease.pin is None for lease in told.table.unfinished()), "a pinned range was left behind"
+    assert all(lease.pin is None for lease in told.table.unfinished_leases()), (
+        "a pinned range was left behind"
+    )

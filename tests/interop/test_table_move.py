@@ -3,8 +3,8 @@
 import pytest
 
 from tests.interop.build import NEWEST, THREE_TABLES
+from tests.interop.fleet_run import FleetRun
 from tests.interop.migrations import Migrations
-from tests.interop.story import Story
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -15,22 +15,22 @@ PYTHON_HURRY = {"hurry": 6}
 TWO_PHASES = [{}, {"one_table": True}]
 
 
-def test_a_fleet_moves_to_one_table(fleet_story: Story) -> None:
+def test_a_fleet_moves_to_one_table(fleet_run: FleetRun) -> None:
     """Two deployments, as Java wants it; lock and reports move, Python follows, and neither loses a record."""
-    migrations = Migrations(fleet_story.table)
-    java = fleet_story.fleet.start_java(THREE_TABLES)
-    fleet_story.wait_until_read_by(java, leases=8)
-    python = fleet_story.fleet.start_python(**PYTHON_HURRY)
-    fleet_story.wait_for_report_of(python)
+    migrations = Migrations(fleet_run.table)
+    java = fleet_run.fleet.start_java(THREE_TABLES)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python(**PYTHON_HURRY)
+    fleet_run.wait_for_report_of(python)
     for phase, options in zip(("DEPLOYED", "COMPLETE"), TWO_PHASES, strict=True):
-        old, java = java, fleet_story.fleet.start_java(NEWEST, **JAVA_HURRY, **options)
-        fleet_story.stop(old)
-        fleet_story.wait_until_read_by(java)
-        fleet_story.reshard()
-        fleet_story.wait(lambda phase=phase: migrations.phase() == phase, f"the tables are {phase}", 480)
-        fleet_story.wait_until_all_is_handled()
-    leader = fleet_story.wait_for_leader(java, python)
-    fleet_story.wait(lambda: {"LEADER", "WORKER_METRIC_STATS"} <= fleet_story.table.kinds(), "one table")
-    fleet_story.kill(leader)
-    fleet_story.wait_for_leader(*({java, python} - {leader}))
-    fleet_story.conclude()
+        old, java = java, fleet_run.fleet.start_java(NEWEST, **JAVA_HURRY, **options)
+        fleet_run.stop(old)
+        fleet_run.wait_until_read_by(java)
+        fleet_run.reshard()
+        fleet_run.wait(lambda phase=phase: migrations.phase() == phase, f"the tables are {phase}", 480)
+        fleet_run.wait_until_all_is_handled()
+    leader = fleet_run.wait_for_leader(java, python)
+    fleet_run.wait(lambda: {"LEADER", "WORKER_METRIC_STATS"} <= fleet_run.table.entity_types(), "one table")
+    fleet_run.kill(leader)
+    fleet_run.wait_for_leader(*({java, python} - {leader}))
+    fleet_run.conclude()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interop.build import NEWEST, THREE_TABLES, WITHOUT_MAVEN, is_built
-from tests.interop.story import Story
+from tests.interop.fleet_run import FleetRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -11,57 +11,57 @@ ALL_TABLES = {"", "-CoordinatorState", "-WorkerMetricStats"}
 BUSY, IDLE = {"load": 80}, {"load": 20}
 
 
-def test_a_fleet_with_three_tables(fleet_story: Story) -> None:
+def test_a_fleet_with_three_tables(fleet_run: FleetRun) -> None:
     """A busy Java leader hands shards to an idle Python member, which leads in the same tables once Java is gone."""
-    java = fleet_story.fleet.start_java(THREE_TABLES, **BUSY)
-    fleet_story.wait_until_read_by(java, leases=8)
-    python = fleet_story.fleet.start_python(balance_by="load", **IDLE)
-    fleet_story.wait_until_read_by(python, leases=2)
-    assert fleet_story.table.leader() == java
-    fleet_story.reshard(2)
-    fleet_story.kill(java)
-    fleet_story.wait_for_leader(python)
-    fleet_story.wait_until_read_by(python, leases=8)
-    heir = fleet_story.fleet.start_java(THREE_TABLES, **IDLE)
-    fleet_story.wait_until_read_by(heir)
-    assert fleet_story.table.leader() == python
-    assert fleet_story.table.tables() == ALL_TABLES
-    assert fleet_story.table.kinds() == {"LEASE"}
-    fleet_story.conclude()
+    java = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python(balance_by="load", **IDLE)
+    fleet_run.wait_until_read_by(python, leases=2)
+    assert fleet_run.table.leader() == java
+    fleet_run.reshard(2)
+    fleet_run.kill(java)
+    fleet_run.wait_for_leader(python)
+    fleet_run.wait_until_read_by(python, leases=8)
+    heir = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
+    fleet_run.wait_until_read_by(heir)
+    assert fleet_run.table.leader() == python
+    assert fleet_run.table.tables() == ALL_TABLES
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    fleet_run.conclude()
 
 
-def test_a_newer_java_in_three_tables(fleet_story: Story) -> None:
+def test_a_newer_java_in_three_tables(fleet_run: FleetRun) -> None:
     """A KCL of one table that joins an old fleet stays in its three tables, and so does Python beside it."""
-    old = fleet_story.fleet.start_java(THREE_TABLES, **BUSY)
-    fleet_story.wait_until_read_by(old, leases=8)
-    python = fleet_story.fleet.start_python(**IDLE)
-    fleet_story.wait_until_read_by(python)
-    new = fleet_story.fleet.start_java(NEWEST, **IDLE)
-    fleet_story.wait_until_read_by(new)
-    fleet_story.stop(old)
-    fleet_story.wait_for_leader(python, new)
-    fleet_story.wait_until_read_by(python, leases=2)
-    fleet_story.wait_until_read_by(new, leases=2)
-    assert fleet_story.table.kinds() == {"LEASE"}
-    fleet_story.conclude()
+    old = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
+    fleet_run.wait_until_read_by(old, leases=8)
+    python = fleet_run.fleet.start_python(**IDLE)
+    fleet_run.wait_until_read_by(python)
+    new = fleet_run.fleet.start_java(NEWEST, **IDLE)
+    fleet_run.wait_until_read_by(new)
+    fleet_run.stop(old)
+    fleet_run.wait_for_leader(python, new)
+    fleet_run.wait_until_read_by(python, leases=2)
+    fleet_run.wait_until_read_by(new, leases=2)
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    fleet_run.conclude()
 
 
 # Every change has to pass it where it is all there is.
 @pytest.mark.kcl(WITHOUT_MAVEN)
 @(pytest.mark.core if not is_built(NEWEST) else pytest.mark.slow)
-def test_a_fleet_with_an_early_kcl_3(fleet_story: Story) -> None:
+def test_a_fleet_with_an_early_kcl_3(fleet_run: FleetRun) -> None:
     """On the KCL that `kclpy-ext` carries: a busy Java leader hands over, stops, and comes back under Python."""
-    java = fleet_story.fleet.start_java(WITHOUT_MAVEN, **BUSY)
-    fleet_story.wait_until_read_by(java, leases=8)
-    python = fleet_story.fleet.start_python(balance_by="load", **IDLE)
-    fleet_story.wait_until_read_by(python, leases=2)
-    assert fleet_story.table.leader() == java
-    fleet_story.reshard(2)
-    fleet_story.stop(java)
-    fleet_story.wait_for_leader(python)
-    fleet_story.wait_until_read_by(python, leases=8)
-    heir = fleet_story.fleet.start_java(WITHOUT_MAVEN, **IDLE)
-    fleet_story.wait_until_read_by(heir)
-    assert fleet_story.table.tables() == ALL_TABLES
-    assert fleet_story.table.kinds() == {"LEASE"}
-    fleet_story.conclude()
+    java = fleet_run.fleet.start_java(WITHOUT_MAVEN, **BUSY)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python(balance_by="load", **IDLE)
+    fleet_run.wait_until_read_by(python, leases=2)
+    assert fleet_run.table.leader() == java
+    fleet_run.reshard(2)
+    fleet_run.stop(java)
+    fleet_run.wait_for_leader(python)
+    fleet_run.wait_until_read_by(python, leases=8)
+    heir = fleet_run.fleet.start_java(WITHOUT_MAVEN, **IDLE)
+    fleet_run.wait_until_read_by(heir)
+    assert fleet_run.table.tables() == ALL_TABLES
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    fleet_run.conclude()

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold.core.aggregation import Aggregator, aggregate
-from leasehold.core.deaggregation import (
-    Deaggregated,
+from leasehold.core.model import HASH_KEY_MAX, HashRange
+from leasehold.core.position import Position
+from leasehold.core.record import PutEntry, Record, UserRecord
+from leasehold.core.records.aggregation import Aggregator, aggregate
+from leasehold.core.records.deaggregation import (
+    DeaggregationOutcome,
+    DeaggregationResult,
     DeaggregationSettings,
-    Outcome,
     OutOfRange,
     deaggregate,
     deaggregate_all,
     records_after,
 )
-from leasehold.core.model import HASH_KEY_MAX, HashRange
-from leasehold.core.position import Position
-from leasehold.core.record import PutEntry, Record, UserRecord
-from tests.kpl_encoder import MAGIC, framed, hash_key, partition_key, user_record
+from tests.kpl_encoder import MAGIC, add_frame, hash_key, partition_key, user_record
 
 HASH_KEYS = st.integers(0, HASH_KEY_MAX) | st.integers(0, 3) | st.integers(HASH_KEY_MAX - 3, HASH_KEY_MAX)
 # Few different keys make shared table entries likely, long data makes lengths of several bytes.
@@ -45,7 +45,7 @@ def as_put(users: tuple[UserRecord, ...]) -> list[PutEntry]:
 def test_round_trip(entries: list[PutEntry]) -> None:
     """What goes into an aggregate comes out of it, in order, numbered from 0."""
     result = deaggregate(record(aggregate(entries).data))
-    assert (result.outcome, result.dropped) == (Outcome.AGGREGATED, 0)
+    assert (result.outcome, result.dropped) == (DeaggregationOutcome.AGGREGATED, 0)
     assert as_put(result.records) == entries
     assert [user.position for user in result.records] == [
         Position("4711", sub) for sub in range(len(entries))
@@ -61,7 +61,7 @@ def test_size_is_known_before_it_is_written(entries: list[PutEntry]) -> None:
         aggregator = Aggregator()
         for entry in entries[:count]:
             assert aggregator.add(entry)
-        assert aggregator.size == len(aggregator.take().data)
+        assert aggregator.size == len(aggregator.flush().data)
 
 
 @settings(max_examples=20, deadline=None)
@@ -71,7 +71,7 @@ def test_size_is_known_when_indices_grow(count: int, with_hash_keys: bool) -> No
     aggregator = Aggregator()
     for number in range(count):
         aggregator.add(PutEntry(b"x", f"key-{number}", number if with_hash_keys else None))
-    assert aggregator.size == len(aggregator.take().data)
+    assert aggregator.size == len(aggregator.flush().data)
 
 
 @settings(max_examples=500, deadline=None)
@@ -87,7 +87,9 @@ def test_strays_are_counted_or_kept(entries: list[PutEntry], shard: HashRange, p
     result = deaggregate(record(aggregate(entries).data), shard, DeaggregationSettings(out_of_range=policy))
     assert as_put(result.records) == kept
     assert result.dropped == len(entries) - len(kept)
-    assert result.outcome is (Outcome.OUT_OF_RANGE if result.dropped else Outcome.AGGREGATED)
+    assert result.outcome is (
+        DeaggregationOutcome.OUT_OF_RANGE if result.dropped else DeaggregationOutcome.AGGREGATED
+    )
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,11 @@ SOME_SETTINGS = st.builds(
 )
 
 
-def check_nothing_is_lost(given_record: Record, result: Deaggregated) -> None:
+def check_nothing_is_lost(given_record: Record, result: DeaggregationResult) -> None:
     """Either the parts, with the missing ones counted, or the record itself."""
-    if result.outcome in {Outcome.AGGREGATED, Outcome.OUT_OF_RANGE}:
+    if result.outcome in {DeaggregationOutcome.AGGREGATED, DeaggregationOutcome.OUT_OF_RANGE}:
         assert all(user.aggregated for user in result.records)
-        assert (result.dropped > 0) == (result.outcome is Outcome.OUT_OF_RANGE)
+        assert (result.dropped > 0) == (result.outcome is DeaggregationOutcome.OUT_OF_RANGE)
     else:
         (user,) = result.records
         assert user[:5] == given_record
@@ -138,10 +140,10 @@ def test_no_user_record_is_lost_without_being_counted(
     forged: Forged, shard: HashRange | None, chosen: DeaggregationSettings
 ) -> None:
     """As many come in as go out, are reported as dropped, or are stood for by the record itself."""
-    given_record = record(framed(forged.message))
+    given_record = record(add_frame(forged.message))
     result = deaggregate(given_record, shard, chosen)
     check_nothing_is_lost(given_record, result)
-    if result.outcome in {Outcome.AGGREGATED, Outcome.OUT_OF_RANGE}:
+    if result.outcome in {DeaggregationOutcome.AGGREGATED, DeaggregationOutcome.OUT_OF_RANGE}:
         assert len(result.records) + result.dropped == forged.count
     elif forged.count:
         assert result.records[0].sub_sequence_number >= forged.count - 1
@@ -151,7 +153,7 @@ def test_no_user_record_is_lost_without_being_counted(
 @given(st.binary(max_size=200), st.booleans(), SOME_SETTINGS)
 def test_any_bytes_are_delivered(content: bytes, with_frame: bool, chosen: DeaggregationSettings) -> None:
     """Arbitrary bytes, behind a correct frame or only the magic, raise nothing and lose nothing."""
-    given_record = record(framed(content) if with_frame else MAGIC + content)
+    given_record = record(add_frame(content) if with_frame else MAGIC + content)
     check_nothing_is_lost(given_record, deaggregate(given_record, HashRange(0, 2**127), chosen))
 
 
@@ -162,7 +164,7 @@ def test_damaged_messages_are_delivered(forged: Forged, data: st.DataObject) -> 
     message = bytearray(forged.message)
     for _ in range(data.draw(st.integers(1, 4))) if message else ():
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
-    given_record = record(framed(bytes(message)))
+    given_record = record(add_frame(bytes(message)))
     check_nothing_is_lost(given_record, deaggregate(given_record))
 
 

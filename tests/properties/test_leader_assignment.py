@@ -10,18 +10,18 @@ from decimal import Decimal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold.core.leader_assignment import (
-    SETTLING_MS,
+from leasehold.core.assignment.leader_assignment import (
+    REBALANCE_DELAY_MS,
     LeaderLimits,
     LeaderMemory,
     LeaderView,
     plan_assignment,
 )
-from leasehold.core.lease_loads import steadied, weigh
-from leasehold.core.lease_observations import next_observations
+from leasehold.core.assignment.lease_loads import smoothed_kbps, weigh_leases
+from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
+from leasehold.core.leases.liveness import next_observations
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
-from leasehold.core.worker_metrics import CPU, WorkerReport
 
 LIMITS = LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
 WALL_S = 1_790_000_000
@@ -74,7 +74,7 @@ def decide(
     memory, observations = LeaderMemory(), next_observations({}, leases, 0)
     moves = []
     for look in range(looks):
-        now_ms = SETTLING_MS + 1 + look * STEP_MS
+        now_ms = REBALANCE_DELAY_MS + 1 + look * STEP_MS
         leases = [replace(lease, counter=lease.counter + 1) for lease in leases]
         observations = next_observations(observations, leases, now_ms)
         view = LeaderView(
@@ -141,7 +141,7 @@ def test_balancing_never_makes_the_worst_worse(given_fleet: tuple[list[int | Non
     owners, kbps, workers = given_fleet
     leases = fleet([0 if owner is None else owner for owner in owners], kbps, workers)
     after, _ = decide(leases, workers, LIMITS, looks=8)
-    weights = weigh(leases, steadied({}, leases, 0), by_count=False).of
+    weights = weigh_leases(leases, smoothed_kbps({}, leases, 0), by_count=False).of
 
     def worst(of: list[Lease]) -> float:
         loads: Counter[WorkerId | None] = Counter()

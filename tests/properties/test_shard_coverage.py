@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.hash_coverage import Hole, first_hole, first_overlap
-from leasehold.core.lease_audit import Sightings, next_sightings
 from leasehold.core.model import HashRange
+from leasehold.core.shards.hash_coverage import Hole, first_hole, first_overlap
+from leasehold.core.shards.lease_audit import Sightings, next_sightings
 from tests.properties.reshard_histories import Choices, cases, choices, random_history
 
 SPACE = HashRange(2, 21)

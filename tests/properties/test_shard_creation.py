@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from hypothesis import given
 
-from leasehold.core.hash_coverage import first_hole
-from leasehold.core.lease_creation import plan_first_leases, plan_missing_leases
 from leasehold.core.model import InitialPosition, Lease, LeaseKey, Shard, ShardId
 from leasehold.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
-from leasehold.core.shard_graph import ShardGraph, shard_graph
+from leasehold.core.shards.hash_coverage import first_hole
+from leasehold.core.shards.lease_creation import plan_first_leases, plan_missing_leases
+from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
 from tests.properties.reshard_histories import (
     POSITIONS,
     Choices,

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 
-from leasehold.core.lease_cleanup import DeleteReason, plan_cleanup
-from leasehold.core.lease_creation import (
+from leasehold.core.model import InitialPosition, Lease, LeaseKey, ShardId
+from leasehold.core.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.shards.lease_cleanup import DeleteReason, plan_cleanup
+from leasehold.core.shards.lease_creation import (
     CreateChildren,
     plan_children,
     plan_first_leases,
     plan_missing_leases,
 )
-from leasehold.core.model import InitialPosition, Lease, LeaseKey, ShardId
-from leasehold.core.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
-from leasehold.core.shard_graph import ShardGraph, running_parents, shard_graph
+from leasehold.core.shards.shard_graph import ShardGraph, shard_graph, unfinished_parents
 from tests.properties.reshard_histories import (
     POSITIONS,
     Choices,
@@ -63,7 +63,7 @@ class Fleet:
 
     def read(self, lease: Lease) -> None:
         """Read something, if the lease may start. A shard that is gone ends at once, without children."""
-        if running_parents(lease, self.leases) or lease.shard_id in self.finished:
+        if unfinished_parents(lease, self.leases) or lease.shard_id in self.finished:
             return
         if lease.shard_id in self.history.trimmed:
             self._finish(lease, frozenset())

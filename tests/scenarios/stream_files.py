@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.core.model import (
     HASH_KEY_MAX,
     HashRange,
@@ -21,7 +20,8 @@ from leasehold.core.model import (
     StreamIdentifier,
 )
 from leasehold.core.position import Position
-from tests.scenarios.reading import only
+from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
+from tests.scenarios.scenario_files import only
 
 
 @dataclass(frozen=True)

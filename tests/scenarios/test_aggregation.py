@@ -16,24 +16,24 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.deaggregation import (
-    Deaggregated,
+from leasehold.core.model import HashRange
+from leasehold.core.position import Position
+from leasehold.core.record import Record, UserRecord
+from leasehold.core.records.deaggregation import (
+    DeaggregationOutcome,
+    DeaggregationResult,
     DeaggregationSettings,
     Incident,
-    Outcome,
     OutOfRange,
     Unreadable,
     deaggregate,
     deaggregate_all,
     records_after,
 )
-from leasehold.core.model import HashRange
-from leasehold.core.position import Position
-from leasehold.core.record import Record, UserRecord
 from leasehold.errors import MalformedAggregateError
-from tests.kpl_encoder import framed, hash_key, partition_key
+from tests.kpl_encoder import add_frame, hash_key, partition_key
 from tests.kpl_encoder import user_record as encoded_record
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 
 SEQUENCE_NUMBER = "49590338271490256608559692538361571095921575989136588898"
 ARRIVAL_MS = 1_700_000_000_123
@@ -56,7 +56,7 @@ def test_deaggregation(scenario: Scenario) -> None:
     assert deaggregate_all([record], shard, settings).incidents == incidents(result)
 
 
-def check(result: Deaggregated, record: Record, expected: dict[str, Any]) -> None:
+def check(result: DeaggregationResult, record: Record, expected: dict[str, Any]) -> None:
     optional = ["dropped", "records", "count", "raw", "resume_after"]
     expect = only(expected, required=["outcome"], optional=optional)
     assert (result.outcome.value, result.dropped) == (expect["outcome"], expect.get("dropped", 0))
@@ -78,8 +78,8 @@ def user_record(expect: Any) -> UserRecord:
     )
 
 
-def incidents(result: Deaggregated) -> tuple[Incident, ...]:
-    if result.outcome in {Outcome.PLAIN, Outcome.AGGREGATED}:
+def incidents(result: DeaggregationResult) -> tuple[Incident, ...]:
+    if result.outcome in {DeaggregationOutcome.PLAIN, DeaggregationOutcome.AGGREGATED}:
         return ()
     return (Incident(SEQUENCE_NUMBER, result.outcome, result.dropped),)
 
@@ -96,7 +96,7 @@ def data_of(given: dict[str, Any]) -> bytes:
     if "data" in given:
         return bytes.fromhex(given["data"])
     checksum = bytes.fromhex(given["checksum"]) if "checksum" in given else None
-    return framed(b"".join(map(part, given["message"])), checksum)
+    return add_frame(b"".join(map(part, given["message"])), checksum)
 
 
 def part(given: Any) -> bytes:

@@ -10,11 +10,11 @@ range.
 
 from typing import Any
 
-from leasehold.core.hash_coverage import Hole
-from leasehold.core.lease_audit import SIGHTINGS_NEEDED, Audit, Sightings, audit_leases
 from leasehold.core.model import HASH_KEY_MAX, HashRange, Lease, LeaseKey, ShardId
 from leasehold.core.position import SHARD_END, Position
-from tests.scenarios.reading import Scenario, only, scenarios
+from leasehold.core.shards.hash_coverage import Hole
+from leasehold.core.shards.lease_audit import SIGHTINGS_NEEDED, Audit, Sightings, audit_leases
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import keys
 
 READING = Position("7")
@@ -29,12 +29,12 @@ def test_audit(scenario: Scenario) -> None:
     for each in given["audits"]:
         found.append(audit(each, seen, given.get("sightings_needed", SIGHTINGS_NEEDED)))
         seen = found[-1].sightings
-    filled = {lease.shard_id: lease.hash_range for lease in found[-1].filled}
+    found_ranges = {lease.shard_id: lease.hash_range for lease in found[-1].found_ranges}
     assert [audit.sightings.hole for audit in found] == [
         hole and Hole(*_ends(hole)) for hole in expect["holes"]
     ]
     assert [turn for turn, audit in enumerate(found, 1) if audit.sync_now] == expect["syncs"]
-    assert filled == {name: keys(each) for name, each in expect.get("filled", {}).items()}
+    assert found_ranges == {name: keys(each) for name, each in expect.get("filled", {}).items()}
     assert [java_hole(audit) for audit in given["audits"]] == [
         hole and [keys(side) for side in hole] for hole in expect["java"]
     ]

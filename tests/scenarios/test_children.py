@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
 from leasehold.core.model import ChildShard
+from leasehold.core.shards.lease_creation import CreateChildren, WaitForOtherParent, plan_children
 from leasehold.errors import ShardListError
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import keys, lease, new_leases, shard_id, shard_ids
 
 

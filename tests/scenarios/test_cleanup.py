@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.lease_cleanup import CleanupPlan, Deleted, DeleteReason, KeepReason, Kept, plan_cleanup
 from leasehold.core.model import Lease, StreamIdentifier
 from leasehold.core.position import Position
-from leasehold.core.shard_graph import shard_graph
+from leasehold.core.shards.lease_cleanup import (
+    CleanupPlan,
+    DeleteLease,
+    DeleteReason,
+    KeepLease,
+    KeepReason,
+    plan_cleanup,
+)
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ShardListError
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import lease, shard, shard_ids
 
 
@@ -58,14 +65,16 @@ def _lease(number: str, given: Any, identifier: str | None) -> Lease:
 def _plan(expect: dict[str, Any], leases: dict[str, Lease]) -> CleanupPlan:
     only(expect, required=["delete", "keep"], optional=["learned"])
     return CleanupPlan(
-        delete=tuple(Deleted(leases[n].key, DeleteReason[why]) for n, why in expect["delete"].items()),
+        delete=tuple(DeleteLease(leases[n].key, DeleteReason[why]) for n, why in expect["delete"].items()),
         keep=tuple(_kept(leases[n], *why) for n, why in expect["keep"].items()),
-        learned=tuple(_noted(leases[n], children) for n, children in expect.get("learned", {}).items()),
+        found_children=tuple(
+            _noted(leases[n], children) for n, children in expect.get("learned", {}).items()
+        ),
     )
 
 
-def _kept(lease: Lease, why: str, because_of: list[int] | None = None) -> Kept:
-    return Kept(lease.key, KeepReason[why], shard_ids(because_of or []))
+def _kept(lease: Lease, why: str, because_of: list[int] | None = None) -> KeepLease:
+    return KeepLease(lease.key, KeepReason[why], shard_ids(because_of or []))
 
 
 def _noted(lease: Lease, children: list[int]) -> Lease:

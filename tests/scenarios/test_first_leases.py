@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.lease_creation import first_shard_filter, plan_first_leases
 from leasehold.core.model import Lease, Shard
-from leasehold.core.shard_graph import shard_graph
+from leasehold.core.shards.lease_creation import initial_shard_filter, plan_first_leases
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ShardListError
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import new_leases, position, stream
 
 GIVEN = ["unlisted", "identifier", "ignore_unexpected_children"]
@@ -36,7 +36,7 @@ def test_first_leases(scenario: Scenario) -> None:
 
 def answered(scenario: Scenario, initial: str) -> tuple[Shard, ...]:
     whole = stream(scenario.shared["stream"]).without(scenario.given.get("unlisted", []))
-    return whole.listed(first_shard_filter(position(initial)), scenario.given["trim_horizon"])
+    return whole.listed(initial_shard_filter(position(initial)), scenario.given["trim_horizon"])
 
 
 def plan(listed: tuple[Shard, ...], given: dict[str, Any], initial: str) -> tuple[Lease, ...]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from leasehold.core.fleet_mode import FleetMode, FleetRows, Place, conclude_mode
+from leasehold.config.settings import Mode
+from leasehold.core.coordinator.fleet_mode import FleetMode, FleetRows, TableLayout, resolve_mode
 from leasehold.errors import ConfigError
-from leasehold.settings import Mode
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 
 FLAGS = ("has_coordinator_table", "has_lock", "has_reports", "has_reports_in_lease_table", "has_owners")
 
@@ -14,7 +14,9 @@ FLAGS = ("has_coordinator_table", "has_lock", "has_reports", "has_reports_in_lea
 def test_fleet_mode(scenario: Scenario) -> None:
     """These rows are joined in this way."""
     given = only(scenario.given, optional=("wanted", "cv", "tm", *FLAGS))
-    expect = only(scenario.expect, optional=("has_leader", "reports", "lock_in", "reports_in", "error"))
+    expect = only(
+        scenario.expect, optional=("has_leader", "reports", "lock_layout", "reports_layout", "error")
+    )
     found = FleetRows(
         migration={"cv": {"S": given["cv"]}} if "cv" in given else None,
         table_migration={"tm": {"S": given["tm"]}} if "tm" in given else None,
@@ -23,11 +25,11 @@ def test_fleet_mode(scenario: Scenario) -> None:
     wanted = Mode(given.get("wanted", "auto"))
     if "error" in expect:
         with pytest.raises(ConfigError, match=expect["error"]):
-            conclude_mode(found, wanted, "billing")
+            resolve_mode(found, wanted, "billing")
         return
-    assert conclude_mode(found, wanted, "billing") == FleetMode(
+    assert resolve_mode(found, wanted, "billing") == FleetMode(
         has_leader=expect["has_leader"],
         reports=expect["reports"],
-        lock_in=Place[expect.get("lock_in", "LEASE_TABLE")],
-        reports_in=Place[expect.get("reports_in", "LEASE_TABLE")],
+        lock_layout=TableLayout[expect.get("lock_layout", "SINGLE_TABLE")],
+        reports_layout=TableLayout[expect.get("reports_layout", "SINGLE_TABLE")],
     )

@@ -13,13 +13,18 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from leasehold.core.leader_assignment import LeaderLimits, LeaderMemory, LeaderView, plan_assignment
-from leasehold.core.lease_observations import Observation
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.assignment.leader_assignment import (
+    LeaderLimits,
+    LeaderMemory,
+    LeaderView,
+    plan_assignment,
+)
+from leasehold.core.assignment.worker_health import WorkerHistory
+from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
+from leasehold.core.leases.liveness import Observation
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import SHARD_END, Position
-from leasehold.core.worker_metrics import CPU, WorkerReport
-from leasehold.core.worker_standing import WorkerRecord
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 
 NOW_MS = 10_000_000
 WALL_S = 1_790_000_000
@@ -39,7 +44,7 @@ GIVEN = (
     "moved",
     "unreadable",
 )
-EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "spilled")
+EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "left_free")
 WORKER = ("cpu", "samples", "range", "leases", "report_age_s", "silent_s", "cost", "suspect", "had")
 
 
@@ -69,7 +74,7 @@ def test_leader(scenario: Scenario) -> None:
             assert {line.lease.key: line.to for line in lines} == expect[name]
         else:
             assert len(lines) == expect.get(count, 0), name
-    assert plan.spilled == expect.get("spilled", 0)
+    assert plan.left_free == expect.get("left_free", 0)
 
 
 def _after(view: LeaderView, lines: Any) -> dict[str, int]:
@@ -89,10 +94,10 @@ def _view(given: dict[str, Any]) -> LeaderView:
         for number, kbps in enumerate(_groups(worker.get("leases", []))):
             seen.append(_lease(f"{name}{number}", owner=name, age_s=age_s, kbps=kbps))
         reports.append(_report(name, worker))
-        records[WorkerId(name)] = WorkerRecord(
+        records[WorkerId(name)] = WorkerHistory(
             updated_s=reports[-1].updated_s,
-            heard_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
-            settled_cost=worker.get("cost", 1.0),
+            last_report_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
+            applied_cost=worker.get("cost", 1.0),
             suspected_at_s=reports[-1].updated_s if worker.get("suspect") else None,
             leases=frozenset(map(LeaseKey, worker.get("had", []))),
         )
@@ -182,7 +187,7 @@ def _lease(
         checkpoint_owner=WorkerId(old) if old else None,
         parents=frozenset(map(ShardId, parents)),
         throughput_kbps=None if kbps is None else Decimal(kbps),
-        holding=HoldingId("some") if owner and not was_given else None,
+        session=LeaseSessionId("some") if owner and not was_given else None,
     )
     seen = Observation(
         0,

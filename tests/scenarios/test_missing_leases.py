@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.lease_creation import plan_missing_leases
 from leasehold.core.model import Lease, StreamIdentifier
-from leasehold.core.shard_graph import shard_graph
+from leasehold.core.shards.lease_creation import plan_missing_leases
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ShardListError
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import Stream, lease, new_leases, position, stream
 
 GIVEN = [

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.lease_observations import Observation
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId
-from leasehold.core.peer_assignment import PeerLimits, PeerPlan, PeerView, plan_peer
+from leasehold.core.assignment.peer_assignment import PeerLimits, PeerPlan, PeerView, plan_peer_assignment
+from leasehold.core.leases.liveness import Observation
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import SHARD_END, Position
 
 NOW_MS = 1_000_000
@@ -24,8 +24,8 @@ NOTATION = re.compile(
     r"(?:<(?P<parents>[\w,]+))?"
 )
 SCENARIOS = json.loads((Path(__file__).parent / "peer" / "peer.json").read_text(encoding="utf-8"))
-EXPECTATIONS = {"take", "takes", "hold", "ask", "asks", "crowded"}
-GIVEN = {"leases", "takes_per_look_max", "leases_max", "ended", "asked", "resting", "unreadable"}
+EXPECTATIONS = {"take", "takes", "hold", "ask", "asks", "has_more_free"}
+GIVEN = {"leases", "takes_per_refresh_max", "leases_max", "ended", "asked", "cooling_down", "unreadable"}
 
 
 @pytest.mark.parametrize("salt", range(5))
@@ -35,23 +35,23 @@ def test_peer(scenario: dict[str, Any], salt: int) -> None:
     given, expect = scenario["given"], scenario["expect"]
     assert given.keys() <= GIVEN
     assert expect.keys() <= EXPECTATIONS
-    plan = plan_peer(_view(given, salt), _limits(given))
+    plan = plan_peer_assignment(_view(given, salt), _limits(given))
     if "takes" in expect:
         assert len(plan.take) == expect["takes"]
     else:
         _check([lease.key for lease in plan.take], expect.get("take", []))
     if "asks" in expect:
-        assert len(plan.ask) == expect["asks"]
+        assert len(plan.request_handoff) == expect["asks"]
     else:
-        _check([lease.key for lease in plan.ask], expect.get("ask", []))
-    _check([lease.key for lease in plan.hold], expect.get("hold", []))
-    assert plan.crowded == expect.get("crowded", False)
+        _check([lease.key for lease in plan.request_handoff], expect.get("ask", []))
+    _check([lease.key for lease in plan.begin_session], expect.get("hold", []))
+    assert plan.has_more_free == expect.get("has_more_free", False)
 
 
 def test_salts_spread_the_choice() -> None:
     """Members that look at the same moment do not all go for the same lease."""
     given = {"leases": ["a:-", "b:-", "c:-", "d:-", "e:X", "f:Y", "g:Z"]}
-    plans: set[PeerPlan] = {plan_peer(_view(given, salt), _limits(given)) for salt in range(40)}
+    plans: set[PeerPlan] = {plan_peer_assignment(_view(given, salt), _limits(given)) for salt in range(40)}
     assert len({plan.take for plan in plans}) > 4
 
 
@@ -78,7 +78,7 @@ def _limits(given: dict[str, Any]) -> PeerLimits:
         failover_ms=10_000,
         handoff_timeout_ms=30_000,
         leases_max=given.get("leases_max"),
-        takes_per_look_max=given.get("takes_per_look_max"),
+        takes_per_refresh_max=given.get("takes_per_refresh_max"),
     )
 
 
@@ -90,8 +90,8 @@ def _view(given: dict[str, Any], salt: int) -> PeerView:
         leases=[lease for lease, _, _ in read],
         observations={lease.key: seen for lease, seen, _ in read},
         held={lease.key for lease, _, held in read if held},
-        resting={LeaseKey(key) for key in given.get("resting", [])},
-        asked={LeaseKey(key): HoldingId(holding) for key, holding in given.get("asked", {}).items()},
+        cooling_down={LeaseKey(key) for key in given.get("cooling_down", [])},
+        requested={LeaseKey(key): LeaseSessionId(session) for key, session in given.get("asked", {}).items()},
         ended={LeaseKey(key) for key in given.get("ended", [])},
         unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
         salt=salt,
@@ -110,7 +110,7 @@ def _read(text: str) -> tuple[Lease, Observation, bool]:
         owner=owner,
         checkpoint_owner=old,
         parents=frozenset(ShardId(parent) for parent in (found["parents"] or "").split(",") if parent),
-        holding=None if owner is None or "#" in found["marks"] else HoldingId("some"),
+        session=None if owner is None or "#" in found["marks"] else LeaseSessionId("some"),
     )
     since_ms = NOW_MS - int(found["age"] or 1) * 1000
     handoff_since_ms = NOW_MS - int(found["handoff"] or 1) * 1000 if old else None

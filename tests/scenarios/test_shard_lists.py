@@ -6,9 +6,9 @@ and `missing_parents`, or the error.
 
 import pytest
 
-from leasehold.core.shard_graph import shard_graph
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ShardListError
-from tests.scenarios.reading import Scenario, only, scenarios
+from tests.scenarios.scenario_files import Scenario, only, scenarios
 from tests.scenarios.stream_files import shard, shard_ids
 
 

@@ -34,7 +34,7 @@ def test_a_killed_process_does_nothing_more() -> None:
         await asyncio.sleep(100)
         assert said == []
         assert process.state is ProcessState.DEAD
-        loop.end_the_world([process])
+        loop.kill_all([process])
 
     _run(scenario)
 
@@ -75,7 +75,7 @@ def test_a_process_can_die_at_any_step() -> None:
         process.steps_left = 7
         process.start(main)
         await asyncio.sleep(10)
-        loop.end_the_world([process])
+        loop.kill_all([process])
 
     _run(scenario)
     assert steps == list(range(7))
@@ -98,7 +98,7 @@ def test_other_processes_do_not_notice() -> None:
         await asyncio.sleep(2.5)
         first.kill()
         await asyncio.sleep(3)
-        loop.end_the_world([first, second])
+        loop.kill_all([first, second])
 
     _run(scenario)
     assert ticks.count("a") == 3

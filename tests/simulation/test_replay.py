@@ -7,18 +7,18 @@ import sys
 import pytest
 
 from leasehold.simulation.faults import Fault
-from leasehold.simulation.scenario import Options, simulate
+from leasehold.simulation.simulate import SimulationOptions, simulate
 
 PROGRAM = """
-from leasehold.simulation.scenario import Options, simulate
-print(simulate(Options(seed={seed}, calm_looks=5)).digest)
+from leasehold.simulation.simulate import Options, simulate
+print(simulate(Options(seed={seed}, steady_refreshes=5)).digest)
 """
 
 
 @pytest.mark.parametrize("seed", [3, 6, 28])
 def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
     """To the byte: here, and in an interpreter that hashes texts in another way."""
-    digest = simulate(Options(seed=seed, calm_looks=5)).digest
+    digest = simulate(SimulationOptions(seed=seed, steady_refreshes=5)).digest
     elsewhere = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(seed=seed)],
         env={**os.environ, "PYTHONHASHSEED": str(seed + 1)},
@@ -33,7 +33,8 @@ def test_another_seed_gives_another_trace() -> None:
     """The seed matters."""
     quiet = frozenset[Fault]()
     digests = {
-        simulate(Options(seed=seed, faults=quiet, trouble_ms=5_000, calm_looks=1)).digest for seed in range(3)
+        simulate(SimulationOptions(seed=seed, faults=quiet, faults_ms=5_000, steady_refreshes=1)).digest
+        for seed in range(3)
     }
     assert len(digests) == 3
 
@@ -41,7 +42,7 @@ def test_another_seed_gives_another_trace() -> None:
 def test_the_trace_is_shown_as_it_happens() -> None:
     """Whoever watches sees each line that is kept, in order."""
     seen: list[str] = []
-    options = Options(seed=1, faults=frozenset(), trouble_ms=5_000, calm_looks=1)
+    options = SimulationOptions(seed=1, faults=frozenset(), faults_ms=5_000, steady_refreshes=1)
     outcome = simulate(options, show=seen.append)
     assert seen == list(outcome.trace)
     assert any(" takes " in line for line in seen)

@@ -9,7 +9,7 @@ import pytest
 from leasehold.local import LocalKinesis
 from tests.servers import Server
 from tests.spark.gates import FOLDER
-from tests.spark.scene import Scene
+from tests.spark.pipeline_world import Scene
 
 ROOT = Path(__file__).parents[2]
 MakeScene = Callable[..., Scene]

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from leasehold.spark.session import spark_session
+from leasehold.spark.pipeline.session import spark_session
 from tests.spark.gates import SINK, SOURCE, GatedSink, GatedSource
 
 

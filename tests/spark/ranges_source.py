@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from leasehold.columns import ALL_COLUMNS, record_batches, spark_ddl
+from leasehold.archive.columns import ALL_COLUMNS, record_batches, spark_ddl
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 
@@ -25,8 +25,8 @@ class RangesPartition(InputPartition):
 class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One range a shard and batch, for a few batches."""
 
-    def __init__(self, columns: Sequence[str], holding: int) -> None:
-        self.columns, self.holding = columns, holding
+    def __init__(self, columns: Sequence[str], session: int) -> None:
+        self.columns, self.session = columns, session
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"batch": 0}
@@ -48,7 +48,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 stream="orders",
                 shard=ShardId(f"shardId-{shard:012}"),
                 columns=self.columns,
-                holding=self.holding,
+                session=self.session,
                 rows_max=300,
             )
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold.columns import ALL_COLUMNS, arrow_schema, spark_ddl
+from leasehold.archive.columns import ALL_COLUMNS, arrow_schema, spark_ddl
 from leasehold.spark.archive_sink import ArchiveSink
-from leasehold.spark.session import spark_session
+from leasehold.spark.pipeline.session import spark_session
 from tests.spark.ranges_source import BATCHES, RANGE_ROWS, SHARDS, RangesSource
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,8 @@ def spark() -> Iterator[Any]:
             os.environ["PYTHONPATH"] = before
 
 
-def ranges(spark: Any, holding: int = 1, **options: str) -> Any:
-    return spark.readStream.format("ranges").option("holding", holding).options(**options).load()
+def ranges(spark: Any, session: int = 1, **options: str) -> Any:
+    return spark.readStream.format("ranges").option("holding", session).options(**options).load()
 
 
 def archived(rows: Any, folder: Path, checkpoint: Path, **options: str) -> None:
@@ -54,7 +54,7 @@ def test_a_stream_is_archived_once_however_often_it_is_read(spark: Any, tmp_path
     folder = tmp_path / "archive"
     archived(ranges(spark), folder, tmp_path / "first")
     files = sorted(folder.rglob("*.parquet"))
-    archived(ranges(spark, holding=2), folder, tmp_path / "second")
+    archived(ranges(spark, session=2), folder, tmp_path / "second")
     assert sorted(folder.rglob("*.parquet")) == files
     stored = spark.read.option("recursiveFileLookup", "true").parquet(str(folder))
     assert stored.count() == stored.select("shardId", "sequenceNumber").distinct().count() == ALL_ROWS

@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 from leasehold.errors import QueryFailedError
-from leasehold.spark.session import jvm_process, spark_session
+from leasehold.spark.pipeline.session import jvm_process, spark_session
 try:
     with spark_session("dead-jvm", {"spark.master": "local[1]"}) as spark:
         jvm_process().kill()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.fleet_of_processes import wait_until
+from tests.fleet.worker_processes import wait_until
 from tests.spark.conftest import ROOT, MakeScene
 from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, WRITTEN
-from tests.spark.scene import PATIENCE_S, Scene
+from tests.spark.pipeline_world import PATIENCE_S, Scene
 
 POINTS = (BEFORE_PIN, PINNED, WRITTEN, COMMITTED)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # several JVMs each, on whatever machine
@@ -167,7 +167,8 @@ def owners(stage: Scene) -> set[str]:
 WORKER = """
 import json, sys
 from leasehold import Consumer
-from leasehold.archive import ArchiveSettings, archive_batches
+from leasehold.archive import ArchiveSettings
+from leasehold.worker.archive_handler import archive_batches
 consumer = Consumer(**json.loads(sys.argv[1]))
 archive_batches(consumer, ArchiveSettings(url=sys.argv[2]), max_wait="500ms")
 consumer.run()
@@ -186,7 +187,7 @@ def worker(stage: Scene) -> Iterator["subprocess.Popen[bytes]"]:
         "dynamodb_endpoint": source["dynamodbEndpointUrl"],
         "failover_after": source["failoverAfter"],
         "mode": source["mode"],
-        "look_every": "1s",
+        "refresh_every": "1s",
         "initial_position": "trim_horizon",
     }
     with (stage.folder / stage.name / "worker.log").open("wb") as output:

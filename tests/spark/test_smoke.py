@@ -10,8 +10,8 @@ import pytest
 
 from leasehold.local import LocalKinesis
 from leasehold.spark import register
-from leasehold.spark.session import spark_session
-from tests.fleet.production import Production
+from leasehold.spark.pipeline.session import spark_session
+from tests.fleet.record_producer import RecordProducer
 
 PATIENCE_S = 200
 
@@ -33,7 +33,7 @@ def archived(folder: Path) -> list[int]:
 def test_a_stream_is_archived_over_several_runs_and_a_reshard(spark: Any, tmp_path: Path) -> None:
     """Each run takes up where the last one stopped, children follow their parent, a batch read sees all of it."""
     with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
-        production = Production(kinesis.client(), "orders", random.Random(1))
+        production = RecordProducer(kinesis.client(), "orders", random.Random(1))
         place = {"streamName": "orders", "endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}
         rows = (
             spark.readStream.format("leasehold")

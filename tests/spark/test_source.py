@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold.core.model import HoldingId, Lease, LeaseKey, WorkerId
-from leasehold.fleet.lease_table import Contended
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.fleet.table.lease_table import Contended
 from leasehold.local import LocalKinesis
-from leasehold.spark.session import spark_session
-from tests.fleet.fleet_of_processes import wait_until
+from leasehold.spark.pipeline.session import spark_session
+from tests.fleet.worker_processes import wait_until
 from tests.spark.conftest import MakeScene
 from tests.spark.gates import BEFORE_PIN, PINNED, GatedSink, GatedSource
-from tests.spark.scene import PATIENCE_S, Scene
+from tests.spark.pipeline_world import PATIENCE_S, Scene
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def stolen_lease(stage: Scene, key: LeaseKey) -> Lease:
     """A lease, taken by another member while its owner renews it all the time."""
     while True:
         seen = stage.lease(key)
-        taken = stage.with_table(lambda table: table.take(seen, WorkerId("thief"), HoldingId("stolen")))  # noqa: B023
+        taken = stage.with_table(lambda table: table.take(seen, WorkerId("thief"), LeaseSessionId("stolen")))  # noqa: B023
         if not isinstance(taken, Contended):
             return taken
 

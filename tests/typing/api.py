@@ -18,10 +18,10 @@ from leasehold import (
     LeaseLostInput,
     Pin,
     Position,
-    Prepared,
+    PreparedCheckpoint,
     ProcessRecordsInput,
     RecordProcessor,
-    ServedBatches,
+    ShardBatches,
     ShardEndedInput,
     ShardId,
     ShutdownRequestedInput,
@@ -52,7 +52,7 @@ def plain_handlers(consumer: Consumer) -> None:
     @consumer.batch(checkpoint="manual", retries=3)
     def by_hand(batch: Batch) -> None:
         prepared = batch.prepare(b"state")
-        assert_type(prepared, Prepared)
+        assert_type(prepared, PreparedCheckpoint)
         prepared.commit()
         try:
             batch.checkpoint(batch.records[-1])
@@ -68,7 +68,7 @@ def async_handlers(consumer: Consumer) -> None:
     @consumer.batch(max_wait=timedelta(milliseconds=200), dead_letters=Path("letters.jsonl"))
     async def save_async(batch: Batch) -> None:
         prepared = await batch.prepare()
-        assert_type(prepared, Prepared)
+        assert_type(prepared, PreparedCheckpoint)
         await prepared.commit()
         await batch.checkpoint()
         await batch.done()
@@ -103,7 +103,7 @@ def settings(consumer: Consumer) -> None:
 
 
 def loops(consumer: Consumer) -> None:
-    async def work(shard: ServedBatches) -> None:
+    async def work(shard: ShardBatches) -> None:
         async for batch in shard:
             assert_type(batch, Batch)
             await batch.done()

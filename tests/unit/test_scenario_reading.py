@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.reading import only, read
+from tests.scenarios.scenario_files import only, read
 
 SOUND = {"name": "n", "because": "b", "given": {}, "expect": {}}
 

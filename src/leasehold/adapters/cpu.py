@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import orjson
 import urllib3
 
-from leasehold.core.cpu_load import (
+from leasehold.core.assignment.cpu_load import (
     CpuReading,
     EcsShare,
     container_reading,
@@ -39,7 +39,7 @@ ECS_ANSWER_BYTES_MAX: Final = 1024 * 1024
 ECS_TIMEOUT_S: Final = 2.0
 
 
-def load_meter(environment: Mapping[str, str], root: Path = Path("/")) -> LoadMeter | None:
+def detect_load_meter(environment: Mapping[str, str], root: Path = Path("/")) -> LoadMeter | None:
     """What measures here; None where nothing can, as outside of Linux. Then throughput alone is balanced."""
     process = ProcessMeter()
     if is_ecs_address(environment.get(ECS_VARIABLE, "")):

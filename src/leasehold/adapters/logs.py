@@ -22,15 +22,15 @@ from operator import attrgetter
 from typing import Any, Final
 
 from leasehold.core.events import (
-    AggregateTrouble,
     BatchHandled,
     Checkpointed,
+    DeaggregationFailed,
     Event,
-    FleetSeen,
+    FleetRefreshed,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
-    HandoffAsked,
+    HandoffRequested,
     IteratorExpired,
     LeadershipEnded,
     LeadershipTaken,
@@ -42,8 +42,8 @@ from leasehold.core.events import (
     LeaseTaken,
     MemberStarted,
     MemberStopped,
+    OperationFailed,
     PageRead,
-    ParentsAwaited,
     ProcessorCalled,
     ReadFailed,
     ReadingStarted,
@@ -51,10 +51,10 @@ from leasehold.core.events import (
     RecordDeadLettered,
     RecordSkipped,
     RowRejected,
+    ShardBlockedOnParents,
     ShardEnded,
     ShardsSynced,
     ShardStalled,
-    StepFailed,
     WorkerFailed,
 )
 
@@ -91,7 +91,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
         FLEET, INFO, "member started worker={worker} application={application} stream={stream}"
     ),
     MemberStopped: Line(FLEET, INFO, "member stopped worker={worker} released={released}"),
-    FleetSeen: Line(
+    FleetRefreshed: Line(
         FLEET, DEBUG, "fleet seen leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
     ),
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
@@ -102,12 +102,12 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "lease taken shard={shard_key} from={taken_from} silent_ms={silent_ms} counter={counter} "
         "checkpoint={checkpoint}",
     ),
-    HandoffAsked: Line(FLEET, INFO, "handoff asked key={key} holder={holder} to={to}"),
-    LeaseLost: Line(FLEET, WARNING, "lease lost shard={shard_key} holder={holder} reason={reason}"),
+    HandoffRequested: Line(FLEET, INFO, "handoff asked key={key} owner={owner} to={to}"),
+    LeaseLost: Line(FLEET, WARNING, "lease lost shard={shard_key} owner={owner} reason={reason}"),
     LeaseReleased: Line(FLEET, INFO, "lease released shard={shard_key} to={to}"),
     LeasesRenewed: Line(FLEET, DEBUG, "leases renewed renewed={renewed} failed={failed} time_ms={time_ms}"),
     ShardStalled: Line(FLEET, WARNING, "shard stalled shard={shard_key} idle_ms={idle_ms}"),
-    ParentsAwaited: Line(FLEET, INFO, "parents awaited shard={shard_key} parents={parents}"),
+    ShardBlockedOnParents: Line(FLEET, INFO, "parents awaited shard={shard_key} parents={parents}"),
     ShardEnded: Line(FLEET, INFO, "shard ended shard={shard_key} children={children}"),
     LeaseAssigned: Line(FLEET, INFO, "lease assigned key={key} from={taken_from} to={to}"),
     LeadershipTaken: Line(FLEET, INFO, "leadership taken worker={worker} from={taken_from}"),
@@ -116,7 +116,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
         FLEET, INFO, "fleet upgraded from KCL 2.x, it has a leader from now on worker={worker}"
     ),
     LeaseDeleted: Line(FLEET, INFO, "lease deleted key={key}"),
-    StepFailed: Line(FLEET, WARNING, "step failed, will be tried again step={step} error={error}"),
+    OperationFailed: Line(
+        FLEET, WARNING, "operation failed, will be tried again operation={operation} error={error}"
+    ),
     # Reading and handling.
     ReadingStarted: Line(WORKER, DEBUG, "reading started shard={shard_key} position={position}"),
     PageRead: Line(
@@ -133,7 +135,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
         WARNING,
         "gap found, records may be missing shard={shard_key} after={gap.after} resumes_at={gap.resumes_at}",
     ),
-    AggregateTrouble: Line(
+    DeaggregationFailed: Line(
         WORKER,
         WARNING,
         "aggregate trouble shard={shard_key} position={position} dropped={dropped} reason={reason}",
@@ -174,7 +176,7 @@ def _level(event: Event, line: Line) -> int:
             return WARNING  # its owner died; what it did since the checkpoint will be done again
         case ShardsSynced(created=created) if created:
             return INFO
-        case AggregateTrouble(dropped=0):
+        case DeaggregationFailed(dropped=0):
             return DEBUG  # delivered as it came
         case _:
             return line.level
@@ -185,17 +187,17 @@ def _repeated(event: Event) -> tuple[str, int] | None:
     match event:
         case RowRejected(key=key):
             return key, 0
-        case ParentsAwaited() | AggregateTrouble():
+        case ShardBlockedOnParents() | DeaggregationFailed():
             return event.shard_key, 0
         case ReadFailed() | ReadThrottled():
             return event.shard_key, 30_000
-        case StepFailed(step=step):
-            return step, 0
+        case OperationFailed(operation=operation):
+            return operation, 0
         case _:
             return None
 
 
-class LogEvents:
+class LogObserver:
     """An observer that writes log lines. `now_ms` is the member's monotonic clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -214,7 +216,7 @@ class LogEvents:
             level = DEBUG
         if not line.logger.isEnabledFor(level):
             return
-        values = map(shown, _values(event, line))
+        values = map(format_value, _values(event, line))
         if times > 1:
             line.logger.log(level, line.repeated_template, *values, times)
         else:
@@ -256,10 +258,10 @@ def _type_name(error: str) -> str:
     return found.group() if found else "-"
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     r"""A value as it may stand in a line.
 
-    >>> shown(None), shown(7), shown(("shard-1", "shard-2")), shown("w-1 level=ERROR"), shown("two\nlines")
+    >>> format_value(None), format_value(7), format_value(("shard-1", "shard-2")), format_value("w-1 level=ERROR"), format_value("two\nlines")
     ('-', '7', 'shard-1,shard-2', '"w-1 level=ERROR"', 'two\\nlines')
     """
     if value is None or value == ():

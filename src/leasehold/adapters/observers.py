@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from leasehold.core.events import Event, Observe
+from leasehold.core.events import Event, Observer
 
 LOGGER: Final = logging.getLogger("leasehold.observers")
 
 
-def all_of(*observers: Observe) -> Observe:
+def combine_observers(*observers: Observer) -> Observer:
     """An observer that passes every event to each of the others, in this order."""
     failed: set[int] = set()
 

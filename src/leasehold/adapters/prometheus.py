@@ -24,15 +24,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from leasehold.core.events import (
-    AggregateTrouble,
     BatchHandled,
     Checkpointed,
+    DeaggregationFailed,
     Event,
-    FleetSeen,
+    FleetRefreshed,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
-    HandoffAsked,
+    HandoffRequested,
     IteratorExpired,
     LeadershipEnded,
     LeadershipTaken,
@@ -44,8 +44,8 @@ from leasehold.core.events import (
     LeaseTaken,
     MemberStarted,
     MemberStopped,
+    OperationFailed,
     PageRead,
-    ParentsAwaited,
     ProcessorCalled,
     ReadFailed,
     ReadingStarted,
@@ -53,17 +53,17 @@ from leasehold.core.events import (
     RecordDeadLettered,
     RecordSkipped,
     RowRejected,
+    ShardBlockedOnParents,
     ShardEnded,
     ShardsSynced,
     ShardStalled,
-    StepFailed,
     WorkerFailed,
 )
-from leasehold.core.lag import Lags
-from leasehold.core.model import LeaseKey, StreamIdentifier, place_of
+from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
+from leasehold.core.observing.lag import LagTracker
 
 # What is counted for the member as a whole, from its start.
-TOTALS: Final = {
+MEMBER_COUNTERS: Final = {
     "leases_taken": "Leases that this member began to serve.",
     "leases_lost": "Leases that this member lost against its will: records are read twice.",
     "leases_released": "Leases that this member let go in good order.",
@@ -74,7 +74,7 @@ TOTALS: Final = {
     "dropped_records": "User records of aggregates that could not be delivered.",
     "dead_letters": "Records that were put aside.",
     "skipped_records": "Records that were passed over, as the settings say.",
-    "steps_failed": "Steps of the member that failed and were tried again.",
+    "operations_failed": "Steps of the member that failed and were tried again.",
 }
 
 _COUNTED: Final[Mapping[type[Event], str]] = {
@@ -86,11 +86,11 @@ _COUNTED: Final[Mapping[type[Event], str]] = {
     GapFound: "gaps",
     RecordDeadLettered: "dead_letters",
     RecordSkipped: "skipped_records",
-    StepFailed: "steps_failed",
+    OperationFailed: "operations_failed",
 }
 
 # What is counted for each shard, while it is held.
-OF_SHARD: Final = {
+SHARD_COUNTERS: Final = {
     "records_read": "User records read.",
     "bytes_read": "Bytes of user records read.",
     "records_handled": "User records that handlers have done.",
@@ -103,7 +103,7 @@ OF_SHARD: Final = {
 
 
 # The second only in a member of several streams.
-OF_SHARD_LABELS: Final = ("shard", "stream")
+SHARD_LABELS: Final = ("shard", "stream")
 
 
 @dataclass(slots=True)
@@ -118,12 +118,12 @@ class PrometheusMetrics(Collector):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._lags = Lags()
+        self._lags = LagTracker()
         self._totals: Counter[str] = Counter()
         self._of_shard: dict[LeaseKey, Counter[str]] = {}
         self._handler_times: dict[LeaseKey, _HandlerTime] = {}
         self._member: MemberStarted | None = None
-        self._fleet: FleetSeen | None = None
+        self._fleet: FleetRefreshed | None = None
         self._shards: dict[StreamIdentifier | None, int] = {}
         self._renewed_ms: int | None = None
         self._registry = CollectorRegistry(auto_describe=False)
@@ -132,7 +132,7 @@ class PrometheusMetrics(Collector):
     def __call__(self, event: Event) -> None:
         """Take one event into account."""
         with self._lock:
-            self._lags.note(event, self._now_ms())
+            self._lags.observe(event, self._now_ms())
             self._note(event)
 
     def text(self) -> bytes:
@@ -150,7 +150,7 @@ class PrometheusMetrics(Collector):
         match event:
             case MemberStarted():
                 self._member = event
-            case FleetSeen():
+            case FleetRefreshed():
                 self._fleet = event
             case ShardsSynced():
                 self._shards[event.stream] = event.shards
@@ -158,7 +158,7 @@ class PrometheusMetrics(Collector):
                 self._totals["renewals_failed"] += failed
                 if renewed:
                     self._renewed_ms = self._now_ms()
-            case AggregateTrouble(dropped=dropped):
+            case DeaggregationFailed(dropped=dropped):
                 self._totals["dropped_records"] += dropped
             case LeaseLost() | LeaseReleased() | ShardEnded():
                 self._totals[_COUNTED[type(event)]] += 1
@@ -169,7 +169,7 @@ class PrometheusMetrics(Collector):
                 | GapFound()
                 | RecordDeadLettered()
                 | RecordSkipped()
-                | StepFailed()
+                | OperationFailed()
             ):
                 self._totals[_COUNTED[type(event)]] += 1
             case (
@@ -189,8 +189,8 @@ class PrometheusMetrics(Collector):
                 self._handler_times.clear()
             case (
                 RowRejected()
-                | HandoffAsked()
-                | ParentsAwaited()
+                | HandoffRequested()
+                | ShardBlockedOnParents()
                 | ReadingStarted()
                 | ProcessorCalled()
                 | LeaseDeleted()
@@ -242,7 +242,7 @@ class PrometheusMetrics(Collector):
         if self._member:
             labels = {name: getattr(self._member, name) for name in ("application", "stream", "worker")}
             yield InfoMetricFamily("leasehold_member", "Who this is.", labels)
-        for name, text in TOTALS.items():
+        for name, text in MEMBER_COUNTERS.items():
             yield CounterMetricFamily(f"leasehold_{name}", text, self._totals[name])
         yield GaugeMetricFamily("leasehold_leases_held", "Leases that this member serves.", len(self._lags))
         if self._renewed_ms is not None:
@@ -258,7 +258,7 @@ class PrometheusMetrics(Collector):
             )
         if self._shards:
             shards = GaugeMetricFamily(
-                "leasehold_stream_shards", "Shards of the stream.", labels=OF_SHARD_LABELS[1:]
+                "leasehold_stream_shards", "Shards of the stream.", labels=SHARD_LABELS[1:]
             )
             for stream, number in self._shards.items():
                 shards.add_metric([] if stream is None else [stream], number)
@@ -267,20 +267,20 @@ class PrometheusMetrics(Collector):
     def _of_shards(self, now_ms: int) -> Iterator[Metric]:
         lag = _gauge("lag_seconds", "How far the first record that is not done is behind the tip.")
         idle = _gauge("idle_seconds", "How long nothing got done, or there was nothing to do.")
-        in_hand = _gauge("records_in_hand", "User records of pages that are not done to their end.")
+        in_hand = _gauge("records_in_flight", "User records of pages that are not done to their end.")
         for shard, progress in self._lags:
             if (lag_ms := progress.lag_ms(now_ms)) is not None:
                 lag.add_metric(_labels(shard), lag_ms / 1000)
-            idle.add_metric(_labels(shard), (now_ms - progress.moved_ms) / 1000)
-            in_hand.add_metric(_labels(shard), progress.records_in_hand)
+            idle.add_metric(_labels(shard), (now_ms - progress.last_progress_ms) / 1000)
+            in_hand.add_metric(_labels(shard), progress.records_in_flight)
         yield from (lag, idle, in_hand)
-        for name, text in OF_SHARD.items():
-            counter = CounterMetricFamily(f"leasehold_shard_{name}", text, labels=OF_SHARD_LABELS)
+        for name, text in SHARD_COUNTERS.items():
+            counter = CounterMetricFamily(f"leasehold_shard_{name}", text, labels=SHARD_LABELS)
             for shard, _ in self._lags:
                 counter.add_metric(_labels(shard), self._of_shard.get(shard, Counter())[name])
             yield counter
         times = SummaryMetricFamily(
-            "leasehold_shard_handler_seconds", "Time in handlers that returned.", labels=OF_SHARD_LABELS
+            "leasehold_shard_handler_seconds", "Time in handlers that returned.", labels=SHARD_LABELS
         )
         for shard, time in self._handler_times.items():
             times.add_metric(_labels(shard), time.calls, time.total_ms / 1000)
@@ -289,9 +289,9 @@ class PrometheusMetrics(Collector):
 
 def _labels(key: LeaseKey) -> list[str]:
     """The values of the labels; the last one is left out, and so is not there, in a member of one stream."""
-    stream, shard = place_of(key)
+    stream, shard = parse_lease_key(key)
     return [shard] if stream is None else [shard, stream]
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"leasehold_shard_{name}", text, labels=OF_SHARD_LABELS)
+    return GaugeMetricFamily(f"leasehold_shard_{name}", text, labels=SHARD_LABELS)

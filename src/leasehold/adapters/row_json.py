@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from leasehold.core.row_writes import Row
+from leasehold.core.leases.row_writes import Row
 
 
 def row_to_json(members: Mapping[str, Any]) -> bytes:
@@ -16,7 +16,7 @@ def row_to_json(members: Mapping[str, Any]) -> bytes:
     return orjson.dumps(members, default=_bytes_to_text, option=orjson.OPT_SORT_KEYS)
 
 
-def row_from_members(members: Any) -> Row:
+def row_from_json_object(members: Any) -> Row:
     """The row in what JSON gave. Raises ValueError for whatever is not one."""
     try:
         return {name: _attribute(value) for name, value in members.items()}

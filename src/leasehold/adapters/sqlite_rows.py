@@ -18,8 +18,8 @@ from typing import Final, TypeVar
 
 import orjson
 
-from leasehold.adapters.row_json import row_from_members, row_to_json
-from leasehold.core.row_writes import Row, RowWrite, may_apply, next_row
+from leasehold.adapters.row_json import row_from_json_object, row_to_json
+from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, next_row
 from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
@@ -47,7 +47,7 @@ class SqliteRows(RowStore):
         """Create the file and the table where they are missing."""
         await self._run(lambda: self._open().executescript(_SCHEMA))
 
-    async def index_owners(self) -> None:
+    async def create_owner_index(self) -> None:
         """The table has one from the beginning."""
 
     async def get(self, key: str) -> Row | None:
@@ -58,7 +58,7 @@ class SqliteRows(RowStore):
         """Apply one write if its condition holds."""
         return await self._run(lambda: self._write(write))
 
-    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
         return await self._run(lambda: self._write_together(writes))
 
@@ -180,7 +180,7 @@ def _put(connection: sqlite3.Connection, write: RowWrite, before: Row | None) ->
 def _row_from_json(key: str, text: str) -> Row:
     """The inverse; whatever else stands in the file is an error that names the row."""
     try:
-        row = row_from_members(orjson.loads(text))
+        row = row_from_json_object(orjson.loads(text))
     except ValueError as error:
         raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
     if row.get("leaseKey") != {"S": key}:

@@ -23,7 +23,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a route says."""
 
     status: int
@@ -31,7 +31,7 @@ class Answer:
     body: bytes
 
 
-Route = Callable[[], Answer]
+Route = Callable[[], Response]
 
 
 class StatusServer:
@@ -64,12 +64,12 @@ class StatusServer:
         self._thread.join()
 
 
-def may_be_called(host_header: str | None, listens_on: str) -> bool:
+def is_allowed_host(host_header: str | None, listens_on: str) -> bool:
     """Whether a request that names this host is meant for us, and not for a name that points here by trickery.
 
-    >>> may_be_called("localhost:8080", "127.0.0.1"), may_be_called("evil.example", "127.0.0.1")
+    >>> is_allowed_host("localhost:8080", "127.0.0.1"), is_allowed_host("evil.example", "127.0.0.1")
     (True, False)
-    >>> may_be_called("10.1.2.3:8080", "0.0.0.0"), may_be_called("10.1.2.3:8080", "127.0.0.1")
+    >>> is_allowed_host("10.1.2.3:8080", "0.0.0.0"), is_allowed_host("10.1.2.3:8080", "127.0.0.1")
     (True, False)
     """
     try:
@@ -122,16 +122,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._send(self._answer(), with_body=False)
 
-    def _answer(self) -> Answer:
-        if not may_be_called(self.headers.get("Host"), self.server.listens_on):
-            return Answer(421, "text/plain", b"This server does not go by that name.\n")
+    def _answer(self) -> Response:
+        if not is_allowed_host(self.headers.get("Host"), self.server.listens_on):
+            return Response(421, "text/plain", b"This server does not go by that name.\n")
         route = self.server.routes.get(urlsplit(self.path).path)
         if route is None:
             paths = ", ".join(self.server.routes)
-            return Answer(404, "text/plain", f"There is {paths}, and nothing else.\n".encode())
+            return Response(404, "text/plain", f"There is {paths}, and nothing else.\n".encode())
         return route()
 
-    def _send(self, answer: Answer, *, with_body: bool) -> None:
+    def _send(self, answer: Response, *, with_body: bool) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))

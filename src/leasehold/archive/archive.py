@@ -17,18 +17,30 @@ import orjson
 import pyarrow.compute as pc
 
 from leasehold.adapters.aws.clients import AwsAccess
-from leasehold.adapters.objects import open_objects
+from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.archive.columns import STREAM
 from leasehold.archive.formats import decode_identity, encode
 from leasehold.archive.listings import Listing, Listings
-from leasehold.archive.rows import Part, minutes_of, parts_to_write, prepared, range_of, same_records
+from leasehold.archive.rows import (
+    Part,
+    arrival_minutes,
+    parts_to_write,
+    range_of,
+    same_records,
+    to_archive_rows,
+)
 from leasehold.archive.settings import ArchiveSettings
-from leasehold.columns import STREAM
-from leasehold.core.archive_keys import ArchiveKey, key_to_text
-from leasehold.core.archive_plan import SLACK_MINUTES, Held, Remembered, held_for
 from leasehold.core.backoff import backoff_ms
+from leasehold.core.exactly_once.archive_plan import (
+    SLACK_MINUTES,
+    ArchivedRanges,
+    ShardMemory,
+    ranges_to_skip,
+)
+from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
+from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
-from leasehold.core.ranges import Range
 from leasehold.errors import ArchiveConflictError, ConfigError, ThrottledError, UnavailableError
 from leasehold.ports import Clock, Created, ObjectStore
 
@@ -72,9 +84,9 @@ class Archive:
         self._clock = clock
         self._rng = rng
         self._in_thread = in_thread  # the simulator has none
-        self._puts = asyncio.Semaphore(settings.puts_at_once)
+        self._puts = asyncio.Semaphore(settings.max_concurrent_puts)
         self._listings = Listings(store, settings.prefix)
-        self._remembered: dict[ShardId, Remembered] = {}
+        self._remembered: dict[ShardId, ShardMemory] = {}
         self._stream: str | None = None
 
     @classmethod
@@ -87,52 +99,52 @@ class Archive:
             role_external_id=settings.role_external_id,
             endpoint_url=settings.s3_endpoint,
         )
-        store = open_objects(settings.url, access, setting="url", extra="archive")
+        store = open_object_store(settings.url, access, setting="url", extra="archive")
         # It only spreads the waits between attempts.
         return cls(store, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
 
-    async def write(self, shard: ShardId, ownership: str, table: Any) -> WriteReport:
+    async def write(self, shard: ShardId, lease_session: str, table: Any) -> WriteReport:
         """Write the rows of one whole pinned range, in order. Whatever columns they have are kept, except `slice`.
 
         `ownership` names the holding of the lease in which the range was pinned. Raises ArchiveConflictError if other
         records are stored under the range's name, UnavailableError if the store cannot be reached; then write the
         same range again.
         """
-        return await self.session().write(shard, ownership, table)
+        return await self.session().write(shard, lease_session, table)
 
     def session(self) -> ArchiveSession:
         """For writing several ranges whose ownerships have all begun by now: they share one listing."""
-        return ArchiveSession(self, self._listings.begun)
+        return ArchiveSession(self, self._listings.started)
 
     async def write_in(
-        self, session: ArchiveSession, shard: ShardId, ownership: str, table: Any
+        self, session: ArchiveSession, shard: ShardId, lease_session: str, table: Any
     ) -> WriteReport:
         """What `ArchiveSession.write` does."""
         if not table.num_rows:
             return WriteReport()
-        table = prepared(table)
+        table = to_archive_rows(table)
         await self._require_stream(table)
-        whole, minutes = range_of(table), minutes_of(table)
+        whole, minutes = range_of(table), arrival_minutes(table)
         first_minute = pc.min(minutes).as_py()
-        remembered, held = await self._held(session, shard, ownership, whole, first_minute)
+        remembered, held = await self._held(session, shard, lease_session, whole, first_minute)
         report = await self._put_all(shard, parts_to_write(table, minutes, held))
         self._remembered[shard] = remembered.after(whole.last)
         dropped = table.num_rows - report.rows - report.already_there_rows
         return report + WriteReport(dropped_rows=dropped)
 
     async def _held(
-        self, session: ArchiveSession, shard: ShardId, ownership: str, whole: Range, first_minute: int
-    ) -> tuple[Remembered, Held]:
+        self, session: ArchiveSession, shard: ShardId, lease_session: str, whole: Range, first_minute: int
+    ) -> tuple[ShardMemory, ArchivedRanges]:
         """What to leave out of a range; lists the archive if that is not known."""
         remembered = self._remembered.get(shard)
-        held = held_for(remembered, ownership, whole, first_minute)
+        held = ranges_to_skip(remembered, lease_session, whole, first_minute)
         if remembered is None or held is None:
             from_minute = max(0, first_minute - SLACK_MINUTES)
             session.listing = await self._patiently(
                 lambda: self._listings.newer_than(session.after_listing, from_minute)
             )
             held = session.listing.of(shard)
-            remembered = Remembered.of(ownership, held)
+            remembered = ShardMemory.of(lease_session, held)
         return remembered, held
 
     async def _put_all(self, shard: ShardId, parts: Iterable[Part]) -> WriteReport:
@@ -145,7 +157,7 @@ class Archive:
 
     async def _put(self, shard: ShardId, part: Part) -> WriteReport:
         extension = self.settings.extension
-        key = key_to_text(ArchiveKey(part.minute, shard, part.range, extension), self.settings.prefix)
+        key = key_to_text(ObjectKey(part.minute, shard, part.range, extension), self.settings.prefix)
         async with self._puts:
             body = await self._in_thread(encode, part.table, extension, self.settings.compression)
             if await self._create(key, body, part):
@@ -219,6 +231,6 @@ class ArchiveSession:
         self.listing: Listing | None = None  # kept, so that the ranges to come find it
         self._archive = archive
 
-    async def write(self, shard: ShardId, ownership: str, table: Any) -> WriteReport:
+    async def write(self, shard: ShardId, lease_session: str, table: Any) -> WriteReport:
         """Like `Archive.write`."""
-        return await self._archive.write_in(self, shard, ownership, table)
+        return await self._archive.write_in(self, shard, lease_session, table)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pybase64 import b64encode_as_string
 
-from leasehold.columns import ARRIVAL, DATA, SEQUENCE_NUMBER, SHARD_ID, SUB_SEQUENCE_NUMBER
+from leasehold.archive.columns import ARRIVAL, DATA, SEQUENCE_NUMBER, SHARD_ID, SUB_SEQUENCE_NUMBER
 
 # What makes a record the one that it is, and tells where it belongs.
-IDENTITY: Final = (SHARD_ID, SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER, ARRIVAL)
+IDENTITY_COLUMNS: Final = (SHARD_ID, SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER, ARRIVAL)
 
 _JSON_COMPRESSION: Final[Mapping[str, str | None]] = {
     "jsonl": None,
@@ -33,7 +33,9 @@ def decode_identity(body: bytes, extension: str) -> Any:
     """Which records an object holds: a table of the columns `IDENTITY`. ValueError: it cannot be read."""
     try:
         if extension == "parquet":
-            return pq.read_table(pa.BufferReader(body), columns=list(IDENTITY)).select(IDENTITY)
+            return pq.read_table(pa.BufferReader(body), columns=list(IDENTITY_COLUMNS)).select(
+                IDENTITY_COLUMNS
+            )
         return _identity_from_json_lines(body, _JSON_COMPRESSION[extension])
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"unreadable: {type(error).__name__}") from error

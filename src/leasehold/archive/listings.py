@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leasehold.core.archive_keys import ArchiveKey, key_from_text, minute_text
-from leasehold.core.archive_plan import Held, held_by_shard
+from leasehold.core.exactly_once.archive_plan import ArchivedRanges, archived_by_shard
+from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, minute_path
 from leasehold.core.model import ShardId
 from leasehold.ports import ObjectStore
 
@@ -23,18 +23,18 @@ class Listing:
 
     number: int
     from_minute: int
-    shards: Mapping[ShardId, Held]
+    shards: Mapping[ShardId, ArchivedRanges]
 
-    def of(self, shard: ShardId) -> Held:
+    def of(self, shard: ShardId) -> ArchivedRanges:
         """What it says of one shard."""
-        return self.shards.get(shard) or Held(self.from_minute, {}, None)
+        return self.shards.get(shard) or ArchivedRanges(self.from_minute, {}, None)
 
 
 class Listings:
     """The listings of one archive."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        self.begun = 0
+        self.started = 0
         self._store = store
         self._prefix = prefix
         self._one_at_a_time = asyncio.Lock()
@@ -56,11 +56,11 @@ class Listings:
             self._wanted_minutes.remove(from_minute)
 
     async def _list(self, from_minute: int) -> Listing:
-        self.begun += 1
-        number = self.begun
-        keys: list[ArchiveKey] = []
-        offset = minute_text(from_minute, self._prefix)
+        self.started += 1
+        number = self.started
+        keys: list[ObjectKey] = []
+        offset = minute_path(from_minute, self._prefix)
         async for portion in self._store.list_after(offset, prefix=self._prefix):
             found = (key_from_text(each.key, self._prefix) for each in portion)
             keys.extend(key for key in found if key is not None)
-        return Listing(number, from_minute, held_by_shard(keys, from_minute))
+        return Listing(number, from_minute, archived_by_shard(keys, from_minute))

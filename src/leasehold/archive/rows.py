@@ -9,11 +9,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.archive.formats import IDENTITY
-from leasehold.columns import ARRIVAL, SEQUENCE_NUMBER, SLICE, SUB_SEQUENCE_NUMBER
-from leasehold.core.archive_plan import Held, runs_to_write
+from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SLICE, SUB_SEQUENCE_NUMBER
+from leasehold.archive.formats import IDENTITY_COLUMNS
+from leasehold.core.exactly_once.archive_plan import ArchivedRanges, runs_to_write
+from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.position import Position
-from leasehold.core.ranges import Range
 from leasehold.errors import ConfigError
 
 _MINUTE_US: Final = 60_000_000
@@ -29,9 +29,9 @@ class Part:
     table: Any
 
 
-def prepared(table: Any) -> Any:
+def to_archive_rows(table: Any) -> Any:
     """The rows as they are archived: without `slice`, and with arrival times in UTC whatever zone they came in."""
-    missing = [name for name in IDENTITY if name not in table.column_names]
+    missing = [name for name in IDENTITY_COLUMNS if name not in table.column_names]
     if missing:
         raise ConfigError(
             f"rows without {', '.join(missing)} cannot be archived: read the stream with "
@@ -43,7 +43,7 @@ def prepared(table: Any) -> Any:
     return table.set_column(place, ARRIVAL, table[ARRIVAL].cast(_ARRIVAL_TYPE))
 
 
-def minutes_of(table: Any) -> Any:
+def arrival_minutes(table: Any) -> Any:
     """The arrival minute of each row, counted from 1970; a record without arrival time counts as one of 1970."""
     arrived_us = table[ARRIVAL].cast(pa.int64()).fill_null(0)
     return pc.divide(arrived_us, _MINUTE_US)
@@ -60,7 +60,7 @@ def positions_of(table: Any) -> Sequence[Position]:
     return [Position(number, sub) for number, sub in zip(numbers, subs, strict=True)]
 
 
-def parts_to_write(table: Any, minutes: Any, held: Held) -> Iterator[Part]:
+def parts_to_write(table: Any, minutes: Any, held: ArchivedRanges) -> Iterator[Part]:
     """What of a range is to be written, cut into objects."""
     every = pc.unique(minutes).to_pylist()
     for minute in sorted(every):
@@ -77,7 +77,7 @@ def same_records(one: Any, other: Any) -> bool:
     """Whether two tables hold the same records in the same order, judged by shard and position."""
     return all(
         one[name].combine_chunks().equals(other[name].combine_chunks())
-        for name in IDENTITY
+        for name in IDENTITY_COLUMNS
         if name != ARRIVAL
     )
 

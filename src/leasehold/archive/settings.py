@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.core.archive_keys import checked_prefix
+from leasehold.core.exactly_once.object_keys import validate_prefix
 from leasehold.errors import ConfigError
 
 # By format: the compressions that it knows, and the extension that goes with each.
@@ -29,22 +29,22 @@ class ArchiveSettings:
     role_arn: str | None = None
     role_external_id: str | None = None
     s3_endpoint: str | None = None  # a store that speaks S3 and is not AWS
-    puts_at_once: int = 8  # objects that are made and sent at one time
+    max_concurrent_puts: int = 8  # objects that are made and sent at one time
 
     def __post_init__(self) -> None:
         if not self.url:
             raise ConfigError(
                 "url is missing: name a store such as 's3://bucket/prefix', or a folder such as './archive'"
             )
-        checked_prefix(self.prefix)
+        validate_prefix(self.prefix)
         if self.format not in FORMATS:
             raise ConfigError(f"format={self.format!r}: expected {_or(FORMATS)}")
         if self.compression not in FORMATS[self.format]:
             raise ConfigError(
                 f"compression={self.compression!r} with format={self.format!r}: expected {_or(FORMATS[self.format])}"
             )
-        if self.puts_at_once < 1:
-            raise ConfigError(f"puts_at_once={self.puts_at_once}: expected at least 1")
+        if self.max_concurrent_puts < 1:
+            raise ConfigError(f"max_concurrent_puts={self.max_concurrent_puts}: expected at least 1")
 
     @property
     def extension(self) -> str:

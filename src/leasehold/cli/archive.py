@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from leasehold.cli.connections import Connection, check_endpoint, optional_connection_options
-from leasehold.cli.leases import is_of_stream
-from leasehold.cli.output import counted, print_json, print_line, print_table
-from leasehold.core.archive_keys import checked_prefix, minute_text
+from leasehold.cli.leases import belongs_to_stream
+from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.core.exactly_once.object_keys import minute_path, validate_prefix
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.errors import ConfigError
 from leasehold.ports import ObjectStore, Stream
 
 if TYPE_CHECKING:
-    from leasehold.archive.verifying import ArchivedObject, Finding, Listed, ShardVerdict
+    from leasehold.archive.verification import ArchiveContents, ArchivedObject, Problem, ShardReport
 
 
 @click.group()
@@ -54,7 +54,7 @@ def list_(
     """
     verifying = _verifying()
     store = _open_store(url, s3_endpoint_url, connection)
-    listed: Listed = asyncio.run(verifying.list_archive(store, checked_prefix(prefix)))
+    listed: ArchiveContents = asyncio.run(verifying.list_archive(store, validate_prefix(prefix)))
     if as_json:
         print_json(
             {"shards": [_listed_to_json(*each) for each in listed.shards.items()], "others": listed.others}
@@ -64,7 +64,7 @@ def list_(
         ("shard", "objects", "bytes", "from", "to"), [_listed_row(*each) for each in listed.shards.items()]
     )
     print_line("")
-    print_line(_others(listed.others, counted(sum(map(len, listed.shards.values())), "object")))
+    print_line(_others(listed.others, format_count(sum(map(len, listed.shards.values())), "object")))
 
 
 @archive.command()
@@ -91,19 +91,19 @@ def verify(
     if connection.has_leases and stream is None:
         raise click.UsageError("Leases help to find gaps: add --stream NAME, or leave them out.")
     store = _open_store(url, s3_endpoint_url, connection)
-    verdict = asyncio.run(_verify(store, checked_prefix(prefix), connection, stream))
+    verdict = asyncio.run(_verify(store, validate_prefix(prefix), connection, stream))
     if as_json:
         print_json(_verdict_to_json(verdict))
     else:
         _print_verdict(verdict, gaps_known=stream is not None)
-    if verdict.findings:
+    if verdict.problems:
         context.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    shards: Sequence[ShardVerdict]
-    findings: Sequence[Finding]
+    shards: Sequence[ShardReport]
+    problems: Sequence[Problem]
     objects: Mapping[ShardId, int]
     others: int
 
@@ -112,11 +112,11 @@ async def _verify(
     store: ObjectStore, prefix: str, connection: Connection, stream_name: str | None
 ) -> _Verdict:
     verifying = _verifying()
-    listed: Listed = await verifying.list_archive(store, prefix)
+    listed: ArchiveContents = await verifying.list_archive(store, prefix)
     reference = await _reference(connection, stream_name)
     names = sorted({*listed.shards, *reference.shards})
-    shards: list[ShardVerdict] = []
-    findings: list[Finding] = []
+    shards: list[ShardReport] = []
+    problems: list[Problem] = []
     try:
         with _progress(sum(map(len, listed.shards.values()))) as advance:
             for name in names:
@@ -127,12 +127,12 @@ async def _verify(
                 )
                 gap = await reference.gap(shard, verdict) if shard else None
                 shards.append(verdict)
-                findings += [*verdict.findings, *([gap] if gap else [])]
+                problems += [*verdict.problems, *([gap] if gap else [])]
     finally:
         if reference.stream is not None:
             await reference.stream.close()
     return _Verdict(
-        shards, findings, {name: len(listed.shards.get(name, ())) for name in names}, listed.others
+        shards, problems, {name: len(listed.shards.get(name, ())) for name in names}, listed.others
     )
 
 
@@ -144,11 +144,11 @@ class _Reference:
     shards: Mapping[ShardId, Shard]
     done: Mapping[ShardId, Position]
 
-    async def gap(self, shard: Shard, verdict: ShardVerdict) -> Finding | None:
+    async def gap(self, shard: Shard, verdict: ShardReport) -> Problem | None:
         from leasehold.adapters.system_clock import SystemClock  # noqa: PLC0415 - only with a stream
 
         assert self.stream is not None
-        found: Finding | None = await _verifying().find_gap(
+        found: Problem | None = await _verifying().find_gap(
             self.stream, shard, verdict, self.done.get(shard.id), clock=SystemClock()
         )
         return found
@@ -163,14 +163,14 @@ async def _reference(connection: Connection, stream_name: str | None) -> _Refere
     if connection.has_leases:
         async with connection.lease_table() as table:
             leases = (await table.list()).leases
-        done = {lease.shard_id: lease.checkpoint for lease in leases if is_of_stream(lease, stream_name)}
+        done = {lease.shard_id: lease.checkpoint for lease in leases if belongs_to_stream(lease, stream_name)}
     stream = KinesisStream(connection.kinesis(threads=2), stream_name)
     return _Reference(stream, {shard.id: shard for shard in await stream.list_shards()}, done)
 
 
 def _open_store(url: str, s3_endpoint_url: str | None, connection: Connection) -> ObjectStore:
     from leasehold.adapters.aws.clients import AwsAccess  # noqa: PLC0415 - boto3 is slow
-    from leasehold.adapters.objects import open_objects  # noqa: PLC0415
+    from leasehold.adapters.obstore_objects import open_object_store  # noqa: PLC0415
 
     check_endpoint(s3_endpoint_url, plain_http=connection.plain_http)
     access = AwsAccess(
@@ -178,12 +178,12 @@ def _open_store(url: str, s3_endpoint_url: str | None, connection: Connection) -
         profile=connection.profile,
         endpoint_url=s3_endpoint_url or connection.endpoint_url,
     )
-    return open_objects(url, access, setting="URL", extra="archive", make_folder=False)
+    return open_object_store(url, access, setting="URL", extra="archive", make_folder=False)
 
 
 def _verifying() -> Any:
     try:
-        from leasehold.archive import verifying  # noqa: PLC0415 - pyarrow is an extra
+        from leasehold.archive import verification as verifying  # noqa: PLC0415 - pyarrow is an extra
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed: pip install 'leasehold[archive]'") from error
     return verifying
@@ -204,25 +204,27 @@ def _print_verdict(verdict: _Verdict, *, gaps_known: bool) -> None:
             ("shard", "objects", "records", "wrong"), [_row(each, verdict) for each in verdict.shards]
         )
         print_line("")
-    for finding in verdict.findings:
-        print_line(f"{finding.wrong.value}: {finding.shard}: {finding.place}: {finding.detail}")
+    for problem in verdict.problems:
+        print_line(f"{problem.wrong.value}: {problem.shard}: {problem.place}: {problem.detail}")
     rows = sum(each.rows for each in verdict.shards)
-    wrong = Counter(each.wrong for each in verdict.findings)
+    wrong = Counter(each.wrong for each in verdict.problems)
     told = ", ".join(
-        f"{kind.value}s={wrong[kind]}" for kind in _verifying().Wrong if gaps_known or kind.value != "gap"
+        f"{kind.value}s={wrong[kind]}"
+        for kind in _verifying().ProblemKind
+        if gaps_known or kind.value != "gap"
     )
-    print_line(_others(verdict.others, f"{counted(rows, 'record')}: {told}"))
+    print_line(_others(verdict.others, f"{format_count(rows, 'record')}: {told}"))
     if not gaps_known:
         print_line("gaps: unknown; add --stream NAME to compare with the stream")
 
 
-def _row(each: ShardVerdict, verdict: _Verdict) -> Sequence[str]:
-    wrong = sum(finding.shard == each.shard for finding in verdict.findings)
+def _row(each: ShardReport, verdict: _Verdict) -> Sequence[str]:
+    wrong = sum(problem.shard == each.shard for problem in verdict.problems)
     return each.shard, str(verdict.objects[each.shard]), str(each.rows), str(wrong)
 
 
 def _others(others: int, text: str) -> str:
-    return f"{text}; {counted(others, 'object')} of others" if others else text
+    return f"{text}; {format_count(others, 'object')} of others" if others else text
 
 
 def _verdict_to_json(verdict: _Verdict) -> Mapping[str, Any]:
@@ -239,7 +241,7 @@ def _verdict_to_json(verdict: _Verdict) -> Mapping[str, Any]:
         ],
         "findings": [
             {"wrong": each.wrong.value, "shard": each.shard, "place": each.place, "detail": each.detail}
-            for each in verdict.findings
+            for each in verdict.problems
         ],
         "others": verdict.others,
     }
@@ -248,7 +250,7 @@ def _verdict_to_json(verdict: _Verdict) -> Mapping[str, Any]:
 def _listed_row(shard: ShardId, objects: Sequence[ArchivedObject]) -> Sequence[str]:
     minutes = [each.key.minute for each in objects]
     size = sum(each.size_bytes for each in objects)
-    return shard, str(len(objects)), f"{size:,}", minute_text(min(minutes)), minute_text(max(minutes))
+    return shard, str(len(objects)), f"{size:,}", minute_path(min(minutes)), minute_path(max(minutes))
 
 
 def _listed_to_json(shard: ShardId, objects: Sequence[ArchivedObject]) -> Mapping[str, Any]:
@@ -257,6 +259,6 @@ def _listed_to_json(shard: ShardId, objects: Sequence[ArchivedObject]) -> Mappin
         "shard": shard,
         "objects": len(objects),
         "bytes": sum(each.size_bytes for each in objects),
-        "from": minute_text(min(minutes)),
-        "to": minute_text(max(minutes)),
+        "from": minute_path(min(minutes)),
+        "to": minute_path(max(minutes)),
     }

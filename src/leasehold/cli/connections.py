@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from leasehold.errors import ConfigError
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import RowStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -19,9 +19,9 @@ from typing import Any, Final
 import click
 
 from leasehold.cli.output import print_line, print_table
-from leasehold.core.aggregation import Aggregator
 from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
+from leasehold.core.records.aggregation import Aggregator
 from leasehold.errors import ConfigError, QueryFailedError
 
 STREAM: Final = "orders"
@@ -336,7 +336,7 @@ def _aggregated(numbers: range) -> Iterator[PutEntry]:
         for number in numbers[share::AGGREGATES]:
             aggregator.add(_order(number, HASH_KEY_MAX // AGGREGATES * share))
         if len(aggregator):
-            yield aggregator.take()
+            yield aggregator.flush()
 
 
 def _to_request(entry: PutEntry) -> dict[str, Any]:

@@ -16,16 +16,22 @@ from typing import Any, Final
 import click
 
 from leasehold.cli.connections import Connection, connection_options
-from leasehold.cli.leases import is_of_stream, stream_name
-from leasehold.cli.output import counted, print_json, print_line, print_table
-from leasehold.core.iterators import IteratorStart, gap_before, iterator_start
-from leasehold.core.lease_view import LeaseState, LeaseView, position_to_json, short_position, view_leases
+from leasehold.cli.leases import belongs_to_stream, stream_name
+from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.core.leases.lease_view import (
+    LeaseState,
+    LeaseView,
+    position_to_json,
+    short_position,
+    view_leases,
+)
 from leasehold.core.model import InitialPosition, Lease
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
+from leasehold.core.records.iterators import IteratorStart, gap_before, iterator_start
 from leasehold.errors import NotFoundError, ThrottledError, UnavailableError
 from leasehold.ports import Page, Stream
 
-PROBES_AT_ONCE: Final = 16
+CONCURRENT_PROBES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 RETRY_S: Final = 0.4  # a live reader takes its share of five reads a second; two tries of ours fit beside it
 
@@ -59,7 +65,7 @@ def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
         print_line("")
     known = [each.millis_behind for each in found if each.millis_behind is not None]
     print_line(
-        f"{counted(len(found), 'shard')}; furthest behind: {_duration(max(known)) if known else 'unknown'}"
+        f"{format_count(len(found), 'shard')}; furthest behind: {_duration(max(known)) if known else 'unknown'}"
     )
 
 
@@ -69,10 +75,10 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
     views = [view for view in view_leases(listing.leases) if view.state is not LeaseState.ENDED]
     by_stream: defaultdict[str, list[LeaseView]] = defaultdict(list)
     for view in views:
-        if is_of_stream(view.lease, stream):
+        if belongs_to_stream(view.lease, stream):
             by_stream[stream_name(view.lease) or _required(stream)].append(view)
     async with AsyncExitStack() as stack:
-        client = connection.kinesis(threads=PROBES_AT_ONCE) if by_stream else None
+        client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if by_stream else None
         probes = []
         for name, members in by_stream.items():
             opened = _open_stream(client, name)
@@ -85,7 +91,7 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
 async def _probe_one_of(stream: Stream, views: Sequence[LeaseView], *, streams: int) -> Sequence[ShardLag]:
     """Measure one stream; that it is gone must not keep the others from being shown."""
     try:
-        return await probe_all(stream, views)
+        return await measure_lags(stream, views)
     except NotFoundError:
         if streams == 1:
             raise
@@ -101,12 +107,12 @@ def _required(stream: str | None) -> str:
 def _open_stream(client: Any, name: str) -> Stream:
     from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
 
-    return KinesisStream(client, name, threads=PROBES_AT_ONCE)
+    return KinesisStream(client, name, threads=CONCURRENT_PROBES_MAX)
 
 
-async def probe_all(stream: Stream, views: Sequence[LeaseView]) -> Sequence[ShardLag]:
+async def measure_lags(stream: Stream, views: Sequence[LeaseView]) -> Sequence[ShardLag]:
     """Measure shards of one stream, some at a time. Trouble with one is told beside it."""
-    gate = asyncio.Semaphore(PROBES_AT_ONCE)
+    gate = asyncio.Semaphore(CONCURRENT_PROBES_MAX)
 
     async def probe(view: LeaseView) -> ShardLag | NotFoundError:
         async with gate:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import click
 
 from leasehold.cli.connections import Connection, connection_options
-from leasehold.cli.output import counted, print_json, print_line, print_table
-from leasehold.core.lease_row import LeaseListing
-from leasehold.core.lease_view import (
+from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.leases.lease_view import (
     LeaseState,
     LeaseView,
+    leases_without_heartbeat,
     short_position,
-    unmoved,
     view_leases,
     view_to_json,
 )
@@ -61,12 +61,12 @@ async def _look(
         if watch is not None:
             await asyncio.sleep(watch)
             before, listing = listing, await table.list()
-            silent = unmoved(before.leases, listing.leases)
+            silent = leases_without_heartbeat(before.leases, listing.leases)
     views = view_leases(listing.leases, silent=silent)
-    return listing, tuple(view for view in views if is_of_stream(view.lease, stream))
+    return listing, tuple(view for view in views if belongs_to_stream(view.lease, stream))
 
 
-def is_of_stream(lease: Lease, stream: str | None) -> bool:
+def belongs_to_stream(lease: Lease, stream: str | None) -> bool:
     """Whether a lease is of a stream, given by name, ARN or identifier. Rows of a single stream name none: all are."""
     if stream is None or lease.stream is None:
         return True
@@ -97,6 +97,6 @@ def _summary(views: Sequence[LeaseView], rejected: int) -> str:
     states = Counter(view.state for view in views)
     owners = {view.lease.actual_owner for view in views} - {None}
     parts = [f"{states[state]} {state.value}" for state in LeaseState if states[state]]
-    text = counted(len(views), "lease") + (f": {', '.join(parts)}" if parts else "")
-    text += f"; {counted(len(owners), 'worker')}"
-    return text + (f"; {counted(rejected, 'row')} rejected" if rejected else "")
+    text = format_count(len(views), "lease") + (f": {', '.join(parts)}" if parts else "")
+    text += f"; {format_count(len(owners), 'worker')}"
+    return text + (f"; {format_count(rejected, 'row')} rejected" if rejected else "")

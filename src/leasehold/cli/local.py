@@ -12,7 +12,7 @@ from rich.console import Console
 from leasehold.errors import ConfigError
 
 if TYPE_CHECKING:
-    from leasehold.local.serving import ServerOptions
+    from leasehold.local.server import ServerOptions
 
 
 @click.command()
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def local(*, as_json: bool, **given: Any) -> None:
     """Serve Kinesis on this machine, for development and tests. Ends on SIGINT or SIGTERM."""
     options = _options(given)
-    from leasehold.local.serving import LocalServer  # noqa: PLC0415 - checked for by _options
+    from leasehold.local.server import LocalServer  # noqa: PLC0415 - checked for by _options
 
     server = LocalServer(options)
     if as_json:
@@ -47,9 +47,9 @@ def local(*, as_json: bool, **given: Any) -> None:
 
 def _options(given: dict[str, Any]) -> ServerOptions:
     try:
-        from leasehold.core.stream_model.names import Account  # noqa: PLC0415
-        from leasehold.core.stream_model.settings import ServiceSettings  # noqa: PLC0415
-        from leasehold.local.serving import ServerOptions  # noqa: PLC0415
+        from leasehold.kinesis_model.account import Account  # noqa: PLC0415
+        from leasehold.kinesis_model.settings import ServiceSettings  # noqa: PLC0415
+        from leasehold.local.server import ServerOptions  # noqa: PLC0415
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         raise ConfigError(f"{library} is not installed: pip install 'leasehold[local]'") from error
@@ -68,7 +68,7 @@ def _options(given: dict[str, Any]) -> ServerOptions:
 
 
 def _stream(text: str) -> tuple[str, int]:
-    from leasehold.core.stream_model.names import STREAM_NAME  # noqa: PLC0415 - as in _options
+    from leasehold.kinesis_model.account import STREAM_NAME  # noqa: PLC0415 - as in _options
 
     name, _, shards = text.partition(":")
     if not STREAM_NAME.fullmatch(name) or not shards.isdecimal() or int(shards) < 1:

@@ -26,7 +26,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         is_number = bool(rows) and all(row[number].replace(",", "").isdigit() for row in rows)
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
+        table.add_row(*(Text(escape_unprintable(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPED_WIDTH)
@@ -35,22 +35,22 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_line(text: str) -> None:
     """One line."""
-    click.echo(plain(text))
+    click.echo(escape_unprintable(text))
 
 
-def plain(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Text that stays in its line and has no colours of its own.
 
-    >>> plain("w-1\x1b[31m")
+    >>> escape_unprintable("w-1\x1b[31m")
     'w-1\\x1b[31m'
     """
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number of things.
 
-    >>> counted(1, "lease"), counted(2, "lease")
+    >>> format_count(1, "lease"), format_count(2, "lease")
     ('1 lease', '2 leases')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

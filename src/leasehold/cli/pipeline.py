@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leasehold.cli.batches import Display, LiveTable, PlainLines
 from leasehold.cli.output import print_line
+from leasehold.cli.pipeline_display import Display, LiveTable, PlainLines
 from leasehold.errors import ConfigError, LeaseholdError
 
 if TYPE_CHECKING:
-    from leasehold.spark.pipeline_file import Pipeline
+    from leasehold.spark.pipeline.pipeline_file import Pipeline
 
 
 @click.command()
@@ -40,7 +40,7 @@ def pipeline(*, file: Path, log: Path | None, record_classes: bool | None) -> No
     its leases are free, and exits with 0. A second signal ends it at once.
     """
     _need_libraries()
-    from leasehold.spark.pipeline_file import read_pipeline  # noqa: PLC0415 - checked for above
+    from leasehold.spark.pipeline.pipeline_file import read_pipeline  # noqa: PLC0415 - checked for above
 
     described = read_pipeline(file)
     at_terminal = sys.stdout.isatty()
@@ -67,8 +67,8 @@ def _need_libraries() -> None:
 
 
 def _run(described: Pipeline, display: Display, *, record_classes: bool) -> None:
-    from leasehold.spark.pipeline import spark_settings, start_query, watch  # noqa: PLC0415 - extras
-    from leasehold.spark.session import spark_session  # noqa: PLC0415
+    from leasehold.spark.pipeline.run_pipeline import spark_settings, start_query, watch_query  # noqa: PLC0415 - extras
+    from leasehold.spark.pipeline.session import spark_session  # noqa: PLC0415
 
     stop = _StopRequest()
     display.note("starting Spark")
@@ -81,7 +81,7 @@ def _run(described: Pipeline, display: Display, *, record_classes: bool) -> None
             return  # not sooner: a JVM that nobody waits for while it starts never ends
         display.note(f"Spark {spark.version} runs on {spark.sparkContext.master}; starting the query")
         query = start_query(spark, described)
-        watch(query, display.batch, lambda: stop.was_requested)
+        watch_query(query, display.batch, lambda: stop.was_requested)
         display.note("the query has stopped, and its leases are free")
 
 
@@ -99,7 +99,7 @@ class _StopRequest:
 
     def _take(self, number: int, _frame: object) -> None:
         if self.was_requested:
-            from leasehold.spark.session import jvm_process  # noqa: PLC0415 - extras
+            from leasehold.spark.pipeline.session import jvm_process  # noqa: PLC0415 - extras
 
             jvm = jvm_process()
             if jvm is not None:
@@ -109,7 +109,7 @@ class _StopRequest:
 
 
 def _log_file(name: str) -> Path:
-    from leasehold.spark.start_up import cache_folder  # noqa: PLC0415 - extras
+    from leasehold.spark.pipeline.start_up import cache_folder  # noqa: PLC0415 - extras
 
     folder = cache_folder(os.environ)
     folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def run(*, target: str | None, config: Path | None, log_level: str) -> None:
 
 
 def _consumer_named(target: str) -> Consumer:
-    found = load(target)
+    found = load_target(target)
     if not isinstance(found, Consumer):
         raise ConfigError(
             f"{target} is {_kind(found)}, not a Consumer: name the variable that holds the consumer"
@@ -63,7 +63,7 @@ def _consumer_named(target: str) -> Consumer:
 def _consumer_from(config: Path) -> Consumer:
     handler_name = _handler_name(config)
     consumer = Consumer(config=config)
-    handler = load(handler_name)
+    handler = load_target(handler_name)
     if not callable(handler):
         raise ConfigError(
             f"{config} [run] handler={handler_name!r} is {_kind(handler)}, not a function or class"
@@ -93,7 +93,7 @@ def _handler_name(config: Path) -> str:
     return name
 
 
-def load(target: str) -> Any:
+def load_target(target: str) -> Any:
     """The thing that `module:name` names, looked for in the current directory first."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from leasehold.cli.output import print_line
+from leasehold.config.settings import Mode
 from leasehold.errors import ConfigError
-from leasehold.settings import Mode
 
 # Beyond this a fleet is simulated without records: members and leases only.
 WORKERS_WITH_RECORDS_MAX: Final = 50
@@ -79,18 +79,18 @@ def simulate(
         _leaders(numbers, jobs, workers=workers, shards=shards)
         return
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415 - a heavy import, for this command only
-    from leasehold.simulation.scenario import Options  # noqa: PLC0415
+    from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
 
     is_large = workers is not None and workers > WORKERS_WITH_RECORDS_MAX
-    options = Options(
+    options = SimulationOptions(
         seed=seed or 0,
         workers=workers,
         shards=shards,
         faults=faults_from_names(faults),
-        trouble_ms=round(minutes * 60_000),
+        faults_ms=round(minutes * 60_000),
         mode=Mode(mode or ("leader" if is_large else "peer")),
     )
-    if options.trouble_ms < 1_000:
+    if options.faults_ms < 1_000:
         raise ConfigError(f"--minutes {minutes}: expected at least a simulated second, 0.02")
     if is_large:
         _large_fleet(options)
@@ -101,18 +101,18 @@ def simulate(
 
 
 def _one(options: Any) -> None:
-    from leasehold.simulation.report import verdict_lines  # noqa: PLC0415 - as above
-    from leasehold.simulation.scenario import simulate as run  # noqa: PLC0415
+    from leasehold.simulation.report import result_lines  # noqa: PLC0415 - as above
+    from leasehold.simulation.simulate import simulate as run  # noqa: PLC0415
 
     outcome = run(options, show=print_line)
-    for line in verdict_lines(outcome):
+    for line in result_lines(outcome):
         print_line(line)
-    if not outcome.is_sound:
+    if not outcome.has_passed:
         raise SystemExit(1)
 
 
 def _many(runs: Sequence[Any], jobs: int) -> None:
-    from leasehold.simulation.report import summary_lines, verdict_lines  # noqa: PLC0415 - as above
+    from leasehold.simulation.report import result_lines, summary_lines  # noqa: PLC0415 - as above
 
     began_s = monotonic()
     outcomes = []
@@ -123,12 +123,12 @@ def _many(runs: Sequence[Any], jobs: int) -> None:
         for outcome in _outcomes(runs, jobs):
             outcomes.append(outcome)
             progress.advance(task)
-            if not outcome.is_sound:
-                for line in verdict_lines(outcome):
+            if not outcome.has_passed:
+                for line in result_lines(outcome):
                     print_line(line)
     for line in summary_lines(outcomes, monotonic() - began_s):
         print_line(line)
-    if not all(outcome.is_sound for outcome in outcomes):
+    if not all(outcome.has_passed for outcome in outcomes):
         raise SystemExit(1)
 
 
@@ -144,19 +144,19 @@ def _processes(jobs: int) -> ProcessPoolExecutor:
 
 
 def _run_quietly(options: Any) -> Any:
-    from leasehold.simulation.scenario import simulate as run  # noqa: PLC0415 - in the other process
+    from leasehold.simulation.simulate import simulate as run  # noqa: PLC0415 - in the other process
 
     return replace(run(options), trace=())
 
 
 def _large_fleet(options: Any) -> None:
-    from leasehold.simulation.large_fleet import simulate_large_fleet  # noqa: PLC0415 - as above
+    from benchmarks.large_fleet import simulate_large_fleet  # noqa: PLC0415 - as above
 
     report = simulate_large_fleet(
         seed=options.seed,
         workers=options.workers,
         shards=options.shards or 10 * options.workers,
-        minutes=options.trouble_ms / 60_000,
+        minutes=options.faults_ms / 60_000,
         mode=options.mode,
         show=print_line,
     )
@@ -165,7 +165,7 @@ def _large_fleet(options: Any) -> None:
 
 
 def _leaders(seeds: Sequence[int], jobs: int, *, workers: int | None, shards: int | None) -> None:
-    from leasehold.simulation.leaders import STORIES, play, table_lines  # noqa: PLC0415 - as above
+    from benchmarks.leaders.comparison import STORIES, run_story, table_lines  # noqa: PLC0415 - as above
 
     sizes = {
         "workers": workers or _WORKERS_UNDER_LOAD,
@@ -173,7 +173,7 @@ def _leaders(seeds: Sequence[int], jobs: int, *, workers: int | None, shards: in
     }
     with _processes(jobs) as pool:
         runs = [
-            pool.submit(play, story, is_java=is_java, seed=seed, **sizes)
+            pool.submit(run_story, story, is_java=is_java, seed=seed, **sizes)
             for story in STORIES
             for seed in seeds
             for is_java in (False, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def backoff_ms(attempt: int, draw: float, *, first_ms: int = 100, most_ms: int = 5_000) -> int:
+def backoff_ms(attempt: int, draw: float, *, first_ms: int = 100, max_ms: int = 5_000) -> int:
     """The wait after failed attempt number `attempt` (0, 1, ...): doubling, bounded, spread by `draw` in [0, 1).
 
     Full jitter, so that members that failed together do not come back together; never quite zero, so that nobody
@@ -14,5 +14,5 @@ def backoff_ms(attempt: int, draw: float, *, first_ms: int = 100, most_ms: int =
     >>> backoff_ms(3, 0.0)
     25
     """
-    ceiling = min(most_ms, first_ms << min(attempt, 30))
+    ceiling = min(max_ms, first_ms << min(attempt, 30))
     return max(first_ms // 4, int(ceiling * draw))

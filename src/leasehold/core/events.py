@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from leasehold.core.iterators import Gap
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import Position
+from leasehold.core.records.iterators import Gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class MemberStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSeen:
+class FleetRefreshed:
     """One look at the lease table, which took `time_ms`. `unclaimed` leases have no live owner."""
 
     leases: int
@@ -102,11 +102,11 @@ class LeaseTaken(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class HandoffAsked:
+class HandoffRequested:
     """A lease is moving without loss of time: `to` wants it from `holder`, who finishes what it has in hand."""
 
     key: LeaseKey
-    holder: WorkerId
+    owner: WorkerId
     to: WorkerId
 
 
@@ -146,7 +146,7 @@ class FleetUpgraded:
 class LeaseLost(LeaseEvent):
     """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
 
-    holder: WorkerId | None
+    owner: WorkerId | None
     reason: str
 
 
@@ -174,7 +174,7 @@ class ShardStalled(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ParentsAwaited(ShardEvent):
+class ShardBlockedOnParents(ShardEvent):
     """A shard waits until its parents have ended."""
 
     parents: tuple[ShardId, ...]
@@ -231,7 +231,7 @@ class GapFound(ShardEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateTrouble(ShardEvent):
+class DeaggregationFailed(ShardEvent):
     """An aggregate could not be taken apart as its producer meant; `dropped` user records were not delivered."""
 
     position: Position
@@ -308,10 +308,10 @@ class LeaseDeleted:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailed:
+class OperationFailed:
     """A step of the member failed and will be tried again; `step` says which."""
 
-    step: str
+    operation: str
     error: str
 
 
@@ -325,11 +325,11 @@ class WorkerFailed:
 Event = (
     MemberStarted
     | MemberStopped
-    | FleetSeen
+    | FleetRefreshed
     | ShardsSynced
     | RowRejected
     | LeaseTaken
-    | HandoffAsked
+    | HandoffRequested
     | LeaseAssigned
     | LeadershipTaken
     | LeadershipEnded
@@ -338,14 +338,14 @@ Event = (
     | LeaseReleased
     | LeasesRenewed
     | ShardStalled
-    | ParentsAwaited
+    | ShardBlockedOnParents
     | ReadingStarted
     | PageRead
     | ReadThrottled
     | ReadFailed
     | IteratorExpired
     | GapFound
-    | AggregateTrouble
+    | DeaggregationFailed
     | BatchHandled
     | HandlerFailed
     | RecordDeadLettered
@@ -354,14 +354,14 @@ Event = (
     | ProcessorCalled
     | ShardEnded
     | LeaseDeleted
-    | StepFailed
+    | OperationFailed
     | WorkerFailed
 )
 
-Observe = Callable[[Event], None]
+Observer = Callable[[Event], None]
 
 
-def told_of(stream: StreamIdentifier | None, observe: Observe) -> Observe:
+def with_stream(stream: StreamIdentifier | None, observe: Observer) -> Observer:
     """An observer for one stream: what it is told is told on, with the name of the stream where it lacks one."""
     if stream is None:
         return observe

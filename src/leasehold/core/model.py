@@ -17,7 +17,7 @@ WorkerId = NewType("WorkerId", str)
 LeaseKey = NewType("LeaseKey", str)
 # A random id that a member writes into a lease when it begins to serve it. Together with the owner it tells
 # this holding apart from an earlier one of the same worker, and from a second process with the same id.
-HoldingId = NewType("HoldingId", str)
+LeaseSessionId = NewType("LeaseSessionId", str)
 # `account:stream:epoch` in multi-stream mode; single-stream leases carry none.
 StreamIdentifier = NewType("StreamIdentifier", str)
 
@@ -100,11 +100,11 @@ class Lease:
     hash_range: HashRange | None = None
     throughput_kbps: Decimal | None = None
     stream: StreamIdentifier | None = None
-    holding: HoldingId | None = None
+    session: LeaseSessionId | None = None
     # When a lease at LATEST was made: what that word means to whoever reads it after its first reader is gone.
     latest_at_ms: int | None = None
     # Left by another member for the owner, who should look at the table; each word is another than the one before.
-    word: str | None = None
+    nudge: str | None = None
 
     @property
     def actual_owner(self) -> WorkerId | None:
@@ -131,10 +131,10 @@ def parent_keys(lease: Lease) -> frozenset[LeaseKey]:
     return frozenset(lease_key(parent, lease.stream) for parent in lease.parents)
 
 
-def place_of(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
+def parse_lease_key(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
     """The stream and the shard that a lease key names; the way back from `lease_key`.
 
-    >>> place_of(LeaseKey("123456789012:orders:1700000000:shardId-000000000003"))
+    >>> parse_lease_key(LeaseKey("123456789012:orders:1700000000:shardId-000000000003"))
     ('123456789012:orders:1700000000', 'shardId-000000000003')
     """
     stream, _, shard = key.rpartition(":")
@@ -159,10 +159,10 @@ def is_stream_identifier(text: str) -> bool:
     return _STREAM_IDENTIFIER.fullmatch(text) is not None
 
 
-def are_of_one_stream(one: StreamIdentifier, other: StreamIdentifier) -> bool:
+def have_same_stream_name(one: StreamIdentifier, other: StreamIdentifier) -> bool:
     """Whether two identifiers are of one account and name: at one time there is only one such stream.
 
-    >>> are_of_one_stream(StreamIdentifier("1:orders:1700000000"), StreamIdentifier("1:orders:1"))
+    >>> have_same_stream_name(StreamIdentifier("1:orders:1700000000"), StreamIdentifier("1:orders:1"))
     True
     """
     return one.rpartition(":")[0] == other.rpartition(":")[0]

@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
     def as_user_record(self) -> UserRecord:
         """The same record, delivered as it is."""
-        return tuple.__new__(UserRecord, self + ALONE)
+        return tuple.__new__(UserRecord, self + UNAGGREGATED)
 
 
 class UserRecord(NamedTuple):
@@ -78,7 +78,7 @@ class PutEntry(NamedTuple):
 
 
 # The fields that a user record has beyond a Kinesis record, for one that is no part of an aggregate.
-ALONE: Final = (0, None, False)
+UNAGGREGATED: Final = (0, None, False)
 
 
 def hash_key_of(partition_key: str) -> int:
@@ -87,10 +87,10 @@ def hash_key_of(partition_key: str) -> int:
     >>> hash_key_of("pk1")
     329398341438914906102347661116985167824
     """
-    return int.from_bytes(routing_digest(partition_key), "big")
+    return int.from_bytes(hash_key_bytes(partition_key), "big")
 
 
-def routing_digest(partition_key: str) -> bytes:
+def hash_key_bytes(partition_key: str) -> bytes:
     """The hash key of a partition key, as 16 bytes with the most significant first."""
     # MD5 is the service's routing function here, not a safeguard; the flag keeps FIPS builds of OpenSSL content.
     return hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()

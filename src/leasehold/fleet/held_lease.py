@@ -12,18 +12,18 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.assignment.throughput import Throughput
 from leasehold.core.backoff import backoff_ms
-from leasehold.core.events import HandoffAsked, LeaseLost, Observe, ParentsAwaited, ShardEnded
-from leasehold.core.heartbeats import LastWrite
-from leasehold.core.lease_creation import CreateChildren, WaitForOtherParent, plan_children
-from leasehold.core.lease_rules import Lost, after_failed_renewal
+from leasehold.core.events import HandoffRequested, LeaseLost, Observer, ShardBlockedOnParents, ShardEnded
+from leasehold.core.leases.heartbeats import LastWrite
+from leasehold.core.leases.lease_rules import Lost, interpret_failed_renewal
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.core.throughput import Throughput
+from leasehold.core.shards.lease_creation import CreateChildren, WaitForOtherParent, plan_children
 from leasehold.errors import LeaseLostError, ThrottledError, UnavailableError
-from leasehold.fleet.lease_table import Contended, LeaseTable
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import Clock
-from leasehold.settings import FleetSettings, milliseconds
 
 # A refused write of ours is put again with the row as it is now. More than a few times in a row means a bug.
 _REFUSALS_MAX: Final = 20
@@ -41,7 +41,7 @@ class HeldLease:
         table: LeaseTable,
         clock: Clock,
         rng: random.Random,
-        observe: Observe,
+        observe: Observer,
         settings: FleetSettings,
         taken_at_ms: int,
         hear: Callable[[bool], None],
@@ -70,7 +70,7 @@ class HeldLease:
         self._given_back = False
         self.is_beating = False  # a heartbeat is on its way
         # Stores what is done and not stored yet, and says whether there was any: then it was the heartbeat.
-        self.take_along: Callable[[], Awaitable[bool]] | None = None
+        self.write_pending_checkpoint: Callable[[], Awaitable[bool]] | None = None
 
     @property
     def lease(self) -> Lease:
@@ -102,14 +102,14 @@ class HeldLease:
         """How far heartbeats are apart."""
         return milliseconds(self._settings.renew_every)
 
-    def is_proven(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the lease is surely ours at this moment, judged by our own clock alone."""
         gone = self._given_back or self.lost.is_set()
         return not gone and self._clock.now_ms() < self._proven_until_ms
 
     @property
     def _proven_until_ms(self) -> int:
-        return self.last_write.at_ms + milliseconds(self._settings.proven_for)
+        return self.last_write.at_ms + milliseconds(self._settings.lease_valid_for)
 
     def note_progress(self) -> None:
         """The shard is alive. A lease is renewed only while something says so."""
@@ -120,25 +120,25 @@ class HeldLease:
         """So many bytes of records were handed on; a leader balances by it."""
         self._throughput.note(size_bytes)
 
-    async def parents_ended(self) -> None:
+    async def wait_for_parents(self) -> None:
         """Return once every parent has ended. A parent without a lease was trimmed, or finished and cleaned away."""
         while running := await self._running_parents():
-            self._observe(ParentsAwaited(self.shard, running))
+            self._observe(ShardBlockedOnParents(self.shard, running))
             self.note_progress()
-            await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
+            await self._clock.sleep_ms(milliseconds(self._settings.check_parents_every))
 
     async def renew(self) -> None:
         """The heartbeat. Does nothing while another write is under way, since every write is one, or after the last."""
         if self._writing.locked() or self._given_back:
             return
-        if self.take_along is not None and await self.take_along():
+        if self.write_pending_checkpoint is not None and await self.write_pending_checkpoint():
             return
-        kbps = self._throughput.taken_at(self._clock.now_ms())
+        kbps = self._throughput.average_kbps(self._clock.now_ms())
         await self._write(lambda lease: self._table.renew(lease, kbps))
 
     async def checkpoint(self, at: Position) -> None:
         """Everything up to `at` is done."""
-        kbps = self._throughput.taken_at(self._clock.now_ms())
+        kbps = self._throughput.average_kbps(self._clock.now_ms())
         await self._write(lambda lease: self._table.checkpoint(lease, at, kbps))
 
     async def prepare_checkpoint(self, end: Position, state: bytes | None = None) -> None:
@@ -175,29 +175,29 @@ class HeldLease:
         """Keep the lease for now, although another member has asked for it: what is in hand takes longer."""
         await self._write(self._table.decline_handoff)
 
-    async def let_go(self, heir: WorkerId | None = None) -> WorkerId | None:
+    async def release(self, next_owner: WorkerId | None = None) -> WorkerId | None:
         """Give the lease back in good order, to `heir` if there is one; returns the next owner if one is named.
 
         One that waits for the lease goes before the heir. A lost lease is nobody's to give.
         """
-        if heir is None:
+        if next_owner is None:
             await self._write(self._table.release)
         else:
-            await self._write(lambda lease: self._table.bequeath(lease, heir))
+            await self._write(lambda lease: self._table.release_to(lease, next_owner))
         self._given_back = True
         return self._lease.owner
 
-    def lose(self, holder: WorkerId | None, reason: str) -> None:
+    def mark_lost(self, holder: WorkerId | None, reason: str) -> None:
         """The lease is no longer ours. Told once; whoever serves the shard is stopped by the member."""
         if not self.lost.is_set():
             self.lost.set()
             self._observe(LeaseLost(self._lease.key, self.shard, holder, reason))
 
-    async def proof_lapsed(self) -> None:
+    async def wait_for_expiry(self) -> None:
         """Return, with the lease lost, once nothing has proven it for too long."""
         while (left_ms := self._proven_until_ms - self._clock.now_ms()) > 0:
             await self._clock.sleep_ms(left_ms)
-        self.lose(None, "could not be renewed in time")
+        self.mark_lost(None, "could not be renewed in time")
 
     async def _running_parents(self) -> tuple[ShardId, ...]:
         parents = sorted(self._lease.parents)
@@ -223,7 +223,7 @@ class HeldLease:
                     "letting go, so that a shard sync can create it"
                 )
             self.note_progress()
-            await self._clock.sleep_ms(milliseconds(self._settings.parents_every))
+            await self._clock.sleep_ms(milliseconds(self._settings.check_parents_every))
 
     async def _leased_family(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
         """Which of the children and their parents have a lease."""
@@ -255,10 +255,10 @@ class HeldLease:
 
     def _go_on_with(self, lease: Lease) -> None:
         before, self._lease = self._lease, lease
-        self._hear(lease.word != before.word)
+        self._hear(lease.nudge != before.nudge)
         # A write whose answer was lost is settled by reading the row, which may show a handoff that came after it.
         if lease.checkpoint_owner is not None and lease.owner is not None and not before.is_in_handoff:
-            self._observe(HandoffAsked(lease.key, lease.checkpoint_owner, lease.owner))
+            self._observe(HandoffRequested(lease.key, lease.checkpoint_owner, lease.owner))
             self.draining.set()
 
     def _require_proof(self) -> int:
@@ -267,8 +267,8 @@ class HeldLease:
             raise LeaseLostError(
                 f"lease {self._lease.key} was given back: nothing more can be written with it"
             )
-        if not self.is_proven():
-            self.lose(None, "could not be renewed in time")
+        if not self.is_valid():
+            self.mark_lost(None, "could not be renewed in time")
             raise LeaseLostError(
                 f"lease {self._lease.key} could not be renewed in time and may be another's by now: stop reading; "
                 f"records after {self._lease.checkpoint} will be read again by its next owner"
@@ -277,9 +277,9 @@ class HeldLease:
 
     def _adopt(self, refused: Contended) -> None:
         """Go on with the row as it is now, if it is still ours."""
-        meaning = after_failed_renewal(self._lease, refused.current)
+        meaning = interpret_failed_renewal(self._lease, refused.current)
         if isinstance(meaning, Lost):
-            self.lose(meaning.holder, "another member has it")
+            self.mark_lost(meaning.holder, "another member has it")
             raise LeaseLostError(
                 f"lease {self._lease.key} now belongs to {meaning.holder or 'nobody'}: stop reading; "
                 f"records after {self._lease.checkpoint} will be read again by its next owner"

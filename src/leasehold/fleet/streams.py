@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from leasehold.core.model import InitialPosition, Lease, StreamIdentifier, are_of_one_stream
+from leasehold.core.model import InitialPosition, Lease, StreamIdentifier, have_same_stream_name
 from leasehold.errors import ConfigError
 from leasehold.ports import Stream
 
@@ -28,20 +28,20 @@ class TrackedStream:
 
 
 class Streams:
-    """All streams of one member. With `have_prefix` the keys of their leases name the stream, even of a single one."""
+    """All streams of one member. With `is_multi_stream` the keys of their leases name the stream, even of a single one."""
 
-    def __init__(self, tracked: Sequence[TrackedStream], *, have_prefix: bool) -> None:
+    def __init__(self, tracked: Sequence[TrackedStream], *, is_multi_stream: bool) -> None:
         self._tracked = tuple(tracked)
-        self.have_prefix = have_prefix
+        self.is_multi_stream = is_multi_stream
         self._known: dict[StreamIdentifier | None, TrackedStream] = {}
-        if not have_prefix:
+        if not is_multi_stream:
             (only,) = tracked
             self._known[None] = only
 
     @classmethod
     def single(cls, stream: Stream, name: str, initial: InitialPosition) -> Self:
         """The stream of a member that has no other, and never will."""
-        return cls([TrackedStream(name, stream, initial)], have_prefix=False)
+        return cls([TrackedStream(name, stream, initial)], is_multi_stream=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,14 +53,18 @@ class Streams:
         """The streams as they were given, whether known or not."""
         return self._tracked
 
-    async def identified(self, tracked: TrackedStream) -> TrackedStream:
+    async def identify(self, tracked: TrackedStream) -> TrackedStream:
         """A stream with its identifier; from then on it is known which leases are its own."""
-        if not self.have_prefix:
+        if not self.is_multi_stream:
             return tracked
         identifier = await tracked.stream.identifier()
         found = replace(tracked, id=identifier)
         for known in self._known.values():
-            if known.name != found.name and known.id is not None and are_of_one_stream(known.id, identifier):
+            if (
+                known.name != found.name
+                and known.id is not None
+                and have_same_stream_name(known.id, identifier)
+            ):
                 raise ConfigError(
                     f"streams {known.name} and {found.name} are one and the same, {known.id} and {found.id}: name it "
                     "once; each of its records would be read twice"

@@ -9,24 +9,24 @@ import logging
 from typing import Any, Final
 from uuid import uuid4
 
-from leasehold.adapters.status_server import may_be_called
-from leasehold.core.stream_model.refusal import RefusedError
-from leasehold.local.control import CONTROL_PREFIX, serve_control
-from leasehold.local.fan_out import subscribe_to_shard
-from leasehold.local.http import (
+from leasehold.adapters.status_server import is_allowed_host
+from leasehold.kinesis_model.api_errors import KinesisApiError
+from leasehold.local.asgi import (
     BodyTooLargeError,
     DisconnectedError,
     Receive,
     Scope,
     Send,
     read_body,
-    send_answer,
+    send_response,
 )
+from leasehold.local.control_endpoint import CONTROL_PREFIX, serve_control
+from leasehold.local.encodings import JSON, Encoding, MalformedBodyError, encoding_for
+from leasehold.local.fan_out import subscribe_to_shard
 from leasehold.local.operations import OPERATIONS, Call
-from leasehold.local.operations.records import shards_written
-from leasehold.local.request import InputModel
+from leasehold.local.operations.records import written_shards
+from leasehold.local.request_validation import RequestValidator
 from leasehold.local.state import ServerState
-from leasehold.local.wire import JSON, MalformedBodyError, Wire, wire_for
 
 _TARGET_PREFIX: Final = "Kinesis_20131202."
 _LOOPBACK: Final = "127.0.0.1"
@@ -39,7 +39,7 @@ class LocalApp:
 
     def __init__(self, state: ServerState) -> None:
         self.state = state
-        self._inputs = InputModel()
+        self._inputs = RequestValidator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "neither lifespan nor websockets are switched on"
@@ -48,10 +48,12 @@ class LocalApp:
         except DisconnectedError:
             return
         except BodyTooLargeError:
-            await send_answer(send, 413, [(b"connection", b"close")], b"")
+            await send_response(send, 413, [(b"connection", b"close")], b"")
             return
         if not _is_for_this_machine(scope):
-            await send_answer(send, 403, [], b"this server answers to localhost and loopback addresses only")
+            await send_response(
+                send, 403, [], b"this server answers to localhost and loopback addresses only"
+            )
         elif scope["path"].startswith(CONTROL_PREFIX):
             await serve_control(self.state, scope, body, send)
         else:
@@ -59,7 +61,7 @@ class LocalApp:
 
     async def _serve_kinesis(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        wire = wire_for(headers.get("content-type", "")) or JSON
+        wire = encoding_for(headers.get("content-type", "")) or JSON
         target = headers.get("x-amz-target", "")
         try:
             operation = _operation(target)
@@ -68,7 +70,7 @@ class LocalApp:
                 await subscribe_to_shard(self.state, call, _answer_headers(), receive, send)
                 return
             answer = self._answer(operation, call)
-        except RefusedError as refused:
+        except KinesisApiError as refused:
             await _send_error(send, wire, refused.error_type, refused.message)
         except MalformedBodyError as malformed:
             await _send_error(send, wire, "SerializationException", str(malformed))
@@ -81,7 +83,7 @@ class LocalApp:
         else:
             await _send(send, wire, answer)
 
-    def _call(self, operation: str, body: bytes, wire: Wire) -> Call:
+    def _call(self, operation: str, body: bytes, wire: Encoding) -> Call:
         members = self._inputs.checked(operation, wire.decode(body) if body else {}, wire)
         return Call(self.state.service, members, self.state.clock.now_ms(), wire)
 
@@ -89,9 +91,9 @@ class LocalApp:
         answer = OPERATIONS[operation](call)
         if operation in {"PutRecord", "PutRecords"}:
             assert answer is not None
-            self.state.records_written(call.stream_name, shards_written(answer))
+            self.state.on_records_written(call.stream_name, written_shards(answer))
         elif not operation.startswith(("Get", "List", "Describe")):
-            self.state.anything_changed()
+            self.state.on_change()
         return answer
 
 
@@ -113,24 +115,24 @@ def _answer_headers() -> list[tuple[bytes, bytes]]:
     return [(b"x-amzn-requestid", str(uuid4()).encode())]
 
 
-async def _send(send: Send, wire: Wire, answer: dict[str, Any] | None) -> None:
+async def _send(send: Send, wire: Encoding, answer: dict[str, Any] | None) -> None:
     """An operation that has nothing to say answers with an empty body."""
     body = b"" if answer is None else wire.encode(answer)
     headers = [*_answer_headers(), (b"content-type", wire.content_type.encode())]
-    await send_answer(send, 200, headers, body)
+    await send_response(send, 200, headers, body)
 
 
-async def _send_error(send: Send, wire: Wire, error_type: str, message: str, status: int = 400) -> None:
+async def _send_error(send: Send, wire: Encoding, error_type: str, message: str, status: int = 400) -> None:
     headers = [
         *_answer_headers(),
         (b"content-type", wire.content_type.encode()),
         (b"x-amzn-errortype", error_type.encode()),
     ]
     body = wire.encode({"__type": str(error_type), "message": message})
-    await send_answer(send, status, headers, body)
+    await send_response(send, status, headers, body)
 
 
 def _is_for_this_machine(scope: Scope) -> bool:
     """Whether the request names this machine. A page that makes its own name point here must not read what is here."""
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-    return all(may_be_called(host, _LOOPBACK) for host in hosts)
+    return all(is_allowed_host(host, _LOOPBACK) for host in hosts)

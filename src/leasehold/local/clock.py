@@ -9,7 +9,7 @@ from leasehold.errors import ConfigError
 
 
 @dataclass(slots=True)
-class MovableClock:
+class AdjustableClock:
     """Wall-clock milliseconds; it can be put forward, never back."""
 
     offset_ms: int = 0

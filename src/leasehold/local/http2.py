@@ -25,7 +25,7 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from leasehold.local.http import Message, Receive, Scope, Send
+from leasehold.local.asgi import Message, Receive, Scope, Send
 
 # What every HTTP/2 client says first, and no HTTP/1.1 client can: there is no method PRI.
 PREFACE_START: Final = b"PRI"

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.settings import ServiceSettings
-from leasehold.local.clock import MovableClock
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.settings import ServiceSettings
+from leasehold.local.clock import AdjustableClock
 
 
 @dataclass(slots=True)
-class News:
+class ShardNotifier:
     """Wakes those who wait at the tip of a shard, as soon as something happens to it."""
 
     _waiting: dict[tuple[str, str], set[asyncio.Event]] = field(default_factory=dict)
@@ -31,12 +31,12 @@ class News:
             if not waiting:
                 self._waiting.pop((stream_name, shard_id), None)
 
-    def tell(self, stream_name: str, shard_ids: Iterable[str]) -> None:
+    def notify(self, stream_name: str, shard_ids: Iterable[str]) -> None:
         for shard_id in shard_ids:
             for event in self._waiting.get((stream_name, shard_id), ()):
                 event.set()
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         for waiting in self._waiting.values():
             for event in waiting:
                 event.set()
@@ -46,10 +46,10 @@ class News:
 class ServerState:
     """Everything that outlives a request."""
 
-    service: StreamService
+    service: KinesisModel
     initial_settings: ServiceSettings = field(init=False)
-    clock: MovableClock = field(default_factory=MovableClock)
-    news: News = field(default_factory=News)
+    clock: AdjustableClock = field(default_factory=AdjustableClock)
+    notifier: ShardNotifier = field(default_factory=ShardNotifier)
     # Counts what changed, so that the state file is written only when there is something to write.
     changes: int = 0
     # Set when the server shuts down, so that subscriptions come to a proper end.
@@ -66,12 +66,12 @@ class ServerState:
 
     def stop(self) -> None:
         self.is_stopping = True
-        self.news.tell_all()
+        self.notifier.notify_all()
 
-    def records_written(self, stream_name: str, shard_ids: Iterable[str]) -> None:
+    def on_records_written(self, stream_name: str, shard_ids: Iterable[str]) -> None:
         self.changes += 1
-        self.news.tell(stream_name, shard_ids)
+        self.notifier.notify(stream_name, shard_ids)
 
-    def anything_changed(self) -> None:
+    def on_change(self) -> None:
         self.changes += 1
-        self.news.tell_all()
+        self.notifier.notify_all()

@@ -18,16 +18,16 @@ from typing import IO, Any, Final
 
 import cbor2
 
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.snapshot import (
-    RecordColumns,
+from leasehold.errors import ConfigError
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.snapshot import (
+    SavedRecords,
     records_to_columns,
     restore_records,
     stream_from_values,
     stream_to_values,
 )
-from leasehold.errors import ConfigError
-from leasehold.local.clock import MovableClock
+from leasehold.local.clock import AdjustableClock
 from leasehold.local.state import ServerState
 
 _FORMAT: Final = "leasehold-local-streams"
@@ -46,10 +46,10 @@ class Snapshot:
     """A state at one moment; it stays as it is while the server goes on."""
 
     header: dict[str, Any]
-    records: Sequence[tuple[str, str, RecordColumns]]
+    records: Sequence[tuple[str, str, SavedRecords]]
 
 
-def snapshot_of(state: ServerState) -> Snapshot:
+def take_snapshot(state: ServerState) -> Snapshot:
     """What there is to write. Copies references, not records."""
     streams = list(state.service.streams.values())
     for stream in streams:
@@ -69,7 +69,7 @@ def snapshot_of(state: ServerState) -> Snapshot:
     return Snapshot(header, records)
 
 
-async def keep_saving(state: ServerState, path: Path, stopped: asyncio.Event) -> None:
+async def save_periodically(state: ServerState, path: Path, stopped: asyncio.Event) -> None:
     """Save whatever changed, every few seconds or less often when there is much to write, and at the end."""
     saved, pause_s = state.changes, _PAUSE_SECONDS
     while not stopped.is_set():
@@ -79,7 +79,7 @@ async def keep_saving(state: ServerState, path: Path, stopped: asyncio.Event) ->
             continue
         changes, began_s = state.changes, time.monotonic()
         try:
-            await asyncio.to_thread(write_snapshot, snapshot_of(state), path)
+            await asyncio.to_thread(write_snapshot, take_snapshot(state), path)
         except ConfigError as error:
             if stopped.is_set():
                 raise
@@ -89,9 +89,9 @@ async def keep_saving(state: ServerState, path: Path, stopped: asyncio.Event) ->
         pause_s = max(_PAUSE_SECONDS, _PAUSE_SHARE * (time.monotonic() - began_s))
 
 
-def save(state: ServerState, path: Path) -> None:
+def save_state(state: ServerState, path: Path) -> None:
     """Save now."""
-    write_snapshot(snapshot_of(state), path)
+    write_snapshot(take_snapshot(state), path)
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> None:
@@ -109,7 +109,7 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
         raise ConfigError(f"the state cannot be kept in {path}: {error.strerror}") from error
 
 
-def read_state(path: Path, service: StreamService, clock: MovableClock) -> None:
+def read_state(path: Path, service: KinesisModel, clock: AdjustableClock) -> None:
     """Fill a service from a file, if there is one."""
     if not path.exists():
         return
@@ -134,7 +134,7 @@ def _write(snapshot: Snapshot, file: IO[bytes]) -> None:
     cbor2.dump({"records": total}, file)
 
 
-def _read(file: IO[bytes], service: StreamService, clock: MovableClock) -> None:
+def _read(file: IO[bytes], service: KinesisModel, clock: AdjustableClock) -> None:
     decoder = cbor2.CBORDecoder(file)
     header = decoder.decode()
     if header["format"] != _FORMAT or header["version"] != _VERSION:
@@ -148,7 +148,7 @@ def _read(file: IO[bytes], service: StreamService, clock: MovableClock) -> None:
     while isinstance(item := decoder.decode(), list):
         stream_name, shard_id, first, count, arrivals_ms, keys, data = item
         shard = service.streams[stream_name].shards[shard_id]
-        restore_records(shard, RecordColumns(arrivals_ms, keys, data), first, count)
+        restore_records(shard, SavedRecords(arrivals_ms, keys, data), first, count)
         total += len(data)
     if item != {"records": total}:
         raise ValueError("records are missing")

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Final
 
 from leasehold.errors import ConfigError
-from leasehold.simulation.network import Dependency, Trouble
-from leasehold.simulation.producer import Harvest
+from leasehold.simulation.network import CallFault, Dependency
+from leasehold.simulation.producer import Workload
 
 
 class Fault(Enum):
@@ -51,12 +51,12 @@ _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class FaultMix:
     """The faults of one seed."""
 
     faults: frozenset[Fault]
     acts_every_ms: int
-    chances: dict[Dependency, dict[Trouble, float]]
+    chances: dict[Dependency, dict[CallFault, float]]
     slow_share: float
     stale_chance: float
     expired_chance: float
@@ -65,7 +65,7 @@ class Mix:
     sluggish_share: float
     is_two_phase: bool
     failover_s: int
-    harvest: Harvest
+    workload: Workload
 
     def has(self, fault: Fault) -> bool:
         """Whether this seed knows a fault."""
@@ -100,7 +100,7 @@ def faults_from_names(names: str) -> frozenset[Fault] | None:
     return frozenset(known[name] for name in chosen)
 
 
-def draw_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> Mix:
+def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> FaultMix:
     """The faults of a seed, and how bad they are. Given faults are taken; their strength is still drawn."""
     drawn = {fault for fault in Fault if rng.random() < (0.12 if fault in _RARE else 0.35)}
     chosen = frozenset(drawn if faults is None else faults)
@@ -110,18 +110,18 @@ def draw_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> Mix
         return value if fault in chosen else 0.0
 
     troubles = {
-        Trouble.REQUEST_LOST: strength(Fault.LOST, 0.005, 0.1),
-        Trouble.ANSWER_LOST: strength(Fault.LOST, 0.005, 0.1),
-        Trouble.LATE: strength(Fault.LATE, 0.005, 0.08),
+        CallFault.REQUEST_LOST: strength(Fault.LOST, 0.005, 0.1),
+        CallFault.ANSWER_LOST: strength(Fault.LOST, 0.005, 0.1),
+        CallFault.LATE: strength(Fault.LATE, 0.005, 0.08),
     }
-    echoes = {Trouble.ECHOED: strength(Fault.ECHOES, 0.02, 0.3)}
+    echoes = {CallFault.ECHOED: strength(Fault.ECHOES, 0.02, 0.3)}
     chances = {
         Dependency.LEASES: troubles | echoes,
-        Dependency.STREAM: {Trouble.REQUEST_LOST: troubles[Trouble.REQUEST_LOST]},
+        Dependency.STREAM: {CallFault.REQUEST_LOST: troubles[CallFault.REQUEST_LOST]},
         Dependency.SINK: troubles,
         Dependency.LETTERS: troubles,
     }
-    return Mix(
+    return FaultMix(
         faults=chosen,
         acts_every_ms=rng.choice((1_000, 2_000, 4_000, 8_000)),
         chances={where: {what: p for what, p in each.items() if p} for where, each in chances.items()},
@@ -133,14 +133,14 @@ def draw_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> Mix
         sluggish_share=strength(Fault.SLUGGISH, 0.005, 0.05),
         is_two_phase=rng.random() < 0.5,
         failover_s=rng.choice((3, 10, 10)),
-        harvest=_draw_harvest(rng, chosen),
+        workload=_draw_harvest(rng, chosen),
     )
 
 
-def _draw_harvest(rng: random.Random, faults: frozenset[Fault]) -> Harvest:
+def _draw_harvest(rng: random.Random, faults: frozenset[Fault]) -> Workload:
     every_ms, records_max = rng.choice((200, 500, 1_000)), rng.choice((2, 5, 12))
     aggregated, corrupt, poison = rng.uniform(0.05, 0.6), rng.uniform(0, 0.3), rng.uniform(0.001, 0.01)
-    return Harvest(
+    return Workload(
         every_ms=every_ms,
         records_max=records_max,
         data_bytes=60_000 if Fault.LARGE in faults else 40,

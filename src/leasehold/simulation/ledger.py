@@ -13,29 +13,29 @@ from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 
-Place = tuple[int, int]  # sequence number and sub-sequence number
+RecordKey = tuple[int, int]  # sequence number and sub-sequence number
 
 
 @dataclass(slots=True)
 class ShardLedger:
     """The records of one shard. Everything before `settled` is done, or was trimmed."""
 
-    places: list[Place] = field(default_factory=list)
-    index_of: dict[Place, int] = field(default_factory=dict)
+    places: list[RecordKey] = field(default_factory=list)
+    index_of: dict[RecordKey, int] = field(default_factory=dict)
     done: list[bool] = field(default_factory=list)
     trimmed: set[int] = field(default_factory=set)  # and not done before
     gone: int = 0  # everything before this index has left the stream, done or not
     poison: set[int] = field(default_factory=set)
-    settled: int = 0
-    undone: int = 0  # and not trimmed
+    first_open: int = 0
+    open_records: int = 0  # and not trimmed
 
-    def add(self, place: Place, *, is_poison: bool = False) -> None:
+    def add(self, place: RecordKey, *, is_poison: bool = False) -> None:
         """One more record."""
         index = len(self.places)
         self.index_of[place] = index
         self.places.append(place)
         self.done.append(False)
-        self.undone += 1
+        self.open_records += 1
         if is_poison:
             self.poison.add(index)
 
@@ -44,14 +44,14 @@ class ShardLedger:
         for index in indexes:
             if not self.done[index]:
                 self.done[index] = True
-                self.undone -= index not in self.trimmed
+                self.open_records -= index not in self.trimmed
         self._settle()
 
     def trim(self) -> None:
         """Everything so far is gone from the stream; what was not done by now may never be."""
         self.gone = len(self.places)
-        self.trimmed.update(index for index in range(self.settled, self.gone) if not self.done[index])
-        self.undone = 0
+        self.trimmed.update(index for index in range(self.first_open, self.gone) if not self.done[index])
+        self.open_records = 0
         self._settle()
 
     def first_after(self, position: Position) -> int:
@@ -62,13 +62,15 @@ class ShardLedger:
             return 0
         return bisect_right(self.places, (position.number, position.sub_sequence_number))
 
-    def first_undone(self) -> int:
+    def first_open_index(self) -> int:
         """The index of the first record that nobody has done."""
-        return self.settled
+        return self.first_open
 
     def _settle(self) -> None:
-        while self.settled < len(self.places) and (self.done[self.settled] or self.settled in self.trimmed):
-            self.settled += 1
+        while self.first_open < len(self.places) and (
+            self.done[self.first_open] or self.first_open in self.trimmed
+        ):
+            self.first_open += 1
 
 
 class Ledger:
@@ -92,6 +94,6 @@ class Ledger:
         return sum(len(book.places) for book in self.shards.values())
 
     @property
-    def undone(self) -> int:
+    def open_records(self) -> int:
         """How many of them nobody has done, and could have."""
-        return sum(book.undone for book in self.shards.values())
+        return sum(book.open_records for book in self.shards.values())

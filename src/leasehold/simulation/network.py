@@ -29,7 +29,7 @@ class Dependency(Enum):
     LETTERS = "letters"
 
 
-class Trouble(Enum):
+class CallFault(Enum):
     """What may happen to a call."""
 
     THROTTLED = "throttled"  # refused before anything happened
@@ -40,34 +40,34 @@ class Trouble(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Partition:
     """A partition between one process (None: all of them) and a dependency, one way: requests or answers are lost."""
 
     process: SimulatedProcess | None
     dependency: Dependency
-    trouble: Trouble
+    trouble: CallFault
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkConditions:
     """How bad the network is now. Faults change it; a healed one is only slow."""
 
     rng: random.Random
     latency_ms: int = 10
     timeout_ms: int = 2_000
     # Of each dependency, how likely each trouble is for one call.
-    chances: dict[Dependency, dict[Trouble, float]] = field(default_factory=dict)
-    storms: dict[Dependency, float] = field(default_factory=dict)
-    cuts: list[Cut] = field(default_factory=list)
+    chances: dict[Dependency, dict[CallFault, float]] = field(default_factory=dict)
+    throttle_chances: dict[Dependency, float] = field(default_factory=dict)
+    partitions: list[Partition] = field(default_factory=list)
     slow_share: float = 0.0
 
-    def trouble_for(self, process: SimulatedProcess, dependency: Dependency) -> Trouble | None:
+    def draw_fault(self, process: SimulatedProcess, dependency: Dependency) -> CallFault | None:
         """What happens to the next call."""
-        for cut in self.cuts:
+        for cut in self.partitions:
             if cut.dependency is dependency and cut.process in {None, process}:
                 return cut.trouble
-        if self.rng.random() < self.storms.get(dependency, 0.0):
-            return Trouble.THROTTLED
+        if self.rng.random() < self.throttle_chances.get(dependency, 0.0):
+            return CallFault.THROTTLED
         chances = self.chances.get(dependency)
         if chances:
             draw = self.rng.random()
@@ -83,11 +83,11 @@ class Weather:
             return self.latency_ms * self.rng.uniform(5, 100)
         return self.latency_ms * self.rng.uniform(0.5, 1.5)
 
-    def clear_up(self) -> None:
+    def clear_faults(self) -> None:
         """The end of all trouble."""
         self.chances.clear()
-        self.storms.clear()
-        self.cuts.clear()
+        self.throttle_chances.clear()
+        self.partitions.clear()
         self.slow_share = 0.0
 
 
@@ -102,8 +102,8 @@ class _Call:
 class Network:
     """Carries calls. To be made outside of any process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, weather: Weather) -> None:
-        self.weather = weather
+    def __init__(self, loop: asyncio.AbstractEventLoop, conditions: NetworkConditions) -> None:
+        self.conditions = conditions
         self.calls: Counter[tuple[Dependency, str]] = Counter()
         self._loop = loop
         self._outside = contextvars.copy_context()
@@ -117,32 +117,34 @@ class Network:
             self.calls[dependency, name] += 1
             self._send(
                 _Call(process, f"{dependency.value} {name}", serve, answered),
-                self.weather.trouble_for(process, dependency),
+                self.conditions.draw_fault(process, dependency),
             )
         return await answered
 
-    def _send(self, call: _Call, trouble: Trouble | None) -> None:
-        weather = self.weather
-        arrives_ms = weather.delay_ms()
-        if trouble is Trouble.LATE:
-            arrives_ms = weather.timeout_ms * weather.rng.uniform(1.1, 3)
-        if trouble in {Trouble.REQUEST_LOST, Trouble.ANSWER_LOST, Trouble.LATE}:
-            self.later(weather.timeout_ms, lambda: _answer(call, UnavailableError(f"{call.name}: no answer")))
-        if trouble is not Trouble.REQUEST_LOST:
-            self.later(arrives_ms, lambda: self._arrive(call, trouble))
+    def _send(self, call: _Call, trouble: CallFault | None) -> None:
+        conditions = self.conditions
+        arrives_ms = conditions.delay_ms()
+        if trouble is CallFault.LATE:
+            arrives_ms = conditions.timeout_ms * conditions.rng.uniform(1.1, 3)
+        if trouble in {CallFault.REQUEST_LOST, CallFault.ANSWER_LOST, CallFault.LATE}:
+            self.call_later(
+                conditions.timeout_ms, lambda: _answer(call, UnavailableError(f"{call.name}: no answer"))
+            )
+        if trouble is not CallFault.REQUEST_LOST:
+            self.call_later(arrives_ms, lambda: self._arrive(call, trouble))
 
-    def _arrive(self, call: _Call, trouble: Trouble | None) -> None:
+    def _arrive(self, call: _Call, trouble: CallFault | None) -> None:
         answer: object
-        if trouble is Trouble.THROTTLED:
+        if trouble is CallFault.THROTTLED:
             answer = ThrottledError(f"{call.name}: too many requests")
         else:
             answer = _served(call)
-            if trouble is Trouble.ECHOED:
+            if trouble is CallFault.ECHOED:
                 answer = _served(call)
-        if trouble not in {Trouble.ANSWER_LOST, Trouble.LATE}:
-            self.later(self.weather.delay_ms(), lambda: _answer(call, answer))
+        if trouble not in {CallFault.ANSWER_LOST, CallFault.LATE}:
+            self.call_later(self.conditions.delay_ms(), lambda: _answer(call, answer))
 
-    def later(self, delay_ms: float, action: Callable[[], None]) -> None:
+    def call_later(self, delay_ms: float, action: Callable[[], None]) -> None:
         """Let something happen in the world, whatever becomes of the process that asked for it."""
         self._loop.call_later(delay_ms / 1000, action, context=self._outside)
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVarTuple, Unpack
 
 from leasehold.core.model import WorkerId
 from leasehold.ports import Clock
-from leasehold.simulation.loop import START_WALL_MS, VirtualLoop
+from leasehold.simulation.virtual_time import START_WALL_MS, VirtualLoop
 
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -65,7 +65,7 @@ class SimulatedLoop(VirtualLoop):
         def make_task(loop: asyncio.AbstractEventLoop, coro: Any, **arguments: Any) -> SimulatedTask:
             task = SimulatedTask(next(serials), coro, loop=loop, **arguments)
             if task.process is not None:
-                task.process.adopt(task)
+                task.process.add_task(task)
             return task
 
         self.set_task_factory(make_task)
@@ -81,7 +81,7 @@ class SimulatedLoop(VirtualLoop):
         if process is None or process.may_step():
             return super().call_soon(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self, context)
-        process.put_off(handle)
+        process.postpone(handle)
         return handle
 
     def drop_steps_of(self, process: SimulatedProcess) -> None:
@@ -90,7 +90,7 @@ class SimulatedLoop(VirtualLoop):
             if _owner_of(handle) is process:
                 handle.cancel()
 
-    def run_again(self, handles: list[asyncio.Handle]) -> None:
+    def run_postponed(self, handles: list[asyncio.Handle]) -> None:
         """Let steps happen now that were put off."""
         self._ready.extend(handles)
 
@@ -98,7 +98,7 @@ class SimulatedLoop(VirtualLoop):
         """The unfinished tasks of a process, oldest first."""
         return [task for task in self._tasks() if task.process is process]
 
-    def end_the_world(self, processes: Iterable[SimulatedProcess]) -> None:
+    def kill_all(self, processes: Iterable[SimulatedProcess]) -> None:
         """Kill every process, and take apart what all the dead have left behind. To be called by a task of the loop."""
         tasks = defaultdict(list)
         for task in self._tasks():
@@ -106,7 +106,7 @@ class SimulatedLoop(VirtualLoop):
         for process in processes:
             process.kill(tasks[process])
         for process in processes:
-            process.bury()
+            process.close_tasks()
 
     def _tasks(self) -> list[SimulatedTask]:
         tasks = (task for task in asyncio.all_tasks(self) if isinstance(task, SimulatedTask))
@@ -170,7 +170,7 @@ class SimulatedProcess:
                 self.kill()
         return self.state is ProcessState.RUNNING or self.state is ProcessState.ENDED
 
-    def put_off(self, handle: asyncio.Handle) -> None:
+    def postpone(self, handle: asyncio.Handle) -> None:
         """Keep a step for after the pause. A dead process keeps nothing."""
         if self.state is ProcessState.PAUSED:
             self._put_off.append(handle)
@@ -185,7 +185,7 @@ class SimulatedProcess:
         if self.state is ProcessState.PAUSED:
             self.state = ProcessState.RUNNING
             steps, self._put_off = self._put_off, []
-            self._loop.run_again(steps)
+            self._loop.run_postponed(steps)
 
     def kill(self, tasks: Sequence[SimulatedTask] | None = None) -> None:
         """SIGKILL. `tasks` are its tasks, where someone knows them already."""
@@ -197,12 +197,12 @@ class SimulatedProcess:
             self._wreck = list(self._loop.tasks_of(self) if tasks is None else tasks)
             self.on_killed()
 
-    def adopt(self, task: SimulatedTask) -> None:
+    def add_task(self, task: SimulatedTask) -> None:
         """A task was made. That of a dead process, in the very step in which it was killed, will never run."""
         if self.state is ProcessState.DEAD:
             self._wreck.append(task)
 
-    def bury(self) -> None:
+    def close_tasks(self) -> None:
         """Take apart what a dead process left behind. Its loop must still run."""
         while self._wreck:
             task = self._wreck.pop()

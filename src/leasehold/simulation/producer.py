@@ -6,18 +6,18 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.core.aggregation import aggregate
 from leasehold.core.model import HASH_KEY_MAX, ShardId
 from leasehold.core.record import PutEntry
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.writing import Entry, Stored
+from leasehold.core.records.aggregation import aggregate
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.writing import PutRequest, PutResult
 from leasehold.simulation.ledger import Ledger
 
 _AGGREGATED_MAX: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Harvest:
+class Workload:
     """What kind of records are produced."""
 
     every_ms: int = 500
@@ -32,12 +32,12 @@ class Producer:
     """Knows the stream and the ledger; decides nothing about when."""
 
     def __init__(
-        self, service: StreamService, stream: str, ledger: Ledger, harvest: Harvest, rng: random.Random
+        self, service: KinesisModel, stream: str, ledger: Ledger, workload: Workload, rng: random.Random
     ) -> None:
         self._service = service
         self._stream = stream
         self._ledger = ledger
-        self._harvest = harvest
+        self._harvest = workload
         self._rng = rng
 
     def produce(self, wall_ms: int) -> int:
@@ -61,7 +61,7 @@ class Producer:
         self._put(wall_ms, data, hash_key, records=count)
 
     def _put(self, wall_ms: int, data: bytes, hash_key: int, *, records: int) -> None:
-        stored: Stored = self._service.put_record(wall_ms, self._stream, Entry("k", data, hash_key))
+        stored: PutResult = self._service.put_record(wall_ms, self._stream, PutRequest("k", data, hash_key))
         book = self._ledger.shard(ShardId(stored.shard_id))
         for sub in range(records):
             book.add((stored.number, sub), is_poison=self._rng.random() < self._harvest.poison_share)

@@ -7,7 +7,7 @@ retries and zombies make the same object once. Without, records are only counted
 from __future__ import annotations
 
 from leasehold.core.model import ShardId
-from leasehold.simulation.ledger import Place
+from leasehold.simulation.ledger import RecordKey
 
 ObjectName = tuple[ShardId, str, str]
 
@@ -17,11 +17,11 @@ class Sink:
 
     def __init__(self, *, is_two_phase: bool) -> None:
         self.is_two_phase = is_two_phase
-        self.objects: dict[ObjectName, tuple[tuple[ShardId, Place], ...]] = {}
-        self.put_aside: set[tuple[ShardId, Place]] = set()
+        self.objects: dict[ObjectName, tuple[tuple[ShardId, RecordKey], ...]] = {}
+        self.dead_lettered: set[tuple[ShardId, RecordKey]] = set()
         self.clashes: list[ObjectName] = []
 
-    def create(self, name: ObjectName, places: tuple[Place, ...]) -> bool:
+    def create(self, name: ObjectName, places: tuple[RecordKey, ...]) -> bool:
         """Make an object; False if there is one of that name already."""
         content = tuple((name[0], place) for place in places)
         known = self.objects.setdefault(name, content)

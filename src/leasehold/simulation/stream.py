@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import Shard, ShardId, StreamIdentifier
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import IteratorExpiredError
 from leasehold.ports import Page, Stream
 from leasehold.simulation.network import Dependency, Network
 from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.table import at_once
+from leasehold.simulation.table import run_synchronously
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Oddities:
+class StreamQuirks:
     """What a healthy Kinesis does now and then."""
 
     rng: random.Random
@@ -39,26 +39,28 @@ class ProcessStream(Stream):
         stream: MemoryStream,
         network: Network,
         process: SimulatedProcess,
-        oddities: Oddities,
+        quirks: StreamQuirks,
         on_page: Callable[[SimulatedProcess, Page], None],
     ) -> None:
         self._stream = stream
         self._network = network
         self._process = process
-        self._oddities = oddities
+        self._oddities = quirks
         self._on_page = on_page
 
     async def identifier(self) -> StreamIdentifier:
         """Account, name, and second of creation."""
-        return await self._call("identifier", lambda: at_once(self._stream.identifier()))
+        return await self._call("identifier", lambda: run_synchronously(self._stream.identifier()))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every shard, or those that the filter lets through."""
-        return await self._call("list_shards", lambda: at_once(self._stream.list_shards(shard_filter)))
+        return await self._call(
+            "list_shards", lambda: run_synchronously(self._stream.list_shards(shard_filter))
+        )
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A token for reading on from `start`."""
-        return await self._call("iterator", lambda: at_once(self._stream.iterator(shard, start)))
+        return await self._call("iterator", lambda: run_synchronously(self._stream.iterator(shard, start)))
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         """The next records."""
@@ -70,11 +72,11 @@ class ProcessStream(Stream):
         """The world keeps the records."""
 
     def _page(self, iterator: str, limit: int) -> Page:
-        oddities = self._oddities
-        if oddities.expired_chance and oddities.rng.random() < oddities.expired_chance:
+        quirks = self._oddities
+        if quirks.expired_chance and quirks.rng.random() < quirks.expired_chance:
             raise IteratorExpiredError("iterator expired before its time")
-        page = at_once(self._stream.get_records(iterator, limit=limit))
-        if oddities.empty_chance and page.records and oddities.rng.random() < oddities.empty_chance:
+        page = run_synchronously(self._stream.get_records(iterator, limit=limit))
+        if quirks.empty_chance and page.records and quirks.rng.random() < quirks.empty_chance:
             return Page((), iterator, 1_000)
         return page
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.core.row_writes import DeleteRow, Row, RowWrite
+from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.ports import Applied, Refused, RowStore
 from leasehold.simulation.network import Dependency, Network
 from leasehold.simulation.process import SimulatedProcess
@@ -32,7 +32,7 @@ class RowChange:
     by: SimulatedProcess | None
 
 
-def at_once(call: Coroutine[Any, Any, T]) -> T:
+def run_synchronously(call: Coroutine[Any, Any, T]) -> T:
     """The result of a call of the memory adapter, none of which ever waits."""
     try:
         call.send(None)
@@ -56,24 +56,24 @@ class SimulatedTable:
 
     def get(self, key: str) -> Row | None:
         """The row as it is."""
-        return at_once(self._rows.get(key))
+        return run_synchronously(self._rows.get(key))
 
     def rows(self) -> Sequence[Row]:
         """All rows as they are."""
-        return at_once(self._rows.scan())
+        return run_synchronously(self._rows.scan())
 
     def write(self, write: RowWrite, by: SimulatedProcess | None) -> Applied | Refused:
         """Apply one write if its condition holds."""
         before = self.get(write.key)
-        outcome = at_once(self._rows.write(write))
+        outcome = run_synchronously(self._rows.write(write))
         if isinstance(outcome, Applied):
             self._note(write.key, before, outcome.row, by)
         return outcome
 
-    def write_together(self, writes: Sequence[RowWrite], by: SimulatedProcess | None) -> bool:
+    def write_transaction(self, writes: Sequence[RowWrite], by: SimulatedProcess | None) -> bool:
         """Apply all writes or none."""
         before = {write.key: self.get(write.key) for write in writes}
-        done = at_once(self._rows.write_together(writes))
+        done = run_synchronously(self._rows.write_transaction(writes))
         if done:
             for key, row in before.items():
                 self._note(key, row, self.get(key), by)
@@ -82,7 +82,7 @@ class SimulatedTable:
     def replace(self, key: str, row: Row | None) -> None:
         """Put a row as it is, or take it away, as an operator or a fault would."""
         before = self.get(key)
-        at_once(self._rows.write(DeleteRow(key=key, when=())))
+        run_synchronously(self._rows.write(DeleteRow(key=key, when=())))
         if row is not None:
             self._rows._rows[key] = row  # noqa: SLF001 - no condition of the port lets a row be forced
         self._note(key, before, row, None)
@@ -137,7 +137,7 @@ class ProcessRows(RowStore):
         """The table is there; asking whether it is may fail all the same."""
         await self._call("prepare", lambda: None)
 
-    async def index_owners(self) -> None:
+    async def create_owner_index(self) -> None:
         """The index is there."""
 
     async def get(self, key: str) -> Row | None:
@@ -148,9 +148,9 @@ class ProcessRows(RowStore):
         """Apply one write if its condition holds when it arrives."""
         return await self._call("write", lambda: self._table.write(write, self._process))
 
-    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
-        return await self._call("write", lambda: self._table.write_together(writes, self._process))
+        return await self._call("write", lambda: self._table.write_transaction(writes, self._process))
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
         """All rows, perhaps a little behind."""

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from leasehold.core.events import (
-    AggregateTrouble,
     Checkpointed,
+    DeaggregationFailed,
     Event,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
-    HandoffAsked,
+    HandoffRequested,
     IteratorExpired,
     LeadershipEnded,
     LeadershipTaken,
@@ -24,17 +24,17 @@ from leasehold.core.events import (
     LeaseTaken,
     MemberStarted,
     MemberStopped,
-    ParentsAwaited,
+    OperationFailed,
     ReadingStarted,
     RecordDeadLettered,
     RowRejected,
+    ShardBlockedOnParents,
     ShardEnded,
     ShardsSynced,
     ShardStalled,
-    StepFailed,
     WorkerFailed,
 )
-from leasehold.core.lease_view import short_position
+from leasehold.core.leases.lease_view import short_position
 
 WORLD: Final = "world"
 
@@ -75,19 +75,19 @@ def event_line(event: Event) -> tuple[str, str, str] | None:
         case LeaseTaken(shard=shard, taken_from=before, silent_ms=silent_ms, counter=counter, checkpoint=at):
             why = f"from {before}, silent for {silent_ms} ms" if before else "free"
             return "takes", shard, f"{why}, counter {counter}, at {short_position(at)}"
-        case LeaseLost(shard=shard, holder=holder, reason=reason):
-            return "loses", shard, f"to {holder or 'nobody'}: {reason}"
+        case LeaseLost(shard=shard, owner=owner, reason=reason):
+            return "loses", shard, f"to {owner or 'nobody'}: {reason}"
         case LeaseReleased(shard=shard, to=to):
             return "releases", shard, f"to {to}" if to else ""
-        case HandoffAsked(key=key, holder=holder, to=to):
-            return "handoff", key, f"{holder} -> {to}"
+        case HandoffRequested(key=key, owner=owner, to=to):
+            return "handoff", key, f"{owner} -> {to}"
         case Checkpointed(shard=shard, position=position):
             return "checkpoints", shard, short_position(position)
         case ShardEnded(shard=shard, children=children):
             return "ends", shard, "children " + " ".join(map(short_shard, children))
         case ReadingStarted(shard=shard, position=position):
             return "reads", shard, f"from {short_position(position)}"
-        case ParentsAwaited(shard=shard, parents=parents):
+        case ShardBlockedOnParents(shard=shard, parents=parents):
             return "waits", shard, "for " + " ".join(map(short_shard, parents))
         case GapFound(shard=shard, gap=gap):
             return "gap", shard, f"after {short_position(gap.after)}"
@@ -95,7 +95,7 @@ def event_line(event: Event) -> tuple[str, str, str] | None:
             return "puts aside", shard, f"{short_position(position)} {error}"
         case HandlerFailed(shard=shard, records=records, attempt=attempt, error=error):
             return "fails", shard, f"{error} on {records} records, attempt {attempt}"
-        case AggregateTrouble(shard=shard, reason=reason):
+        case DeaggregationFailed(shard=shard, reason=reason):
             return "aggregate", shard, reason
         case IteratorExpired(shard=shard):
             return "expired", shard, ""
@@ -125,8 +125,8 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):
             return "rejects", key, problem
-        case StepFailed(step=step, error=error):
-            return "trouble", "", f"{step}: {error}"
+        case OperationFailed(operation=operation, error=error):
+            return "trouble", "", f"{operation}: {error}"
         case WorkerFailed(error=error):
             return "fails", "", error
         case _:

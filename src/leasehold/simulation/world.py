@@ -14,26 +14,26 @@ from typing import Any, Final
 
 from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.events import Event
-from leasehold.core.lease_row import is_lease_row
+from leasehold.core.leases.lease_row import is_lease_row
+from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.record import UserRecord
-from leasehold.core.row_writes import Row
-from leasehold.core.shard_graph import running_parents
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.stream import Stream as StreamModel
+from leasehold.core.shards.shard_graph import unfinished_parents
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.stream import StreamState as StreamModel
 from leasehold.ports import Page
 from leasehold.simulation.checkers import CHECKERS, Checker
-from leasehold.simulation.checkers.base import Broken
-from leasehold.simulation.facts import Delivery, LeaseChange, Ownerships, RowReader, lease_change
-from leasehold.simulation.faults import Mix
+from leasehold.simulation.checkers.base import BrokenPromise
+from leasehold.simulation.faults import FaultMix
 from leasehold.simulation.ledger import Ledger
-from leasehold.simulation.loop import START_WALL_MS
-from leasehold.simulation.network import Network, Weather
+from leasehold.simulation.network import Network, NetworkConditions
+from leasehold.simulation.ownership import Delivery, LeaseChange, Ownerships, RowReader, lease_change
 from leasehold.simulation.process import ProcessClock, ProcessState, SimulatedLoop, SimulatedProcess
 from leasehold.simulation.sink import Sink
-from leasehold.simulation.stream import Oddities, ProcessStream
+from leasehold.simulation.stream import ProcessStream, StreamQuirks
 from leasehold.simulation.table import ProcessRows, RowChange, SimulatedTable
 from leasehold.simulation.trace import WORLD, Trace, event_line
+from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.settings import ConsumerSettings
 
 STREAM: Final = "orders"
@@ -51,7 +51,7 @@ class World:
         *,
         seed: int,
         shards: int,
-        mix: Mix,
+        mix: FaultMix,
         settings: ConsumerSettings,
         make_main: MakeMain,
         show: Callable[[str], object] | None = None,
@@ -62,7 +62,7 @@ class World:
         self.settings = settings
         self.trace = Trace(self.now_ms, show)
         self.clock = ProcessClock(loop)
-        self.rng = self.dice("world")
+        self.rng = self.rng_for("world")
         self.ledger = Ledger()
         self.ownerships = Ownerships()
         self.processes: list[SimulatedProcess] = []
@@ -70,14 +70,14 @@ class World:
         self.shards_were_trimmed = (
             False  # one that is gone before it was read ends without naming its children
         )
-        self.broken: list[Broken] = []
-        self.on_broken: Callable[[], None] = lambda: None
-        self.network = Network(loop, Weather(self.dice("weather")))
-        self.table = SimulatedTable(self.now_ms, self.dice("scans"))
+        self.broken: list[BrokenPromise] = []
+        self.on_broken_promise: Callable[[], None] = lambda: None
+        self.network = Network(loop, NetworkConditions(self.rng_for("weather")))
+        self.table = SimulatedTable(self.now_ms, self.rng_for("scans"))
         self.table.on_change = self._row_changed
-        self.oddities = Oddities(self.dice("oddities"))
+        self.quirks = StreamQuirks(self.rng_for("oddities"))
         self.sink = Sink(is_two_phase=mix.is_two_phase)
-        self.service = StreamService()
+        self.service = KinesisModel()
         self.service.create_stream(START_WALL_MS, STREAM, shard_count=shards)
         self._reader = RowReader()
         self._loop = loop
@@ -91,7 +91,7 @@ class World:
         """Since the beginning."""
         return round(self._loop.time() * 1000)
 
-    def dice(self, purpose: str) -> random.Random:
+    def rng_for(self, purpose: str) -> random.Random:
         """A source of chance of its own, so that one use does not disturb the others."""
         return random.Random(f"{self.seed}:{purpose}")  # noqa: S311 - a world is no secret
 
@@ -115,7 +115,7 @@ class World:
     def stream_of(self, process: SimulatedProcess) -> ProcessStream:
         """The stream as a process reaches it."""
         stream = MemoryStream(self.service, STREAM, self.clock)
-        return ProcessStream(stream, self.network, process, self.oddities, self.page_read)
+        return ProcessStream(stream, self.network, process, self.quirks, self.page_read)
 
     @property
     def running(self) -> list[SimulatedProcess]:
@@ -129,9 +129,9 @@ class World:
             self.trace.add(WORLD, "stops", "", process.name)
             process.stop.set()
 
-    def later(self, delay_ms: float, action: Callable[[], None]) -> None:
+    def call_later(self, delay_ms: float, action: Callable[[], None]) -> None:
         """Let something happen after a while."""
-        self.network.later(delay_ms, action)
+        self.network.call_later(delay_ms, action)
 
     # -- what is true ------------------------------------------------------------------------------------------
 
@@ -155,10 +155,10 @@ class World:
         return [
             lease
             for lease in by_key.values()
-            if not lease.checkpoint.is_shard_end and not running_parents(lease, by_key)
+            if not lease.checkpoint.is_shard_end and not unfinished_parents(lease, by_key)
         ]
 
-    def force_row(self, key: str, row: Row | None) -> None:
+    def overwrite_row(self, key: str, row: Row | None) -> None:
         """Change a row as no member would."""
         self.table.replace(key, row)
 
@@ -177,7 +177,7 @@ class World:
         if line is not None:
             self.trace.add(process.name, *line)
         for checker in self._checkers:
-            checker.told(process, event)
+            checker.event_observed(process, event)
 
     def page_read(self, process: SimulatedProcess, page: Page) -> None:
         """A process was given records by the stream."""
@@ -196,33 +196,35 @@ class World:
         for checker in self._checkers:
             checker.delivery_done(delivery)
 
-    def put_aside(self, shard: ShardId, record: UserRecord) -> None:
+    def dead_lettered(self, shard: ShardId, record: UserRecord) -> None:
         """A dead letter has arrived."""
         book = self.ledger.shard(shard)
         place = (int(record.sequence_number), record.sub_sequence_number)
         book.mark_done([book.index_of[place]])
-        self.sink.put_aside.add((shard, place))
+        self.sink.dead_lettered.add((shard, place))
 
-    def break_promise(self, promise: str, detail: str) -> None:
+    def report_broken_promise(self, promise: str, detail: str) -> None:
         """Something happened that must never happen, and no checker is needed to see it."""
-        self._report(Broken(self.now_ms(), promise, detail))
+        self._report(BrokenPromise(self.now_ms(), promise, detail))
 
     def tell(self, moment: Callable[[Checker], None]) -> None:
         """Tell all checkers that a moment has come."""
         for checker in self._checkers:
             moment(checker)
 
-    def error_unseen(self, context: dict[str, Any]) -> None:
+    def report_unhandled_error(self, context: dict[str, Any]) -> None:
         """The loop met an error that nobody waited for."""
-        self.break_promise("no-error-unseen", f"{context.get('exception') or context.get('message')!r}")
+        self.report_broken_promise(
+            "no-error-unseen", f"{context.get('exception') or context.get('message')!r}"
+        )
 
-    async def bury_the_dead(self) -> None:
+    async def close_processes(self) -> None:
         """Take apart what killed processes left behind. The end of the world."""
         logging.disable(
             logging.CRITICAL
         )  # what a wreck complains about while it is taken apart is of no interest
         try:
-            self._loop.end_the_world(self.processes)
+            self._loop.kill_all(self.processes)
         finally:
             logging.disable(logging.NOTSET)
 
@@ -246,8 +248,8 @@ class World:
         for checker in self._checkers:
             checker.process_gone(process)
 
-    def _report(self, broken: Broken) -> None:
+    def _report(self, broken: BrokenPromise) -> None:
         if not self.broken:
             self.trace.add(WORLD, "BROKEN", "", f"{broken.promise}: {broken.detail}")
         self.broken.append(broken)
-        self.on_broken()
+        self.on_broken_promise()

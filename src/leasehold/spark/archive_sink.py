@@ -1,6 +1,6 @@
 """The archive as a sink of Structured Streaming: `df.writeStream.format("leasehold-archive").start("s3://bucket/prefix")`.
 
-Exactly-once needs nothing from Spark's commit: a write task holds whole pinned ranges (`whole_ranges` checks it), and
+Exactly-once needs nothing from Spark's commit: a write task holds whole pinned ranges (`assemble_ranges` checks it), and
 objects are named by range and created only if absent. So retries, speculative copies, and a batch that is replayed
 after a crash all write the same objects, and `commit` has nothing left to do but to tell.
 """
@@ -20,11 +20,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from leasehold.archive.archive import Archive, WriteReport
-from leasehold.archive.formats import IDENTITY
+from leasehold.archive.columns import SLICE
+from leasehold.archive.formats import IDENTITY_COLUMNS
 from leasehold.archive.settings import ArchiveSettings
-from leasehold.columns import SLICE
 from leasehold.errors import ConfigError
-from leasehold.spark.whole_ranges import whole_ranges
+from leasehold.spark.range_assembly import assemble_ranges
 
 NAME: Final = "leasehold-archive"
 LOGGER: Final = logging.getLogger("leasehold.spark")
@@ -40,7 +40,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "roleArn": "role_arn",
     "roleExternalId": "role_external_id",
     "s3Endpoint": "s3_endpoint",
-    "putsAtOnce": "puts_at_once",
+    "maxConcurrentPuts": "max_concurrent_puts",
 }
 # Other connectors' names.
 ALIASES: Final[Mapping[str, str]] = {"awsprofile": "profile"}
@@ -62,10 +62,10 @@ def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
         raise ConfigError(
             f"format({NAME!r}) has no path: .start('s3://bucket/prefix'), or .option('path', ...)"
         )
-    if "puts_at_once" in given:
-        if not given["puts_at_once"].isdecimal():
-            raise ConfigError(f"putsAtOnce={given['puts_at_once']!r}: expected a whole number")
-        given["puts_at_once"] = int(given["puts_at_once"])
+    if "max_concurrent_puts" in given:
+        if not given["max_concurrent_puts"].isdecimal():
+            raise ConfigError(f"maxConcurrentPuts={given['max_concurrent_puts']!r}: expected a whole number")
+        given["max_concurrent_puts"] = int(given["max_concurrent_puts"])
     return ArchiveSettings(**given)
 
 
@@ -78,7 +78,7 @@ def _unknown(name: str) -> ConfigError:
 
 def require_columns(names: list[str]) -> None:
     """Refuse a DataFrame that lacks what tells whole ranges from others."""
-    missing = [name for name in (*IDENTITY, SLICE) if name not in names]
+    missing = [name for name in (*IDENTITY_COLUMNS, SLICE) if name not in names]
     if missing:
         raise ConfigError(
             f"the archive needs the columns {', '.join(missing)}, which this DataFrame has not: read the stream with "
@@ -146,8 +146,8 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
 async def _write_all(archive: Archive, batches: Iterator[Any]) -> WriteReport:
     # A range reaches this task only after its lease was held, so every ownership here is older than the session.
     session, total = archive.session(), WriteReport()
-    for each in whole_ranges(batches):
-        total += await session.write(each.shard, str(each.holding), each.table)
+    for each in assemble_ranges(batches):
+        total += await session.write(each.shard, str(each.session), each.table)
     return total
 
 

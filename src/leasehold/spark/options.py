@@ -15,19 +15,19 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
-from leasehold.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLUMNS
-from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLUMNS
+from leasehold.config import values
+from leasehold.config.settings import FleetSettings, Mode, ReadSettings, milliseconds
+from leasehold.core.exactly_once.query_offset import ReadStart, read_start_from_text
+from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
-from leasehold.core.query_offset import ReadStart, read_start_from_text
-from leasehold.core.slice_plan import BatchLimits
+from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError, InvalidPositionError
-from leasehold.settings import FleetSettings, Mode, ReadSettings, milliseconds
-from leasehold.spark.generations import OnLeasesBehind, QuerySettings
-from leasehold.worker import values
+from leasehold.spark.query.batch_planner import OnLeasesBehind, QuerySettings
 from leasehold.worker.settings import ConnectionSettings
 
-SLICE_BYTES_DEFAULT: Final = (
+BATCH_BYTES_DEFAULT: Final = (
     64 * 1024 * 1024
 )  # of a batch, over all shards: what tasks hold in memory together
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(b|kb|mb|gb)?\s*", re.IGNORECASE)
@@ -36,7 +36,7 @@ _DEFAULT_START: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OptionSpec:
     """One option: how its value is read, and what else it is called."""
 
     parse: Callable[[str], Any]
@@ -86,7 +86,7 @@ def timestamp(text: str) -> int:
     return moment.timestamp_ms
 
 
-def lease_place(text: str) -> str:
+def parse_lease_store(text: str) -> str:
     """`dynamodb`, or a SQLite file."""
     place = text.strip()
     if place.lower() == "dynamodb":
@@ -99,36 +99,36 @@ def lease_place(text: str) -> str:
 _on_leases_behind = values.choice(OnLeasesBehind)
 _mode = values.choice(Mode)
 
-OPTIONS: Final[Mapping[str, Known]] = {
-    "streamName": Known(str, ("stream", "streamARN", "kinesis.streamName")),
-    "applicationName": Known(str, ("application", "consumerGroup", "kinesis.applicationName")),
-    "region": Known(str, ("regionName", "awsRegion", "kinesis.region", "kinesis.kinesisRegion")),
-    "endpointUrl": Known(str, ("endpoint", "kinesisEndpointUrl", "kinesis.endpointUrl")),
-    "dynamodbEndpointUrl": Known(str, ("dynamodbEndpoint", "kinesis.dynamodb.endpointUrl")),
-    "profile": Known(str, ("awsProfile",)),
-    "roleArn": Known(str, ("kinesis.stsRoleArn", "awsSTSRoleARN")),
-    "roleExternalId": Known(str),
-    "roleSessionName": Known(str, ("kinesis.stsSessionName", "awsSTSSessionName")),
-    "leases": Known(lease_place),
-    "leaseTable": Known(str, ("leaseTableName", "kinesis.dynamodb.tableName")),
-    "startingPosition": Known(str, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
-    "startingTimestamp": Known(timestamp, ("kinesis.startingTimestamp",)),
-    "endingTimestamp": Known(timestamp),
-    "maxRecordsPerTrigger": Known(count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
-    "maxBytesPerTrigger": Known(size),
-    "maxArrivalSpanPerTrigger": Known(values.duration),
-    "failOnDataLoss": Known(values.switch, ("kinesis.failOnDataLoss",)),
-    "onLeasesBehind": Known(_on_leases_behind),
-    "columns": Known(column_names),
-    "numPartitions": Known(count, ("maxPartitions", "minPartitions")),
-    "pollInterval": Known(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
-    "maxFetchRate": Known(size),
-    "maxRecordsPerFetch": Known(
+OPTIONS: Final[Mapping[str, OptionSpec]] = {
+    "streamName": OptionSpec(str, ("stream", "streamARN", "kinesis.streamName")),
+    "applicationName": OptionSpec(str, ("application", "consumerGroup", "kinesis.applicationName")),
+    "region": OptionSpec(str, ("regionName", "awsRegion", "kinesis.region", "kinesis.kinesisRegion")),
+    "endpointUrl": OptionSpec(str, ("endpoint", "kinesisEndpointUrl", "kinesis.endpointUrl")),
+    "dynamodbEndpointUrl": OptionSpec(str, ("dynamodbEndpoint", "kinesis.dynamodb.endpointUrl")),
+    "profile": OptionSpec(str, ("awsProfile",)),
+    "roleArn": OptionSpec(str, ("kinesis.stsRoleArn", "awsSTSRoleARN")),
+    "roleExternalId": OptionSpec(str),
+    "roleSessionName": OptionSpec(str, ("kinesis.stsSessionName", "awsSTSSessionName")),
+    "leases": OptionSpec(parse_lease_store),
+    "leaseTable": OptionSpec(str, ("leaseTableName", "kinesis.dynamodb.tableName")),
+    "startingPosition": OptionSpec(str, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
+    "startingTimestamp": OptionSpec(timestamp, ("kinesis.startingTimestamp",)),
+    "endingTimestamp": OptionSpec(timestamp),
+    "maxRecordsPerTrigger": OptionSpec(count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
+    "maxBytesPerTrigger": OptionSpec(size),
+    "maxArrivalSpanPerTrigger": OptionSpec(values.duration),
+    "failOnDataLoss": OptionSpec(values.boolean, ("kinesis.failOnDataLoss",)),
+    "onLeasesBehind": OptionSpec(_on_leases_behind),
+    "columns": OptionSpec(column_names),
+    "numPartitions": OptionSpec(count, ("maxPartitions", "minPartitions")),
+    "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
+    "maxFetchRate": OptionSpec(size),
+    "maxRecordsPerFetch": OptionSpec(
         count, ("maxRecordPerRead", "kinesis.getRecords.numberOfRecordsPerFetch", "recordsPerCall")
     ),
-    "mode": Known(_mode),
-    "failoverAfter": Known(values.duration, ("failoverTime",)),
-    "maxLeases": Known(count, ("maxLeasesForWorker",)),
+    "mode": OptionSpec(_mode),
+    "failoverAfter": OptionSpec(values.duration, ("failoverTime",)),
+    "maxLeases": OptionSpec(count, ("maxLeasesForWorker",)),
 }
 _BATCH_ONLY: Final = ("endingTimestamp",)
 # What other connectors call something that works by itself, or differently, here.
@@ -180,7 +180,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     poll_every = parsed.get("pollInterval", timedelta(seconds=1))
     failover = {"failover_after": parsed["failoverAfter"]} if "failoverAfter" in parsed else {}
     if failover:
-        failover["look_every"] = min(FleetSettings().look_every, parsed["failoverAfter"] / 4)
+        failover["refresh_every"] = min(FleetSettings().refresh_every, parsed["failoverAfter"] / 4)
     return SourceOptions(
         stream=parsed["streamName"],
         application=parsed.get("applicationName", ""),
@@ -244,7 +244,7 @@ def _limits(parsed: Mapping[str, Any]) -> BatchLimits:
     span = parsed.get("maxArrivalSpanPerTrigger")
     return BatchLimits(
         records=parsed.get("maxRecordsPerTrigger"),
-        size_bytes=parsed.get("maxBytesPerTrigger", SLICE_BYTES_DEFAULT),
+        size_bytes=parsed.get("maxBytesPerTrigger", BATCH_BYTES_DEFAULT),
         arrival_span_ms=None if span is None else milliseconds(span),
     )
 

@@ -24,17 +24,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from leasehold.columns import spark_ddl
-from leasehold.core.query_offset import INITIAL
-from leasehold.core.slice_plan import BatchLimits
+from leasehold.archive.columns import spark_ddl
+from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET
+from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.errors import ConfigError
-from leasehold.fleet.pinned_slices import SlicePlan
-from leasehold.spark.bounded import Stretch, grouped, read_stretches, stretches
-from leasehold.spark.driver import QueryDriver
-from leasehold.spark.one_machine import own_jvm, require_one_machine
 from leasehold.spark.options import SourceOptions, source_options
-from leasehold.spark.tasks import read_slices
-from leasehold.spark.wiring import LoopThread
+from leasehold.spark.query.driver import QueryDriver
+from leasehold.spark.query.local_lease_guard import current_jvm, require_shared_lease_table
+from leasehold.spark.query.pinned_slices import SlicePlan
+from leasehold.spark.query.task_reader import read_slices
+from leasehold.spark.query.task_resources import LoopThread
+from leasehold.spark.query.time_range_read import ShardTimeRange, grouped, list_time_ranges, read_time_ranges
 
 FORMAT = "leasehold"
 
@@ -65,7 +65,7 @@ class KinesisSource(DataSource):
 
 
 @dataclass
-class SlicesOfTask(InputPartition):
+class SlicePartition(InputPartition):
     """What one task of a streaming query reads."""
 
     plans: list[SlicePlan]
@@ -73,10 +73,10 @@ class SlicesOfTask(InputPartition):
 
 
 @dataclass
-class StretchesOfTask(InputPartition):
+class TimeRangePartition(InputPartition):
     """What one task of a bounded read reads."""
 
-    parts: list[Stretch]
+    parts: list[ShardTimeRange]
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -106,11 +106,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Let the run end at the tip of every shard."""
-        self._started().read_what_there_is()
+        self._started().read_available_now()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """A constant, however often it is asked for."""
-        return dict(INITIAL)
+        return dict(INITIAL_OFFSET)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The plan of the next batch; `start` itself when nothing is new."""
@@ -121,7 +121,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
-        return [SlicesOfTask(plans, own_jvm()) for plans in self._started().slices(start, end)]
+        return [SlicePartition(plans, current_jvm()) for plans in self._started().slices(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next plan knows that the batch before it is committed."""
@@ -161,8 +161,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        assert isinstance(partition, SlicesOfTask)
-        require_one_machine(self._options.connection, partition.driver_jvm)
+        assert isinstance(partition, SlicePartition)
+        require_shared_lease_table(self._options.connection, partition.driver_jvm)
         return read_slices(partition.plans, self._options)
 
 
@@ -175,12 +175,13 @@ class KinesisBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
         loop = LoopThread("leasehold-list")
-        parts = loop.run(stretches(self._options, time.time_ns() // 1_000_000))
+        parts = loop.run(list_time_ranges(self._options, time.time_ns() // 1_000_000))
         return [
-            StretchesOfTask(each) for each in grouped(parts, self._options.partitions or os.cpu_count() or 1)
+            TimeRangePartition(each)
+            for each in grouped(parts, self._options.partitions or os.cpu_count() or 1)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
-        assert isinstance(partition, StretchesOfTask)
-        return read_stretches(partition.parts, self._options)
+        assert isinstance(partition, TimeRangePartition)
+        return read_time_ranges(partition.parts, self._options)

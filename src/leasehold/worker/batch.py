@@ -6,43 +6,43 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from leasehold.core.model import HoldingId, Pin, ShardId
+from leasehold.core.model import LeaseSessionId, Pin, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 from leasehold.errors import CheckpointRejectedError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.worker.batching import Allowance
-from leasehold.worker.checkpoints import Checkpoints
-from leasehold.worker.cutting import Cut
-from leasehold.worker.engine_calls import EngineCalls
-from leasehold.worker.progress import Portion
+from leasehold.worker.delivery.batch_builder import PendingBatch
+from leasehold.worker.delivery.batcher import BufferedBytes
+from leasehold.worker.delivery.checkpoints import Checkpoints
+from leasehold.worker.delivery.progress import InFlightBatch
+from leasehold.worker.user_code.engine_calls import EngineCalls
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ShardAccounting:
     """Where a batch is accounted for. Its coroutines run on the engine's loop."""
 
     held: HeldLease
     checkpoints: Checkpoints
-    allowance: Allowance
+    allowance: BufferedBytes
     engine: EngineCalls
 
-    def give(self, cut: Cut) -> Portion:
+    def give(self, cut: PendingBatch) -> InFlightBatch:
         """A batch goes out to user code."""
         self.held.note_progress()
         return self.checkpoints.give(cut.end, len(cut.records), cut.buffered_bytes)
 
-    async def finish(self, portion: Portion) -> None:
+    async def finish(self, portion: InFlightBatch) -> None:
         """A batch is done."""
         self.held.note_progress()
         await self.checkpoints.finish(portion)
 
-    async def pass_over(self, cut: Cut) -> None:
+    async def pass_over(self, cut: PendingBatch) -> None:
         """Nothing in this cut is for user code; only the position moves."""
         await self.finish(self.give(cut))
 
 
-class Prepared:
+class PreparedCheckpoint:
     """A two-phase checkpoint after its first half: the lease says where the effect will end.
 
     In async code, await it before the effect and await `commit()` after it; in plain code both have happened when the
@@ -59,7 +59,7 @@ class Prepared:
         self._written = engine.run(first_half)
         self._second_half = second_half
 
-    def __await__(self) -> Generator[Any, None, Prepared]:
+    def __await__(self) -> Generator[Any, None, PreparedCheckpoint]:
         yield from self._written.__await__()
         return self
 
@@ -91,8 +91,8 @@ class Batch:
     ends_shard: bool = False
     # What an earlier owner prepared for exactly these records and did not commit.
     pending: Pin | None = None
-    _desk: Desk = field(kw_only=True)
-    _portion: Portion = field(kw_only=True)
+    _desk: ShardAccounting = field(kw_only=True)
+    _portion: InFlightBatch = field(kw_only=True)
 
     @property
     def token_number(self) -> int:
@@ -100,11 +100,11 @@ class Batch:
         return int(self.token.rpartition(":")[2])
 
     @property
-    def holding(self) -> HoldingId:
+    def session(self) -> LeaseSessionId:
         """Names this holding of the lease, as `token` does, but stays unique when the lease table was lost."""
-        holding = self._desk.held.lease.holding
-        assert holding is not None, "a shard is served only after its lease was taken"
-        return holding
+        session = self._desk.held.lease.session
+        assert session is not None, "a shard is served only after its lease was taken"
+        return session
 
     def __iter__(self) -> Iterator[UserRecord]:
         return iter(self.records)
@@ -128,12 +128,12 @@ class Batch:
             )
         return self._desk.engine.run(self._desk.checkpoints.store(position))
 
-    def prepare(self, state: bytes | None = None) -> Prepared:
+    def prepare(self, state: bytes | None = None) -> PreparedCheckpoint:
         """The first half of a two-phase checkpoint: whoever serves the shard next is given exactly this batch again,
         with `state` in `pending`, unless `commit()` was called on the result.
         """
         checkpoints = self._desk.checkpoints
-        return Prepared(
+        return PreparedCheckpoint(
             self._desk.engine,
             checkpoints.prepare(self.start, self.end, state),
             lambda: checkpoints.store(self.end),

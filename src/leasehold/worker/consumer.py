@@ -10,22 +10,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack, overload
 
-from leasehold.core.events import Observe
+from leasehold.core.events import Observer
 from leasehold.errors import ConfigError
 from leasehold.worker.batch import Batch
-from leasehold.worker.engine import EngineThread, stopped_by_signals
-from leasehold.worker.handlers import BatchHandler
+from leasehold.worker.batch_handler import BatchHandler
+from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.engine.engine_thread import EngineThread, stop_on_signals
+from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_settings, handling_settings
-from leasehold.worker.processors import MakeProcessor, ProcessorForm
-from leasehold.worker.running import Outside, run_worker
-from leasehold.worker.served_shard import Form
+from leasehold.worker.processors import ProcessorFactory, ProcessorHandler
 from leasehold.worker.settings import Checkpointing, CheckpointSettings, ConsumerSettings, HandlingSettings
-from leasehold.worker.shards import ServedBatches, ShardsForm
-from leasehold.worker.user_code import HandlerLoop, ThreadedUserCode, UserCode
+from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
+from leasehold.worker.user_code.handler_runners import HandlerLoop, HandlerRunners, ThreadedRunners
 
 # Plain or async: whatever it returns is awaited if it can be, and otherwise of no interest.
 Handler = TypeVar("Handler", bound=Callable[[Batch], object])
-Processor = TypeVar("Processor", bound=MakeProcessor)
+Processor = TypeVar("Processor", bound=ProcessorFactory)
 
 _HANDLER_LOOP_PATIENCE_S: Final = 1.0
 
@@ -44,14 +44,14 @@ class Consumer:
         streams: Sequence[str] | Mapping[str, str | datetime | None] | None = None,
         application: str | None = None,
         config: str | Path | None = None,
-        observe: Observe | None = None,
+        observe: Observer | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         named = {"stream": stream, "streams": streams, "application": application, "config": config}
         keywords: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         self.settings: Final = consumer_settings(keywords | dict(options), os.environ)
         self._observe = observe
-        self._form: Form | None = None
+        self._form: HandlerKind | None = None
         self._handling = self.settings.handling
         self._engine: EngineThread | None = None
 
@@ -93,12 +93,12 @@ class Consumer:
             _refuse_automatic_checkpoints(options, handling.checkpoints)
             # Only the class knows what it has done.
             by_hand = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
-            self._give(ProcessorForm(factory), replace(handling, checkpoints=by_hand))
+            self._give(ProcessorHandler(factory), replace(handling, checkpoints=by_hand))
             return factory
 
         return decorate if make is None else decorate(make)
 
-    def _give(self, form: Form, handling: HandlingSettings) -> None:
+    def _give(self, form: HandlerKind, handling: HandlingSettings) -> None:
         if self._form is not None:
             raise ConfigError(
                 "this consumer has a handler already: make another Consumer for another handler"
@@ -113,9 +113,9 @@ class Consumer:
         Raises HandlerError if the settings say to stop at a record that cannot be handled.
         """
         handlers = HandlerLoop()
-        engine = self._make_engine(self._required_form(), ThreadedUserCode(handlers.loop))
+        engine = self._make_engine(self._required_form(), ThreadedRunners(handlers.loop))
         try:
-            with stopped_by_signals(engine.stop):
+            with stop_on_signals(engine.stop):
                 engine.start()
                 reason = engine.ended.result()
         finally:
@@ -129,24 +129,24 @@ class Consumer:
 
         Ends with `stop()`. When it is cancelled, it stops cleanly before it lets go.
         """
-        engine = self._make_engine(self._required_form(), ThreadedUserCode(asyncio.get_running_loop()))
+        engine = self._make_engine(self._required_form(), ThreadedRunners(asyncio.get_running_loop()))
         engine.start()
         await self._ended(engine)
 
-    async def shards(self, **options: Unpack[HandlingOptions]) -> AsyncGenerator[ServedBatches, None]:
+    async def shards(self, **options: Unpack[HandlingOptions]) -> AsyncGenerator[ShardBatches, None]:
         """The shards that this consumer serves, each as soon as it does. Work on them in tasks, side by side.
 
         Ends with `stop()`, or when the loop over it is left (`aclose`): then everything is released.
         """
         loop = asyncio.get_running_loop()
-        offered: asyncio.Queue[ServedBatches | None] = asyncio.Queue()
+        offered: asyncio.Queue[ShardBatches | None] = asyncio.Queue()
 
-        def offer(shard: ServedBatches | None) -> None:
+        def offer(shard: ShardBatches | None) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(offered.put_nowait, shard)
 
-        self._give(ShardsForm(offer), handling_settings(self.settings.handling, options))
-        engine = self._make_engine(self._required_form(), ThreadedUserCode(loop))
+        self._give(ShardIterationHandler(offer), handling_settings(self.settings.handling, options))
+        engine = self._make_engine(self._required_form(), ThreadedRunners(loop))
         engine.ended.add_done_callback(lambda _: offer(None))
         engine.start()
         try:
@@ -157,27 +157,27 @@ class Consumer:
             self._form = None
             await self._ended(engine)
 
-    async def run_in(
-        self, outside: Outside, user_code: UserCode, stop: asyncio.Event
+    async def run_with_ports(
+        self, ports: WorkerPorts, user_code: HandlerRunners, stop: asyncio.Event
     ) -> BaseException | None:
         """Consume through other ports than the settings name: for the test kit and the simulator.
 
         Returns what made the worker stop before it was told to, if something did.
         """
         settings = replace(self.settings, handling=self._handling)
-        return await run_worker(settings, self._required_form(), outside, user_code, stop)
+        return await run_worker(settings, self._required_form(), ports, user_code, stop)
 
     def stop(self) -> None:
         """Ask for a clean end; from any thread."""
         if self._engine is not None:
             self._engine.stop()
 
-    def _required_form(self) -> Form:
+    def _required_form(self) -> HandlerKind:
         if self._form is None:
             raise ConfigError("this consumer has no handler: decorate a function with @consumer.batch()")
         return self._form
 
-    def _make_engine(self, form: Form, user_code: UserCode) -> EngineThread:
+    def _make_engine(self, form: HandlerKind, user_code: HandlerRunners) -> EngineThread:
         settings = replace(self.settings, handling=self._handling)
 
         async def main(stop: asyncio.Event) -> BaseException | None:
@@ -218,13 +218,13 @@ def _refuse_automatic_checkpoints(options: Mapping[str, object], asked_for: Chec
 
 async def _run(
     settings: ConsumerSettings,
-    form: Form,
-    user_code: UserCode,
-    observe: Observe | None,
+    form: HandlerKind,
+    user_code: HandlerRunners,
+    observe: Observer | None,
     stop: asyncio.Event,
 ) -> BaseException | None:
     # boto3 takes its time to import; whoever only declares a consumer does not need it.
-    from leasehold.worker.connecting import connect  # noqa: PLC0415
+    from leasehold.wiring import connect  # noqa: PLC0415
 
-    async with connect(settings, observe) as outside:
-        return await run_worker(settings, form, outside, user_code, stop)
+    async with connect(settings, observe) as ports:
+        return await run_worker(settings, form, ports, user_code, stop)

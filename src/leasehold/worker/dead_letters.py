@@ -35,11 +35,11 @@ class DeadLetter:
     error_type: str
     error_message: str
     attempts: int
-    put_aside_ms: int
+    dead_lettered_ms: int
 
 
 # Plain or async; raising means "not taken", and it is called again.
-TakeDeadLetter = Callable[[DeadLetter], object]
+DeadLetterFunction = Callable[[DeadLetter], object]
 
 
 class DeadLetters(Protocol):
@@ -64,12 +64,12 @@ def dead_letter_to_json(letter: DeadLetter) -> Mapping[str, Any]:
         "error_type": letter.error_type,
         "error_message": letter.error_message,
         "attempts": letter.attempts,
-        "put_aside": _iso(letter.put_aside_ms),
+        "dead_lettered_at": _iso(letter.dead_lettered_ms),
         "data": base64.b64encode(record.data).decode("ascii"),
     }
 
 
-def text_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What an error says; its type's name if it cannot even say that."""
     try:
         return str(error)

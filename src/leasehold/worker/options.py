@@ -17,12 +17,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, TypedDict, TypeVar, get_args, get_type_hints
 
-from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.config import values
+from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.model import InitialPosition
+from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError
-from leasehold.settings import FleetSettings, ObserveSettings, ReadSettings
-from leasehold.worker import values
-from leasehold.worker.dead_letters import TakeDeadLetter
+from leasehold.worker.dead_letters import DeadLetterFunction
 from leasehold.worker.settings import (
     BatchSettings,
     CheckpointSettings,
@@ -32,7 +32,7 @@ from leasehold.worker.settings import (
     ErrorSettings,
     HandlingSettings,
     ProcessSettings,
-    StreamChoice,
+    StreamSettings,
 )
 
 T = TypeVar("T")
@@ -58,11 +58,11 @@ class HandlingOptions(TypedDict, total=False):
     max_bytes: int
     max_wait: Duration
     retries: int
-    retry_first: Duration
-    retry_most: Duration
+    retry_initial_wait: Duration
+    retry_max_wait: Duration
     bisect: bool
     on_poison: str | None
-    dead_letters: str | Path | TakeDeadLetter | None
+    dead_letters: str | Path | DeadLetterFunction | None
     checkpoint: str
     checkpoint_every: Duration
     checkpoint_records: int | None
@@ -88,19 +88,19 @@ class ConsumerOptions(HandlingOptions, total=False):
     max_handlers: int
     mode: str
     failover_after: Duration
-    look_every: Duration
+    refresh_every: Duration
     max_leases: int | None
     leases_to_acquire: int | None
     handoff_timeout: Duration
     stalled_after: Duration
-    rest_after_failure: Duration
-    parents_every: Duration
+    cooldown_after_failure: Duration
+    check_parents_every: Duration
     first_audit_after: Duration
     audit_every: Duration
-    audit_sightings: int
+    audit_confirmations: int
     clean_up_every: Duration
     ignore_unexpected_child_shards: bool
-    leader_lock: Duration
+    leader_lock_duration: Duration
     balance_by: str
     max_kbps: int | None
     records_per_call: int
@@ -108,7 +108,7 @@ class ConsumerOptions(HandlingOptions, total=False):
     bytes_per_second: int
     idle_poll_every: Duration
     buffer_bytes: int
-    verify_when_behind: Duration
+    check_gaps_when_behind: Duration
     out_of_range: str
     unreadable: str
     user_records_max: int
@@ -141,10 +141,10 @@ class Option:
     parse: Callable[[object], object]
 
 
-def stream_choices(value: object) -> tuple[StreamChoice, ...]:
+def parse_streams(value: object) -> tuple[StreamSettings, ...]:
     """Several streams: a list of names, a mapping of names to starting points, or text such as "orders,returns=latest".
 
-    >>> [each.name for each in stream_choices("orders, returns=latest")]
+    >>> [each.name for each in parse_streams("orders, returns=latest")]
     ['orders', 'returns']
     """
     if isinstance(value, str):
@@ -157,7 +157,7 @@ def stream_choices(value: object) -> tuple[StreamChoice, ...]:
     else:
         raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
     return tuple(
-        StreamChoice(_stream_name(name), None if at is None else values.initial_position(at))
+        StreamSettings(_stream_name(name), None if at is None else values.initial_position(at))
         for name, at in given
     )
 
@@ -174,17 +174,17 @@ def _parser(hint: Any) -> Callable[[object], object]:
     """How values of a type are read. Decides by the type alone, so that a new field needs no line here."""
     if NoneType in get_args(hint):
         parts = [part for part in get_args(hint) if part is not NoneType]
-        return values.optional(_parser(parts[0]) if len(parts) == 1 else values.place_or_function)
+        return values.optional(_parser(parts[0]) if len(parts) == 1 else values.url_or_function)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return values.choice(hint)
     parsers: Mapping[Any, Callable[[object], object]] = {
-        bool: values.switch,
+        bool: values.boolean,
         int: values.whole_number,
         float: values.real_number,
         str: values.text,
         timedelta: values.duration,
         InitialPosition: values.initial_position,
-        tuple[StreamChoice, ...]: stream_choices,
+        tuple[StreamSettings, ...]: parse_streams,
     }
     return parsers[hint]
 

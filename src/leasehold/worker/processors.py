@@ -20,20 +20,20 @@ from leasehold.core.model import ChildShard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 from leasehold.errors import CheckpointRejectedError
-from leasehold.worker.batch import Batch, Desk, Prepared
-from leasehold.worker.cutting import Cut
-from leasehold.worker.delivery import Delivery
-from leasehold.worker.policy import retry_wait_ms
-from leasehold.worker.served_shard import Form, ServedShard, Session
-from leasehold.worker.user_code import Function, Outcome, Raised, Returned
+from leasehold.worker.batch import Batch, PreparedCheckpoint, ShardAccounting
+from leasehold.worker.delivery.batch_builder import PendingBatch
+from leasehold.worker.delivery.retry_policy import retry_wait_ms
+from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
+from leasehold.worker.delivery.served_shard import HandlerKind, ServedShard, ShardConsumer
+from leasehold.worker.user_code.handler_runners import Function, Outcome, Raised, Returned
 from leasehold.worker.waiting import first_of
 
 
 class Checkpointer:
     """Says how far a shard is done. In plain code a call returns when that is stored; in async code, await it."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, accounting: ShardAccounting) -> None:
+        self._desk = accounting
         self._in_hand: Position | None = None
         self._children: Sequence[ChildShard] | None = None
 
@@ -49,14 +49,14 @@ class Checkpointer:
         sequence_number: str | None = None,
         sub_sequence_number: int = 0,
         state: bytes | None = None,
-    ) -> Prepared:
+    ) -> PreparedCheckpoint:
         """The first half of a two-phase checkpoint; `commit()` of the result is the second.
 
         If it never comes, the next owner finds position and state in its `initialize`.
         """
         at = self._position(sequence_number, sub_sequence_number)
         checkpoints = self._desk.checkpoints
-        return Prepared(
+        return PreparedCheckpoint(
             self._desk.engine,
             checkpoints.prepare(checkpoints.progress.stored, at, state),
             lambda: self._store(at),
@@ -155,44 +155,44 @@ class RecordProcessor:
         """Called when the worker stops or the lease is handed over: the last chance to checkpoint."""
 
 
-MakeProcessor = Callable[[], RecordProcessor]
+ProcessorFactory = Callable[[], RecordProcessor]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessorForm(Form):
+class ProcessorHandler(HandlerKind):
     """Shards go to objects that the factory makes, one a shard and holding."""
 
-    make: MakeProcessor
+    make: ProcessorFactory
 
-    def session(self, shard: ServedShard) -> Session:
+    def shard_consumer(self, shard: ServedShard) -> ShardConsumer:
         """One shard, to a new object."""
-        return _ProcessorSession(shard, self.make)
+        return _ProcessorConsumer(shard, self.make)
 
 
-class _ProcessorSession(Session):
-    def __init__(self, shard: ServedShard, make: MakeProcessor) -> None:
+class _ProcessorConsumer(ShardConsumer):
+    def __init__(self, shard: ServedShard, make: ProcessorFactory) -> None:
         self._shard = shard
-        self._held = shard.desk.held
+        self._held = shard.accounting.held
         self._make = make
         self._processor: RecordProcessor | None = None
-        self._checkpointer = Checkpointer(shard.desk)
-        self._delivery = Delivery(shard, self._attempt)
+        self._checkpointer = Checkpointer(shard.accounting)
+        self._delivery = RetryingConsumer(shard, self._attempt)
 
     async def begin(self) -> None:
         """Until it succeeds, as in the KCL: no record is lost by waiting."""
         await self._until_it_works(self._try_to_begin)
 
-    async def take(self, cut: Cut) -> None:
-        desk = self._shard.desk
+    async def take(self, cut: PendingBatch) -> None:
+        accounting = self._shard.accounting
         if not cut.records:
-            await desk.pass_over(cut)
+            await accounting.pass_over(cut)
             return
-        portion = desk.give(cut)
+        portion = accounting.give(cut)
         if await self._delivery.deliver(cut, portion):
-            await desk.finish(portion)
+            await accounting.finish(portion)
 
     async def end(self, children: Sequence[ChildShard]) -> None:
-        if not self._shard.desk.checkpoints.progress.is_all_done:
+        if not self._shard.accounting.checkpoints.progress.is_all_done:
             return
         self._checkpointer.deliver_end(children)
         await self._until_it_works(self._try_to_end)
@@ -211,13 +211,13 @@ class _ProcessorSession(Session):
 
     def lost(self) -> None:
         if self._processor is not None:
-            self._shard.lane.post(self._processor.lease_lost, LeaseLostInput())
+            self._shard.runner.post(self._processor.lease_lost, LeaseLostInput())
 
     async def _attempt(self, batch: Batch) -> Outcome:
         assert self._processor is not None
         given = ProcessRecordsInput(batch.records, batch.millis_behind, self._checkpointer, batch)
         self._checkpointer.deliver_up_to(batch.end)
-        outcome = await self._shard.lane.call(self._processor.process_records, given)
+        outcome = await self._shard.runner.call(self._processor.process_records, given)
         # From here on "everything delivered" is what has returned: a failed batch must not be passed over.
         self._checkpointer.deliver_up_to(None)
         return outcome
@@ -237,7 +237,7 @@ class _ProcessorSession(Session):
                 lease.checkpoint.sub_sequence_number,
                 pin.end if pin else None,
                 pin.state if pin else None,
-                self._shard.workplace.stream,
+                self._shard.context.stream,
             ),
         )
 
@@ -252,34 +252,34 @@ class _ProcessorSession(Session):
         return outcome
 
     async def _call_method(self, method: str, argument: object) -> Outcome:
-        workplace = self._shard.workplace
-        began_ms = workplace.clock.now_ms()
+        context = self._shard.context
+        began_ms = context.clock.now_ms()
         outcome = await self._call(getattr(self._processor, method), argument)
         if isinstance(outcome, Returned):
-            took_ms = workplace.clock.now_ms() - began_ms
-            workplace.observe(ProcessorCalled(self._held.shard, method, took_ms))
+            took_ms = context.clock.now_ms() - began_ms
+            context.observe(ProcessorCalled(self._held.shard, method, took_ms))
         return outcome
 
     async def _call(self, function: Function, *arguments: object) -> Outcome:
-        async with self._shard.workplace.handlers:
+        async with self._shard.context.handlers:
             self._held.note_progress()
-            outcome = await self._shard.lane.call(function, *arguments)
+            outcome = await self._shard.runner.call(function, *arguments)
         self._held.note_progress()
         return Raised(self._shard.failure_of(outcome)) if isinstance(outcome, Raised) else outcome
 
     async def _until_it_works(self, attempt_to: Callable[[], Awaitable[Outcome]]) -> None:
         """Try again and again, until the lease is wanted back."""
-        workplace, attempt = self._shard.workplace, 1
+        context, attempt = self._shard.context, 1
         while isinstance(outcome := await attempt_to(), Raised):
             self._tell_failed(outcome, attempt)
-            wait_ms = retry_wait_ms(attempt, workplace.settings.errors, workplace.rng.random())
-            await first_of(workplace.clock.sleep_ms(wait_ms), self._held.draining.wait())
+            wait_ms = retry_wait_ms(attempt, context.settings.errors, context.rng.random())
+            await first_of(context.clock.sleep_ms(wait_ms), self._held.draining.wait())
             if self._held.draining.is_set():
                 return
             attempt += 1
 
     def _tell_failed(self, outcome: Raised, attempt: int) -> None:
-        done = self._shard.desk.checkpoints.progress.done
-        self._shard.workplace.observe(
+        done = self._shard.accounting.checkpoints.progress.done
+        self._shard.context.observe(
             HandlerFailed(self._held.shard, done, done, 0, attempt, type(outcome.error).__name__)
         )

@@ -11,12 +11,12 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from leasehold.core.deaggregation import DeaggregationSettings
+from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError
-from leasehold.settings import FleetSettings, ObserveSettings, ReadSettings
-from leasehold.worker.dead_letters import TakeDeadLetter
+from leasehold.worker.dead_letters import DeadLetterFunction
 
 # Of the grace period, what handlers may use; the rest is for the last checkpoints and for releasing the leases.
 HANDLERS_SHARE_OF_GRACE: Final = 0.8
@@ -40,7 +40,7 @@ class Checkpointing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamChoice:
+class StreamSettings:
     """One of several streams: its name, ARN or identifier, and where it begins if not where all do."""
 
     name: str
@@ -52,7 +52,7 @@ class ConsumerIdentity:
     """Which stream or streams, in whose name. All members with one application name share the shards among them."""
 
     stream: str = ""
-    streams: tuple[StreamChoice, ...] = ()  # several in one lease table; all members should have the same
+    streams: tuple[StreamSettings, ...] = ()  # several in one lease table; all members should have the same
     application: str = ""
     worker_id: str = ""  # unique; empty: host, process and a random part
     # A consumer that must not lose a record begins at the oldest one. It matters only while there are no leases.
@@ -77,7 +77,7 @@ class ConsumerIdentity:
         return [each.name for each in self.streams]
 
     @property
-    def positions(self) -> Mapping[str, InitialPosition]:
+    def initial_positions(self) -> Mapping[str, InitialPosition]:
         """The streams, and where each begins."""
         if not self.streams:
             return {self.stream: self.initial_position}
@@ -129,20 +129,20 @@ class ErrorSettings:
     """What happens when a handler raises: try again, find the record, then `on_poison`. Never skips by default."""
 
     retries: int = 5
-    retry_first: timedelta = timedelta(milliseconds=200)  # the first wait at most; it doubles
-    retry_most: timedelta = timedelta(seconds=30)
+    retry_initial_wait: timedelta = timedelta(milliseconds=200)  # the first wait at most; it doubles
+    retry_max_wait: timedelta = timedelta(seconds=30)
     bisect: bool = True
     on_poison: OnPoison | None = None  # None: dead_letter where dead_letters are given, else hold
-    dead_letters: str | TakeDeadLetter | None = (
+    dead_letters: str | DeadLetterFunction | None = (
         None  # a file, an object store prefix (s3://...), or a function
     )
 
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries}: expected 0 or more")
-        if not timedelta(0) < self.retry_first <= self.retry_most:
+        if not timedelta(0) < self.retry_initial_wait <= self.retry_max_wait:
             raise ConfigError(
-                f"retry_first={self.retry_first}, retry_most={self.retry_most}: expected 0 < retry_first <= retry_most"
+                f"retry_initial_wait={self.retry_initial_wait}, retry_max_wait={self.retry_max_wait}: expected 0 < retry_initial_wait <= retry_max_wait"
             )
         wanted = self.dead_letters is not None
         if self.on_poison is not None and (self.on_poison is OnPoison.DEAD_LETTER) != wanted:

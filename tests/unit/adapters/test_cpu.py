@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from leasehold.adapters import cpu
-from leasehold.adapters.cpu import EcsMeter, is_ecs_address, load_meter
-from leasehold.core.cpu_load import (
+from leasehold.adapters.cpu import EcsMeter, detect_load_meter, is_ecs_address
+from leasehold.core.assignment.cpu_load import (
     EcsShare,
     container_reading,
     ecs_percent,
@@ -106,7 +106,7 @@ def test_the_part_of_a_container_in_its_task() -> None:
 def test_no_other_address_is_asked(address: str, tmp_path: Path) -> None:
     """A variable of the environment cannot send requests of ours to a host of its choice."""
     assert not is_ecs_address(address)
-    assert load_meter({"ECS_CONTAINER_METADATA_URI_V4": address}, tmp_path) is None
+    assert detect_load_meter({"ECS_CONTAINER_METADATA_URI_V4": address}, tmp_path) is None
 
 
 def test_metadata_that_does_not_answer_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_what_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A container's limit goes before the whole machine; the first figure comes with the second reading."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu  1 1 1 1 1")
-    assert load_meter({}, tmp_path) is not None
+    assert detect_load_meter({}, tmp_path) is not None
     cgroup = tmp_path / "sys/fs/cgroup"
     cgroup.mkdir(parents=True)
     (cgroup / "cpu.max").write_text("max 100000")
@@ -131,7 +131,7 @@ def test_what_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (cgroup / "cpu.stat").write_text("usage_usec 1000000\n")
     times_ms = iter([0, 1_000, 2_000])
     monkeypatch.setattr(cpu, "_now_ms", lambda: next(times_ms))
-    meter = load_meter({}, tmp_path)
+    meter = detect_load_meter({}, tmp_path)
     assert meter is not None
 
     async def figures() -> list[float | None]:
@@ -155,7 +155,7 @@ def test_the_older_control_groups_are_understood(tmp_path: Path) -> None:
         path = tmp_path / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert load_meter({}, tmp_path) is None
+    assert detect_load_meter({}, tmp_path) is None
     (tmp_path / "sys/fs/cgroup/cpuset").mkdir()
     (tmp_path / "sys/fs/cgroup/cpuset/cpuset.effective_cpus").write_text("0-3")
-    assert load_meter({}, tmp_path) is not None
+    assert detect_load_meter({}, tmp_path) is not None

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
-from leasehold.core.row_writes import PutRow
+from leasehold.core.leases.row_writes import PutRow
 from leasehold.errors import ThrottledError, UnavailableError
 
 ACTIVE = {
@@ -81,7 +81,7 @@ def test_a_transaction_that_was_in_the_way_is_not_a_lost_race(code: str) -> None
     cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
     with pytest.raises(ThrottledError, match=code):
-        asyncio.run(rows.write_together([PutRow("a", {}), PutRow("b", {})]))
+        asyncio.run(rows.write_transaction([PutRow("a", {}), PutRow("b", {})]))
 
 
 def test_a_failed_condition_in_a_transaction_is_a_lost_race() -> None:
@@ -89,7 +89,7 @@ def test_a_failed_condition_in_a_transaction_is_a_lost_race() -> None:
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
     cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
-    assert asyncio.run(rows.write_together([PutRow("a", {}), PutRow("b", {})])) is False
+    assert asyncio.run(rows.write_transaction([PutRow("a", {}), PutRow("b", {})])) is False
 
 
 def test_recovery_is_switched_on_for_a_table_that_exists() -> None:

@@ -14,7 +14,7 @@ from leasehold.core.model import ChildShard, HashRange, ShardId
 from leasehold.core.record import Record
 from leasehold.errors import UnavailableError
 from leasehold.ports import Page
-from tests.unit.adapters.canned import CannedKinesis
+from tests.unit.adapters.canned_kinesis import CannedKinesis
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
 RECORD = {

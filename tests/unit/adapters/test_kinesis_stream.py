@@ -9,9 +9,9 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
-from leasehold.core.iterators import IteratorKind, IteratorStart
-from leasehold.core.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.core.model import Shard, ShardId
+from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.errors import (
     ConfigError,
     IteratorExpiredError,
@@ -20,7 +20,7 @@ from leasehold.errors import (
     ThrottledError,
     UnavailableError,
 )
-from tests.unit.adapters.canned import CannedKinesis
+from tests.unit.adapters.canned_kinesis import CannedKinesis
 
 T = TypeVar("T")
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
@@ -51,7 +51,7 @@ def with_stream(
     kinesis: CannedKinesis, use: Callable[[KinesisStream], Awaitable[T]], name: str = "orders"
 ) -> T:
     async def main() -> T:
-        stream = KinesisStream(kinesis.client, name, lean=False)
+        stream = KinesisStream(kinesis.client, name, direct=False)
         try:
             return await use(stream)
         finally:

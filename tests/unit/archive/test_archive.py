@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
-from leasehold.adapters.memory.trouble import Trouble
 from leasehold.archive import ArchiveSettings, WriteReport
-from leasehold.columns import SLICE
-from leasehold.core.archive_keys import key_to_text
+from leasehold.archive.columns import SLICE
+from leasehold.core.exactly_once.object_keys import key_to_text
 from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
 from leasehold.ports import StoredObject
-from tests.unit.archive.world import (
+from tests.unit.archive.archive_world import (
     A,
     B,
     archive_on,
@@ -148,11 +148,11 @@ def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) 
 def test_trouble_on_the_way_is_overcome() -> None:
     """Requests and answers may be lost; what was put before its answer was lost is recognised."""
     store = MemoryObjects()
-    troubles: dict[str, list[Trouble | None]] = {
-        "put": [Trouble.ANSWER_LOST, Trouble.REQUEST_LOST, None, Trouble.ANSWER_LOST, Trouble.THROTTLED, *[None] * 9],
-        "size": [Trouble.REQUEST_LOST, *[None] * 9],
-        "list": [Trouble.REQUEST_LOST, *[None] * 9],
-        "get": [Trouble.REQUEST_LOST, *[None] * 9],
+    troubles: dict[str, list[StoreFault | None]] = {
+        "put": [StoreFault.RESPONSE_LOST, StoreFault.REQUEST_LOST, None, StoreFault.RESPONSE_LOST, StoreFault.THROTTLED, *[None] * 9],
+        "size": [StoreFault.REQUEST_LOST, *[None] * 9],
+        "list": [StoreFault.REQUEST_LOST, *[None] * 9],
+        "get": [StoreFault.REQUEST_LOST, *[None] * 9],
     }  # fmt: skip
     report = run(archive_on(troubled(store, troubles)).write(A, "one", table(records([1, 2]))))
     assert numbers_in(store) == [1, 2]
@@ -162,7 +162,7 @@ def test_trouble_on_the_way_is_overcome() -> None:
 def test_a_store_that_stays_away_is_an_error_and_the_range_can_be_written_again() -> None:
     """The caller hears UnavailableError; nothing is remembered that was not written."""
     store = MemoryObjects()
-    away: dict[str, list[Trouble | None]] = {"put": [None, *[Trouble.REQUEST_LOST] * 6, *[None] * 9]}
+    away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 6, *[None] * 9]}
     archive = archive_on(troubled(store, away))
     with pytest.raises(UnavailableError):
         run(archive.write(A, "one", table(records([1]))))
@@ -196,12 +196,12 @@ def test_a_stream_that_is_cut_anew_is_archived_once(first: list[int], second: li
     _require_apart(store)
 
 
-async def _archived(store: MemoryObjects, ownership: str, cuts: list[int], until: int) -> None:
+async def _archived(store: MemoryObjects, lease_session: str, cuts: list[int], until: int) -> None:
     archive = archive_on(store)
     ends = sorted({cut for cut in cuts if cut < until} | {until})
     for start, end in zip([0, *ends], ends, strict=False):
         for _ in range(2):  # every range comes again, as after a failed task
-            await archive.write(A, ownership, table(records(range(start + 1, end + 1), minute=_minute)))
+            await archive.write(A, lease_session, table(records(range(start + 1, end + 1), minute=_minute)))
 
 
 def _require_apart(store: MemoryObjects) -> None:
@@ -284,7 +284,7 @@ def test_rows_without_their_position_are_refused() -> None:
         ({"format": "csv"}, "format='csv': expected 'parquet' or 'jsonl'"),
         ({"format": "jsonl", "compression": "snappy"}, "expected 'zstd' or 'gzip' or 'none'"),
         ({"prefix": "../x"}, "prefix"),
-        ({"puts_at_once": 0}, "puts_at_once=0"),
+        ({"max_concurrent_puts": 0}, "max_concurrent_puts=0"),
     ],
 )
 def test_settings_check_themselves(wrong: dict[str, object], sentence: str) -> None:

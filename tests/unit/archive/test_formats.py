@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leasehold.archive.formats import IDENTITY, decode_identity, encode
+from leasehold.archive.formats import IDENTITY_COLUMNS, decode_identity, encode
 from leasehold.archive.settings import FORMATS
-from tests.unit.archive.world import records, table
+from tests.unit.archive.archive_world import records, table
 
 EVERY = [
     (extension, compression)
@@ -33,7 +33,7 @@ def test_an_object_tells_which_records_it_holds(extension: str, compression: str
     rows = with_columns_of_a_user()
     body = encode(rows, extension, compression)
     assert body == encode(rows, extension, compression)
-    assert decode_identity(body, extension).equals(rows.select(IDENTITY).combine_chunks())
+    assert decode_identity(body, extension).equals(rows.select(IDENTITY_COLUMNS).combine_chunks())
 
 
 def test_columns_of_any_type_are_kept() -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from leasehold.cli import lag
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
-from leasehold.core.lease_view import view_leases
+from leasehold.core.leases.lease_view import view_leases
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Page, Stream
 
@@ -50,7 +50,7 @@ def probe(
     *failures: LeaseholdError, page: Page | None = None, checkpoint: Position = TRIM_HORIZON
 ) -> lag.ShardLag:
     lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=checkpoint)
-    (measured,) = asyncio.run(lag.probe_all(TroubledStream(failures, page), view_leases([lease])))
+    (measured,) = asyncio.run(lag.measure_lags(TroubledStream(failures, page), view_leases([lease])))
     return measured
 
 

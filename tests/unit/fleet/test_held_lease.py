@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.core import lease_rules
-from leasehold.core.model import HoldingId, Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.config.settings import FleetSettings
+from leasehold.core.leases import lease_rules
+from leasehold.core.leases.row_writes import Row, RowWrite
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.row_writes import Row, RowWrite
 from leasehold.errors import UnavailableError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
-from leasehold.settings import FleetSettings
-from leasehold.simulation.loop import VirtualClock, run_virtually
+from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
 
 PARENTS = (ShardId("s-0"), ShardId("s-1"))
 
@@ -42,7 +42,7 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
                 checkpoint=TRIM_HORIZON,
                 parents=frozenset(PARENTS),
                 owner=WorkerId("w"),
-                holding=HoldingId("h"),
+                session=LeaseSessionId("h"),
             ),
             table=LeaseTable(_OneFailsOneHangs()),
             clock=VirtualClock(),
@@ -53,10 +53,10 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
             hear=lambda _: None,
         )
         with pytest.raises(UnavailableError):
-            await held.parents_ended()
+            await held.wait_for_parents()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 class _AnswersLost(MemoryRows):
@@ -80,7 +80,7 @@ async def _held(rows: MemoryRows, hear: Callable[[bool], None] = lambda _: None)
     table = LeaseTable(rows)
     free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
     await table.create(free)
-    lease = await table.take(free, WorkerId("w"), HoldingId("h"))
+    lease = await table.take(free, WorkerId("w"), LeaseSessionId("h"))
     assert isinstance(lease, Lease)
     return HeldLease(
         lease,
@@ -105,7 +105,7 @@ def test_a_handoff_is_heard_of_in_whatever_way_the_row_is_read() -> None:
         assert held.lease.is_in_handoff
         assert held.draining.is_set()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_heartbeat_brings_word() -> None:
@@ -116,14 +116,14 @@ def test_a_heartbeat_brings_word() -> None:
         rows = MemoryRows()
         held = await _held(rows, heard.append)
         await held.renew()
-        await rows.write(lease_rules.leave_word(held.lease, "look"))
+        await rows.write(lease_rules.nudge(held.lease, "look"))
         await held.renew()
         await held.renew()
-        await rows.write(lease_rules.leave_word(held.lease, "look again"))
+        await rows.write(lease_rules.nudge(held.lease, "look again"))
         await held.checkpoint(Position("7"))
         assert heard == [False, True, False, True]
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_heartbeat_takes_along_what_is_done() -> None:
@@ -139,14 +139,14 @@ def test_a_heartbeat_takes_along_what_is_done() -> None:
             await held.checkpoint(done.pop())
             return True
 
-        held.take_along = store
+        held.write_pending_checkpoint = store
         before = held.lease.counter
         await held.renew()
         assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 1)
         await held.renew()
         assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 2)
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_only_a_write_proves_a_lease() -> None:
@@ -158,4 +158,4 @@ def test_only_a_write_proves_a_lease() -> None:
         await held.promote(Position("7"))
         assert held.last_write is last
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())

@@ -7,21 +7,21 @@ from datetime import timedelta
 import pytest
 
 from leasehold.core.events import (
-    HandoffAsked,
+    HandoffRequested,
     LeaseLost,
     LeaseReleased,
     LeaseTaken,
+    OperationFailed,
     RowRejected,
     ShardEnded,
     ShardStalled,
-    StepFailed,
 )
+from leasehold.core.leases.row_writes import DeleteRow, PutRow, Row
 from leasehold.core.model import ChildShard, HashRange, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.core.row_writes import DeleteRow, PutRow, Row
 from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.simulation.loop import run_virtually
+from leasehold.simulation.virtual_time import run_in_virtual_time
 from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
 
 
@@ -48,7 +48,7 @@ def test_a_lone_member_reads_everything() -> None:
         await world.until(lambda: len(world.readers()) == 16, within_s=5)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_members_that_start_together_share_evenly() -> None:
@@ -66,7 +66,7 @@ def test_members_that_start_together_share_evenly() -> None:
         assert_never_interleaved(world)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_newcomer_gets_its_share_by_handoff() -> None:
@@ -81,11 +81,11 @@ def test_a_newcomer_gets_its_share_by_handoff() -> None:
         world.start("c")
         await world.until(lambda: world.shares() == [4, 4, 4], within_s=60)
         assert world.told(LeaseLost) == []
-        assert len(world.told(HandoffAsked)) > 0
+        assert len(world.told(HandoffRequested)) > 0
         assert_never_interleaved(world)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_clean_stop_hands_on_within_two_seconds() -> None:
@@ -101,7 +101,7 @@ def test_a_clean_stop_hands_on_within_two_seconds() -> None:
         assert len(world.told(LeaseReleased)) >= 4
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_dead_members_shards_are_read_again() -> None:
@@ -117,7 +117,7 @@ def test_a_dead_members_shards_are_read_again() -> None:
         await world.until(lambda: world.shares() == [4, 5], within_s=15)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_member_that_is_cut_off_stops_before_others_begin() -> None:
@@ -139,7 +139,7 @@ def test_a_member_that_is_cut_off_stops_before_others_begin() -> None:
         await world.until(lambda: world.shares() == [3, 3], within_s=60)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_stalled_shard_is_given_up() -> None:
@@ -159,7 +159,7 @@ def test_a_stalled_shard_is_given_up() -> None:
         await world.until(lambda: world.readers() != {}, within_s=3)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_shard_that_fails_is_left_to_another() -> None:
@@ -174,7 +174,7 @@ def test_a_shard_that_fails_is_left_to_another() -> None:
         world = World(even_shards(2), fail)
         first = world.start("a")
         await world.clock.sleep_ms(30_000)
-        failures = [event for event in world.told(StepFailed) if isinstance(event, StepFailed)]
+        failures = [event for event in world.told(OperationFailed) if isinstance(event, OperationFailed)]
         assert 2 <= len(failures) <= 6  # it rests after each failure, and longer each time
         assert {failure.error for failure in failures} == {"ValueError"}
         world.start("b")
@@ -182,7 +182,7 @@ def test_a_shard_that_fails_is_left_to_another() -> None:
         await world.stop(first)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_children_are_read_at_once() -> None:
@@ -198,7 +198,7 @@ def test_children_are_read_at_once() -> None:
     ]
 
     async def end_parent(world: World, worker: WorkerId, held: HeldLease) -> None:
-        await held.parents_ended()
+        await held.wait_for_parents()
         if held.shard == parent.id:
             await world.clock.sleep_ms(2_000)
             await held.checkpoint(Position("500"))
@@ -217,7 +217,7 @@ def test_children_are_read_at_once() -> None:
         assert lease.children == {child.id for child in children}
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_merged_child_waits_for_both_parents() -> None:
@@ -228,7 +228,7 @@ def test_a_merged_child_waits_for_both_parents() -> None:
     )
 
     async def end_parents(world: World, worker: WorkerId, held: HeldLease) -> None:
-        await held.parents_ended()
+        await held.wait_for_parents()
         if held.shard == child.id:
             await deliver(world, worker, held)
             return
@@ -247,7 +247,7 @@ def test_a_merged_child_waits_for_both_parents() -> None:
         await world.until(lambda: world.readers().keys() == {child.id}, within_s=5)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_finished_leases_are_cleaned_up() -> None:
@@ -278,7 +278,7 @@ def test_finished_leases_are_cleaned_up() -> None:
         assert {lease.shard_id for lease in leases} == {child.id for child in children}
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_lost_lease_row_is_found_by_the_audit() -> None:
@@ -296,7 +296,7 @@ def test_a_lost_lease_row_is_found_by_the_audit() -> None:
         await world.until(lambda: len(world.readers()) == 3, within_s=400)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
@@ -316,7 +316,7 @@ def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
         await world.until(lambda: len(world.readers()) == 1, within_s=200)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_shard_that_needs_long_is_not_torn_from_its_owner() -> None:
@@ -337,14 +337,14 @@ def test_a_shard_that_needs_long_is_not_torn_from_its_owner() -> None:
         await world.clock.sleep_ms(5_000)
         world.start("b")
         await world.clock.sleep_ms(500_000)
-        assert world.told(HandoffAsked)
+        assert world.told(HandoffRequested)
         assert world.readers() == {}
         await world.until(lambda: len(world.readers()) >= 1, within_s=150)
         assert world.told(LeaseLost) == []
         await world.kill(WorkerId("a"))
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_row_that_cannot_be_written_costs_only_its_own_lease() -> None:
@@ -365,7 +365,7 @@ def test_a_row_that_cannot_be_written_costs_only_its_own_lease() -> None:
         await world.until(lambda: len(world.readers()) == 8, within_s=30)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_first_leases_are_all_created_in_spite_of_throttling() -> None:
@@ -381,7 +381,7 @@ def test_first_leases_are_all_created_in_spite_of_throttling() -> None:
         await world.until(lambda: len(world.readers()) == 16, within_s=20)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_member_that_cannot_read_leaves_the_shards_to_others() -> None:
@@ -405,7 +405,7 @@ def test_a_member_that_cannot_read_leaves_the_shards_to_others() -> None:
         await world.kill(WorkerId("a"))
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
@@ -416,12 +416,12 @@ def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
         world.cut_off.add(WorkerId("a"))
         world.start("a")
         await world.clock.sleep_ms(60_000)
-        assert world.told(StepFailed)
+        assert world.told(OperationFailed)
         world.cut_off.clear()
         await world.until(lambda: len(world.readers()) == 2, within_s=15)
         await world.stop_all()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_lease_that_was_given_back_is_not_written_to() -> None:
@@ -441,10 +441,10 @@ def test_a_lease_that_was_given_back_is_not_written_to() -> None:
         await kept[0].renew()
         with pytest.raises(LeaseLostError, match="given back"):
             await kept[0].checkpoint(Position("100"))
-        assert not kept[0].is_proven()
+        assert not kept[0].is_valid()
         assert await world.table.get(kept[0].lease.key) == row
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_fleet_with_a_leader_is_left_alone() -> None:
@@ -458,14 +458,14 @@ def test_a_fleet_with_a_leader_is_left_alone() -> None:
             await world.stop(world.start("a"), at_once=False)
         assert (await world.table.list()).leases == ()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_settings_that_cannot_work_are_refused() -> None:
     """A setting that would cost healthy members their leases is an error that says what to do."""
     with pytest.raises(ConfigError, match="10 seconds"):
         replace(SETTINGS, failover_after=timedelta(milliseconds=200))
-    with pytest.raises(ConfigError, match="look_every"):
-        replace(SETTINGS, look_every=timedelta(seconds=9))
+    with pytest.raises(ConfigError, match="refresh_every"):
+        replace(SETTINGS, refresh_every=timedelta(seconds=9))
     with pytest.raises(ConfigError, match="max_leases"):
         replace(SETTINGS, max_leases=0)

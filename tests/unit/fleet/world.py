@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.adapters.memory.trouble import Trouble, TroubledRows
+from leasehold.config.settings import FleetSettings, Mode
 from leasehold.core.events import Event
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import (
     HASH_KEY_MAX,
     HashRange,
@@ -23,13 +22,14 @@ from leasehold.core.model import (
     stream_identifier,
 )
 from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.member import Member
 from leasehold.fleet.streams import Streams
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Page, Stream
-from leasehold.settings import FleetSettings, Mode
-from leasehold.simulation.loop import VirtualClock
+from leasehold.simulation.virtual_time import VirtualClock
 
 TICK_MS = 100
 SETTINGS = FleetSettings(mode=Mode.PEER)
@@ -76,7 +76,7 @@ Serve = Callable[["World", WorkerId, HeldLease], Awaitable[None]]
 async def deliver(world: "World", worker: WorkerId, held: HeldLease) -> None:
     """Deliver something every tick while the lease is proven; stop when it is wanted back."""
     while not held.draining.is_set():
-        if held.is_proven():
+        if held.is_valid():
             held.note_progress()
             world.deliveries[held.shard].append((world.clock.now_ms(), worker))
         await world.clock.sleep_ms(TICK_MS)
@@ -108,7 +108,7 @@ class World:
     def start(self, name: str) -> WorkerId:
         """Start a member."""
         worker = WorkerId(name)
-        rows = TroubledRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
+        rows = FaultyRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
         member = Member(
             table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
             streams=Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON)),
@@ -124,11 +124,11 @@ class World:
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))
         return worker
 
-    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> Trouble | None:
+    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
         self.calls[worker, call] += 1
         if worker in self.cut_off:
-            return Trouble.REQUEST_LOST
-        return Trouble.THROTTLED if call == "write" and key in self.unwritable else None
+            return StoreFault.REQUEST_LOST
+        return StoreFault.THROTTLED if call == "write" and key in self.unwritable else None
 
     async def stop(self, worker: WorkerId, *, at_once: bool = True) -> None:
         """Stop a member in good order, or wait until it ends by itself."""

@@ -4,8 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from leasehold.cli.local import local
-from leasehold.core.stream_model.settings import ServiceSettings
-from leasehold.local.control import _ACTIONS, CONTROL_PREFIX
+from leasehold.kinesis_model.settings import ServiceSettings
+from leasehold.local.control_endpoint import _ACTIONS, CONTROL_PREFIX
 
 PAGE = (Path(__file__).parents[3] / "docs" / "local-kinesis.md").read_text(encoding="utf-8")
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import ConfigError
-from leasehold.local.clock import MovableClock
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.writing import PutRequest
+from leasehold.local.clock import AdjustableClock
 from leasehold.local.state import ServerState
-from leasehold.local.state_file import read_state, save, snapshot_of
+from leasehold.local.state_file import read_state, save_state, take_snapshot
 
 NOW_MS = 1_700_000_000_000
 KEYS = ["k", "ключ", "\U0001f511"]
@@ -17,18 +17,18 @@ KEYS = ["k", "ключ", "\U0001f511"]
 
 def filled_state(records: int = 2_500) -> ServerState:
     """Two streams; more records than fit into one chunk."""
-    state = ServerState(StreamService())
+    state = ServerState(KinesisModel())
     for name in ("a", "b"):
         state.service.create_stream(NOW_MS, name, shard_count=2)
     for number in range(records):
         data = number.to_bytes(2, "big") + bytes(range(256))
-        state.service.put_record(NOW_MS + number, "a", Entry(KEYS[number % 3], data, number % 2))
+        state.service.put_record(NOW_MS + number, "a", PutRequest(KEYS[number % 3], data, number % 2))
     state.clock.advance(12_345)
     return state
 
 
 def read_back(path: Path) -> ServerState:
-    state = ServerState(StreamService())
+    state = ServerState(KinesisModel())
     read_state(path, state.service, state.clock)
     return state
 
@@ -36,8 +36,8 @@ def read_back(path: Path) -> ServerState:
 def test_everything_comes_back(tmp_path: Path) -> None:
     """Streams, records byte for byte, and the offset of the clock."""
     state, path = filled_state(), tmp_path / "state"
-    save(state, path)
-    assert snapshot_of(read_back(path)) == snapshot_of(state)
+    save_state(state, path)
+    assert take_snapshot(read_back(path)) == take_snapshot(state)
 
 
 def test_a_file_that_is_not_there_is_no_state(tmp_path: Path) -> None:
@@ -49,19 +49,19 @@ def test_a_file_is_replaced_as_a_whole_and_is_private(tmp_path: Path) -> None:
     """Nothing is left beside it, and only its owner can read the payloads."""
     path = tmp_path / "state"
     for records in (10, 1):
-        save(filled_state(records), path)
+        save_state(filled_state(records), path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(snapshot_of(read_back(path)).records) == 4
+    assert len(take_snapshot(read_back(path)).records) == 4
 
 
 @pytest.mark.parametrize("damage", ["cut", "chunk lost", "other format", "text", "empty"])
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     """The message names the file and what to do; nothing is guessed."""
     path = tmp_path / "state"
-    save(filled_state(), path)
+    save_state(filled_state(), path)
     whole = path.read_bytes()
-    save(filled_state(1_000), path)
+    save_state(filled_state(1_000), path)
     one_chunk = path.read_bytes()
     end_of_first = one_chunk.index(b"\xa1grecords")
     path.write_bytes(
@@ -81,4 +81,4 @@ def test_a_place_that_cannot_be_written_is_told_by_name(tmp_path: Path) -> None:
     """The message names the file and the reason."""
     path = tmp_path / "no such folder" / "state"
     with pytest.raises(ConfigError, match=f"{path}: No such file"):
-        save(ServerState(StreamService(), MovableClock()), path)
+        save_state(ServerState(KinesisModel(), AdjustableClock()), path)

@@ -11,32 +11,32 @@ from datetime import timedelta
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.core.aggregation import aggregate
-from leasehold.core.deaggregation import DEFAULT_DEAGGREGATION
-from leasehold.core.model import HoldingId, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
-from leasehold.core.pinned_batch import ReadOn, Redo, Stamp, next_slice
+from leasehold.config.settings import FleetSettings, Mode, ReadSettings
+from leasehold.core.exactly_once.pinned_batch import ContinueReading, GenerationId, Redeliver, next_slice
+from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
+from leasehold.core.exactly_once.slice_limits import BatchLimits, SliceLimits
+from leasehold.core.leases.row_writes import Row, RowWrite
+from leasehold.core.model import InitialPosition, Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
-from leasehold.core.query_offset import QueryOffset, ReadStart
 from leasehold.core.record import PutEntry
-from leasehold.core.row_writes import Row, RowWrite
-from leasehold.core.slice_plan import BatchLimits, SliceLimits
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.settings import ServiceSettings
-from leasehold.core.stream_model.writing import Entry
-from leasehold.fleet.lease_table import LeaseTable
+from leasehold.core.records.aggregation import aggregate
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.fleet.member import Member
-from leasehold.fleet.pinned_slices import Outside, PinnedSlice, SlicePlan, pinned_slice
-from leasehold.fleet.reading import ByteBudget
+from leasehold.fleet.reading.shard_reader import ByteBudget
 from leasehold.fleet.streams import Streams
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.settings import ServiceSettings
+from leasehold.kinesis_model.writing import PutRequest
 from leasehold.ports import Applied, Refused
-from leasehold.settings import FleetSettings, Mode, ReadSettings
-from leasehold.simulation.loop import VirtualClock
-from leasehold.spark.generations import Generations, QuerySettings
+from leasehold.simulation.virtual_time import VirtualClock
+from leasehold.spark.query.batch_planner import Generations, QuerySettings
+from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, pinned_slice
 
 EPOCH = "00c0ffee"
 OTHER = WorkerId("other")
 FLEET = FleetSettings(
-    mode=Mode.PEER, look_every=timedelta(seconds=0.5), rest_after_failure=timedelta(seconds=1)
+    mode=Mode.PEER, refresh_every=timedelta(seconds=0.5), cooldown_after_failure=timedelta(seconds=1)
 )
 HASH_KEYS = 1 << 128
 
@@ -112,7 +112,7 @@ class SparkLog:
     @property
     def committed(self) -> QueryOffset:
         """What the next plan begins after."""
-        return self.offsets[self.commits - 1] if self.commits else QueryOffset(Stamp(EPOCH, 0), {})
+        return self.offsets[self.commits - 1] if self.commits else QueryOffset(GenerationId(EPOCH, 0), {})
 
     @property
     def is_pending(self) -> bool:
@@ -150,7 +150,7 @@ class QueryRun:
     async def start(self) -> None:
         """What the driver does first."""
         if self.world.log.offsets:
-            await self.generations.take_over(self.world.log.offsets[-1])
+            await self.generations.release_leases_of_earlier_run(self.world.log.offsets[-1])
         self._life = asyncio.create_task(self._member.run(self._stop))
         await self.world.clock.sleep_ms(2000)
 
@@ -160,7 +160,7 @@ class QueryRun:
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
 
-    async def stop(self, committed: Stamp | None = None) -> None:
+    async def stop(self, committed: GenerationId | None = None) -> None:
         """End in good order; perhaps someone knows what is committed."""
         assert self._life is not None
         self.generations.stop(committed)
@@ -193,7 +193,7 @@ class QueryWorld:
     per_aggregate: int = 7  # more than fit into a slice
 
     def __post_init__(self) -> None:
-        self.service = StreamService(settings=ServiceSettings())
+        self.service = KinesisModel(settings=ServiceSettings())
         self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
         self.stream = MemoryStream(self.service, "orders", self.clock)
         self.rows = MemoryRows()
@@ -218,7 +218,7 @@ class QueryWorld:
         key = self._rng.randrange(HASH_KEYS)
         entries = [PutEntry(b"%d" % number, "k", key) for number in numbers]
         whole = aggregate(entries)._replace(explicit_hash_key=key) if len(entries) > 1 else entries[0]
-        entry = Entry(whole.partition_key, whole.data, key)
+        entry = PutRequest(whole.partition_key, whole.data, key)
         return str(self.service.put_record(self.clock.wall_ms(), "orders", entry).number)
 
     async def split(self, shard: ShardId) -> None:
@@ -239,7 +239,7 @@ class QueryWorld:
         """Begin to read a slice; it stands still at its pin until it is let on."""
         gate, waits = asyncio.Event(), asyncio.Event()
         table = LeaseTable(GatedRows(self.rows, gate, waits))
-        outside = Outside(
+        ports = ReaderPorts(
             stream=self.stream,
             table=table,
             clock=self.clock,
@@ -249,7 +249,7 @@ class QueryWorld:
             read=ReadSettings(),
             deaggregation=DEFAULT_DEAGGREGATION,
         )
-        return Attempt(plan, asyncio.create_task(pinned_slice(plan, outside)), gate, waits)
+        return Attempt(plan, asyncio.create_task(pinned_slice(plan, ports)), gate, waits)
 
     async def run_batch(self, run: QueryRun) -> bool:
         """One undisturbed batch. False if there was nothing new."""
@@ -286,18 +286,22 @@ class QueryWorld:
         lease = await self.table.get(LeaseKey(shard))
         if lease is None or lease.checkpoint.is_shard_end:
             return None
-        taken = await self.table.take(lease, OTHER, HoldingId(f"{self._rng.getrandbits(128):032x}"))
+        taken = await self.table.take(lease, OTHER, LeaseSessionId(f"{self._rng.getrandbits(128):032x}"))
         assert isinstance(taken, Lease)
         return taken
 
     async def serve_stolen(self, lease: Lease, *, slices: int, gives_back: bool) -> None:
         """The other member redoes what was pinned, reads on for some slices, and gives the lease back or dies."""
         for number in range(slices):
-            following = next_slice(lease, Stamp("f00d", 10**6))
-            assert isinstance(following, ReadOn | Redo)
-            after, redo_to = following.after, following.end if isinstance(following, Redo) else None
+            following = next_slice(lease, GenerationId("f00d", 10**6))
+            assert isinstance(following, ContinueReading | Redeliver)
+            after, redeliver_to = following.after, following.end if isinstance(following, Redeliver) else None
             plan = SlicePlan(
-                lease, Stamp("f00d", number), ReadStart(after), SliceLimits(records=3), redo_to=redo_to
+                lease,
+                GenerationId("f00d", number),
+                ReadStart(after),
+                SliceLimits(records=3),
+                redeliver_to=redeliver_to,
             )
             self.sink.write(await self.attempt(plan).result())
             now = await self.table.get(lease.key)

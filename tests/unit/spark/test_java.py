@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from leasehold.errors import ConfigError
-from leasehold.spark.java import find_java
+from leasehold.spark.pipeline.java import find_java
 
 MakeJava = Callable[[str, str], Path]
 MODULE_OPTION = "--add-modules=jdk.incubator.vector"

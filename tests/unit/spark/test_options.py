@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from leasehold.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from leasehold.archive.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from leasehold.core.exactly_once.query_offset import ReadStart
+from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
-from leasehold.core.query_offset import ReadStart
-from leasehold.core.slice_plan import BatchLimits
 from leasehold.errors import ConfigError
-from leasehold.spark.generations import OnLeasesBehind
-from leasehold.spark.options import OPTIONS, SLICE_BYTES_DEFAULT, SourceOptions, source_options
+from leasehold.spark.options import BATCH_BYTES_DEFAULT, OPTIONS, SourceOptions, source_options
+from leasehold.spark.query.batch_planner import OnLeasesBehind
 
 NEEDED = {"streamName": "orders", "applicationName": "billing"}
 
@@ -25,7 +25,7 @@ def test_the_defaults_are_those_of_a_careful_query() -> None:
     chosen = options()
     assert chosen.query.initial == InitialPosition(LATEST)
     assert chosen.fail_on_data_loss
-    assert chosen.limits == BatchLimits(size_bytes=SLICE_BYTES_DEFAULT)
+    assert chosen.limits == BatchLimits(size_bytes=BATCH_BYTES_DEFAULT)
     assert chosen.connection.leases == "dynamodb"
     assert chosen.columns == DEFAULT_COLUMNS
     assert chosen.query.on_leases_behind is OnLeasesBehind.FAIL

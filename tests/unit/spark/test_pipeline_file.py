@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from leasehold.errors import ConfigError
-from leasehold.spark.pipeline_file import Pipeline, Sink, SinkKind, Trigger, pipeline_from, read_pipeline
+from leasehold.spark.pipeline.pipeline_file import (
+    Pipeline,
+    Sink,
+    SinkKind,
+    Trigger,
+    pipeline_from,
+    read_pipeline,
+)
 
 LEAST = """
 checkpoint = "checkpoint"
@@ -67,10 +74,10 @@ def test_options_of_the_source_have_all_their_spellings() -> None:
 
 def test_an_archive_is_given_all_columns_that_it_needs() -> None:
     """Unless the file chooses them."""
-    archive = LEAST.replace('kind = "console"', 'kind = "archive"\npath = "a"\nputsAtOnce = 4')
+    archive = LEAST.replace('kind = "console"', 'kind = "archive"\npath = "a"\nmaxConcurrentPuts = 4')
     described = _pipeline(archive)
     assert described.source["columns"] == "archive"
-    assert described.sink == Sink(kind=SinkKind.ARCHIVE, options={"path": "a", "putsAtOnce": "4"})
+    assert described.sink == Sink(kind=SinkKind.ARCHIVE, options={"path": "a", "maxConcurrentPuts": "4"})
     chosen = archive.replace("[sink]", 'columns = "all"\n[sink]')
     assert _pipeline(chosen).source["columns"] == "all"
 

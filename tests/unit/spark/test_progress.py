@@ -2,11 +2,11 @@
 
 import json
 
-from leasehold.core.pinned_batch import Stamp
-from leasehold.core.query_offset import INITIAL, QueryOffset
-from leasehold.spark.progress import BatchProgress, progress_from_json, reason
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET, QueryOffset
+from leasehold.spark.pipeline.progress import BatchProgress, failure_reason, progress_from_json
 
-STAMP = Stamp("00c0ffee", 8)
+STAMP = GenerationId("00c0ffee", 8)
 REPORT = {
     "batchId": 7,
     "timestamp": "2026-11-16T04:00:00.160Z",
@@ -29,19 +29,19 @@ def test_a_batch_in_numbers() -> None:
     """Records, bytes, time, how far behind each shard is, when it ended, and what is committed now."""
     progress = progress_from_json(json.dumps(REPORT))
     assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000, STAMP)
-    assert progress.furthest_behind_ms == 1500
+    assert progress.max_behind_ms == 1500
 
 
 def test_a_batch_of_which_little_is_known() -> None:
     """An idle query has no metrics, and a source may have reported nothing yet."""
     report = {
         "batchId": 0,
-        "sources": [{"latestOffset": None, "endOffset": INITIAL}],
+        "sources": [{"latestOffset": None, "endOffset": INITIAL_OFFSET}],
         "observedMetrics": {"leasehold": {"bytes": None}},
     }
     progress = progress_from_json(json.dumps(report))
     assert progress == BatchProgress(0, 0, 0, 0, {})
-    assert progress.furthest_behind_ms is None
+    assert progress.max_behind_ms is None
 
 
 def test_the_reason_of_a_failure_is_ours_where_we_told_it() -> None:
@@ -51,4 +51,4 @@ def test_the_reason_of_a_failure_is_ours_where_we_told_it() -> None:
 leasehold.errors.NotFoundError: stream orders does not exist: create it
 \tat org.apache.spark.Runner
 SQLSTATE: 38000"""
-    assert reason(text) == "stream orders does not exist: create it"
+    assert failure_reason(text) == "stream orders does not exist: create it"

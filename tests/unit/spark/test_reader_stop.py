@@ -16,7 +16,7 @@ def sigterm():
 class PlayedDriver:
     has_begun = False
     def __init__(self, options): pass
-    def read_what_there_is(self): pass
+    def read_available_now(self): pass
     def stop(self):
         if not self.has_begun:
             self.has_begun = True

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.spark.java import Java
-from leasehold.spark.session import JVM_OPTIONS, session_settings
-from leasehold.spark.start_up import class_archive, lean_home
+from leasehold.spark.pipeline.java import Java
+from leasehold.spark.pipeline.session import JVM_OPTIONS, session_settings
+from leasehold.spark.pipeline.start_up import class_archive, spark_home_without_zip
 
 CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -61,7 +61,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_lean_home_has_everything_but_the_zip_of_pyspark(spark: Path, tmp_path: Path) -> None:
     """By links, made once; the installation is left as it is."""
     for _ in range(2):
-        home = lean_home({}, spark, "4.3.0", tmp_path / "cache")
+        home = spark_home_without_zip({}, spark, "4.3.0", tmp_path / "cache")
         assert home is not None
         assert {entry.name: entry.resolve() for entry in home.iterdir()} == {
             "bin": spark / "bin",
@@ -78,12 +78,15 @@ def test_a_home_or_python_that_the_user_chose_is_left_alone(
     environment: dict[str, str], spark: Path, tmp_path: Path
 ) -> None:
     """Another Python might find pyspark nowhere but in the zip."""
-    assert lean_home(environment, spark, "4.3.0", tmp_path) is None
+    assert spark_home_without_zip(environment, spark, "4.3.0", tmp_path) is None
 
 
 def test_a_pyspark_outside_of_site_packages_is_left_alone(tmp_path: Path) -> None:
     """Workers would not find it by themselves."""
-    assert lean_home({"PYSPARK_PYTHON": sys.executable}, tmp_path / "pyspark", "4.3.0", tmp_path) is None
+    assert (
+        spark_home_without_zip({"PYSPARK_PYTHON": sys.executable}, tmp_path / "pyspark", "4.3.0", tmp_path)
+        is None
+    )
 
 
 def test_an_archive_is_recorded_once_and_then_used(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from leasehold import Batch, ConfigError, Consumer, RecordProcessor
-from leasehold.worker.engine import EngineThread, stopped_by_signals
-from leasehold.worker.handlers import BatchHandler
+from leasehold.worker.batch_handler import BatchHandler
+from leasehold.worker.engine.engine_thread import EngineThread, stop_on_signals
 from leasehold.worker.options import HandlingOptions
-from leasehold.worker.processors import ProcessorForm
+from leasehold.worker.processors import ProcessorHandler
 from leasehold.worker.settings import Checkpointing
 
 PATIENCE_S = 20
@@ -44,7 +44,7 @@ def test_a_processor_checkpoints_by_itself_alone() -> None:
     @consumer.processor
     class Processor(RecordProcessor): ...
 
-    assert consumer._form == ProcessorForm(Processor)
+    assert consumer._form == ProcessorHandler(Processor)
     assert consumer._handling.checkpoints.checkpoint is Checkpointing.MANUAL
 
 
@@ -150,7 +150,7 @@ def test_signal_handlers_are_put_back() -> None:
     """Afterwards signals mean what they meant before."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stops: list[bool] = []
-    with stopped_by_signals(lambda: stops.append(True)):
+    with stop_on_signals(lambda: stops.append(True)):
         signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == signal.SIG_DFL
     assert stops == [True]
@@ -163,7 +163,7 @@ def test_signals_are_left_alone_outside_of_the_main_thread() -> None:
     seen: list[object] = []
 
     def run() -> None:
-        with stopped_by_signals(lambda: None):
+        with stop_on_signals(lambda: None):
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

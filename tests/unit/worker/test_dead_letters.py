@@ -15,7 +15,7 @@ import pytest
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import ConfigError, UnavailableError
-from leasehold.worker.connecting import dead_letters_at
+from leasehold.wiring import open_dead_letters
 from leasehold.worker.dead_letters import DeadLetter, FileDeadLetters, dead_letter_to_json, object_name
 from leasehold.worker.settings import ConnectionSettings
 
@@ -29,7 +29,7 @@ LETTER = DeadLetter(
     error_type="ValueError",
     error_message="no such customer",
     attempts=6,
-    put_aside_ms=1_790_000_001_000,
+    dead_lettered_ms=1_790_000_001_000,
 )
 
 
@@ -46,7 +46,7 @@ def test_a_letter_as_plain_values() -> None:
         "error_type": "ValueError",
         "error_message": "no such customer",
         "attempts": 6,
-        "put_aside": "2026-09-21T14:13:21.000+00:00",
+        "dead_lettered_at": "2026-09-21T14:13:21.000+00:00",
         "data": base64.b64encode(b"\x00\xff not json").decode(),
     }
 
@@ -110,7 +110,7 @@ def test_a_letter_that_does_not_fit_leaves_the_file_as_it_was(
 def test_a_folder_that_does_not_exist_is_found_at_the_start(tmp_path: Path) -> None:
     """Not when the first letter comes, at three in the morning."""
     with pytest.raises(ConfigError, match="make it first"):
-        dead_letters_at(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
+        open_dead_letters(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
 
 
 def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store
     quoting = replace(LETTER, error_message="cannot read " + b"\xff".decode("utf-8", "surrogateescape"))
     file = tmp_path / "letters.jsonl"
     asyncio.run(FileDeadLetters(file).put(quoting))
-    store = dead_letters_at(f"file://{tmp_path}/letters", ConnectionSettings())
+    store = open_dead_letters(f"file://{tmp_path}/letters", ConnectionSettings())
     assert store is not None
     asyncio.run(store.put(quoting))
     for written in (file, tmp_path / "letters" / object_name(quoting)):
@@ -127,7 +127,7 @@ def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store
 
 def test_objects_are_named_by_place_and_replace_themselves(tmp_path: Path) -> None:
     """The same letter twice is one object; names sort in shard order."""
-    letters = dead_letters_at(f"file://{tmp_path}/letters", ConnectionSettings())
+    letters = open_dead_letters(f"file://{tmp_path}/letters", ConnectionSettings())
     assert letters is not None
     for _ in range(2):
         asyncio.run(letters.put(LETTER))
@@ -142,7 +142,7 @@ def test_a_store_that_fails_is_worth_another_try(tmp_path: Path) -> None:
     """Whatever the store says becomes the error that the shard waits out; no payload is in its words."""
     blocked = tmp_path / "letters"
     blocked.write_text("a file where a folder should be")
-    letters = dead_letters_at(f"file://{tmp_path}", ConnectionSettings())
+    letters = open_dead_letters(f"file://{tmp_path}", ConnectionSettings())
     assert letters is not None
     letters_below = replace(LETTER, application="letters")
     with pytest.raises(UnavailableError, match="dead letters to file://") as caught:
@@ -154,10 +154,10 @@ def test_without_obstore_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPa
     """Not a traceback of an import."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(ConfigError, match=r"leasehold\[objects\]"):
-        dead_letters_at("s3://bucket/letters", ConnectionSettings())
+        open_dead_letters("s3://bucket/letters", ConnectionSettings())
 
 
 def test_a_function_needs_no_place() -> None:
     """It is called by the worker itself, where user code runs."""
-    assert dead_letters_at(print, ConnectionSettings()) is None
-    assert dead_letters_at(None, ConnectionSettings()) is None
+    assert open_dead_letters(print, ConnectionSettings()) is None
+    assert open_dead_letters(None, ConnectionSettings()) is None

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.errors import LeaseLostError
-from leasehold.worker.engine_calls import EngineCalls
-from leasehold.worker.user_code import HandlerLoop
+from leasehold.worker.user_code.engine_calls import EngineCalls
+from leasehold.worker.user_code.handler_runners import HandlerLoop
 
 PATIENCE_S = 20
 

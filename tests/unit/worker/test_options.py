@@ -6,10 +6,11 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from leasehold.core.deaggregation import OutOfRange
+from leasehold.config.settings import MetricsLevel
+from leasehold.config.values import duration, initial_position
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.core.records.deaggregation import OutOfRange
 from leasehold.errors import ConfigError
-from leasehold.settings import MetricsLevel
 from leasehold.worker.options import (
     OPTIONS,
     ConsumerOptions,
@@ -18,7 +19,6 @@ from leasehold.worker.options import (
     handling_settings,
 )
 from leasehold.worker.settings import Checkpointing, ConsumerSettings, HandlingSettings, OnPoison
-from leasehold.worker.values import duration, initial_position
 
 NAMED = {"stream": "orders", "application": "billing"}
 ROOT = Path(__file__).parents[3]
@@ -136,7 +136,7 @@ def test_several_streams_are_listed_or_mapped_to_where_they_begin(
     given: object, starts: list[Position]
 ) -> None:
     """Those that do not say where begin where all do."""
-    found = consumer_settings({"streams": given, "application": "billing"}, {}).identity.positions
+    found = consumer_settings({"streams": given, "application": "billing"}, {}).identity.initial_positions
     assert list(found) == ["orders", "returns"]
     assert [position.sentinel for position in found.values()] == starts
 
@@ -144,10 +144,10 @@ def test_several_streams_are_listed_or_mapped_to_where_they_begin(
 def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
     """The variable holds a list with commas; the file, a list or a table."""
     found = consumer_settings({"application": "billing"}, {"LEASEHOLD_STREAMS": "orders,returns"})
-    assert list(found.identity.positions) == ["orders", "returns"]
+    assert list(found.identity.initial_positions) == ["orders", "returns"]
     file = tmp_path / "billing.toml"
     file.write_text('[consumer]\napplication = "billing"\n[consumer.streams]\norders = "latest"\n')
-    assert consumer_settings({"config": file}, {}).identity.positions["orders"].sentinel == LATEST
+    assert consumer_settings({"config": file}, {}).identity.initial_positions["orders"].sentinel == LATEST
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_every_setting_is_documented() -> None:
         {"max_records": 0},
         {"max_bytes": 0},
         {"retries": -1},
-        {"retry_first": 0},
-        {"retry_first": "2m", "retry_most": "1m"},
+        {"retry_initial_wait": 0},
+        {"retry_initial_wait": "2m", "retry_max_wait": "1m"},
         {"checkpoint_records": 0},
         {"grace": 0},
         {"max_handlers": 0},

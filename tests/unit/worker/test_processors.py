@@ -18,18 +18,18 @@ from leasehold.core.events import (
 from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.simulation.loop import run_virtually
+from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.processors import (
     Checkpointer,
     InitializeInput,
     LeaseLostInput,
-    ProcessorForm,
+    ProcessorHandler,
     ProcessRecordsInput,
     RecordProcessor,
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from tests.unit.worker.world import SHARD, Running, WorkerWorld, pause_process
+from tests.unit.worker.worker_world import SHARD, Running, WorkerWorld, pause_process
 
 
 class Diary(RecordProcessor):
@@ -60,12 +60,12 @@ class Diary(RecordProcessor):
         await shutdown_requested_input.checkpointer.checkpoint()
 
 
-def diary(kind: type[Diary] = Diary) -> tuple[ProcessorForm, list[str]]:
+def diary(kind: type[Diary] = Diary) -> tuple[ProcessorHandler, list[str]]:
     lines: list[str] = []
-    return ProcessorForm(lambda: kind(lines)), lines
+    return ProcessorHandler(lambda: kind(lines)), lines
 
 
-def start(world: WorkerWorld, form: ProcessorForm, **options: Any) -> Running:
+def start(world: WorkerWorld, form: ProcessorHandler, **options: Any) -> Running:
     return world.start(form, **{"checkpoint": "manual", "max_records": 2, **options})
 
 
@@ -82,12 +82,12 @@ def test_after_a_pause_of_the_process_no_more_records_come() -> None:
         world = WorkerWorld()
         world.put(*"abcdef")
         form, lines = diary(Sleeper)
-        worker = start(world, form, rest_after_failure="1h")
+        worker = start(world, form, cooldown_after_failure="1h")
         await world.until(lambda: lines[-1:] == ["lease lost"], within_s=120)
         assert lines == ["initialize TRIM_HORIZON", "records ab", "records cd", "lease lost"]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_graceful_stop() -> None:
@@ -116,7 +116,7 @@ def test_a_graceful_stop() -> None:
         ]
         assert await world.checkpoint() == "c"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_end_of_a_shard() -> None:
@@ -134,7 +134,7 @@ def test_the_end_of_a_shard() -> None:
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_shard_ended_is_called_until_it_checkpoints() -> None:
@@ -163,7 +163,7 @@ def test_shard_ended_is_called_until_it_checkpoints() -> None:
         ]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_lost_lease() -> None:
@@ -179,7 +179,7 @@ def test_a_lost_lease() -> None:
             made.append(Diary(lines))
             return made[-1]
 
-        worker = start(world, ProcessorForm(make))
+        worker = start(world, ProcessorHandler(make))
         await world.until(lambda: lines[-1:] == ["records a"])
         await world.take_away()
         await world.until(lambda: bool(worker.told(LeaseLost)))
@@ -190,7 +190,7 @@ def test_a_lost_lease() -> None:
             await made[0].checkpointer.checkpoint()
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_initialize_is_called_until_it_succeeds() -> None:
@@ -211,7 +211,7 @@ def test_initialize_is_called_until_it_succeeds() -> None:
         assert lines == ["initialize TRIM_HORIZON"] * 3 + ["records a"]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_stop_goes_before_an_initialize_that_never_succeeds() -> None:
@@ -231,7 +231,7 @@ def test_a_stop_goes_before_an_initialize_that_never_succeeds() -> None:
         assert worker.told(LeaseReleased)
         assert lines[-2:] == ["shutdown requested", "lease lost"]
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_records_on_which_it_raises_are_not_skipped() -> None:
@@ -254,7 +254,7 @@ def test_records_on_which_it_raises_are_not_skipped() -> None:
         await worker.stopped()
         assert await world.checkpoint() == "d"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> None:
@@ -276,7 +276,7 @@ def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> No
         assert lines[-2:] == ["shutdown requested", "lease lost"]
         assert await world.checkpoint() == "a"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def with_checkpointer(
@@ -306,7 +306,7 @@ def with_checkpointer(
         await world_of[0].clock.sleep_ms(1000)
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
     for failure in failures:
         raise failure
 
@@ -357,7 +357,7 @@ def test_a_prepared_checkpoint_is_found_by_the_next_owner() -> None:
         assert pending[1] == (Position(world.sequence_numbers[b"b"]), b"half done")
         await second.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_prepared_checkpoint_can_be_committed() -> None:
@@ -381,7 +381,7 @@ def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: py
     async def never(_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(HeldLease, "parents_ended", never)
+    monkeypatch.setattr(HeldLease, "wait_for_parents", never)
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -394,7 +394,7 @@ def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: py
         assert lines == []
         assert worker.told(LeaseReleased)
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
@@ -415,7 +415,7 @@ def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_base_class_checkpoints_at_the_end_of_a_shard() -> None:
@@ -429,8 +429,8 @@ def test_the_base_class_checkpoints_at_the_end_of_a_shard() -> None:
         world = WorkerWorld()
         world.put("a")
         world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
-        worker = start(world, ProcessorForm(OnlyRecords))
+        worker = start(world, ProcessorHandler(OnlyRecords))
         await world.until(lambda: bool(worker.told(ShardEnded)))
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())

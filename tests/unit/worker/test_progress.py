@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position
-from leasehold.worker.progress import Progress
+from leasehold.worker.delivery.progress import Progress
 
 
 @given(st.permutations(range(12)))

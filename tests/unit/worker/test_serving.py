@@ -7,30 +7,30 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.aggregation import aggregate
 from leasehold.core.events import (
-    AggregateTrouble,
     BatchHandled,
     Checkpointed,
+    DeaggregationFailed,
     GapFound,
     HandlerFailed,
     LeaseLost,
     LeaseReleased,
+    OperationFailed,
     RecordDeadLettered,
     RecordSkipped,
     ShardEnded,
     ShardStalled,
-    StepFailed,
 )
 from leasehold.core.model import ShardId
 from leasehold.core.position import SHARD_END, Position
 from leasehold.core.record import PutEntry
-from leasehold.core.stream_model.writing import Entry
+from leasehold.core.records.aggregation import aggregate
 from leasehold.errors import CheckpointRejectedError, HandlerError, LeaseLostError, MalformedRowError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.simulation.loop import run_virtually
+from leasehold.kinesis_model.writing import PutRequest
+from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
-from tests.unit.worker.world import SHARD, WorkerWorld, pause_process
+from tests.unit.worker.worker_world import SHARD, WorkerWorld, pause_process
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 
@@ -69,7 +69,7 @@ def test_every_record_is_handled_once_and_in_order() -> None:
         assert await world.checkpoint() == "999"
         assert (await world.lease()).owner is None
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_checkpoint_follows_the_handler_within_the_interval() -> None:
@@ -87,7 +87,7 @@ def test_a_checkpoint_follows_the_handler_within_the_interval() -> None:
         assert await world.checkpoint() == "second"
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_what_is_done_is_stored_while_the_next_batch_takes_long() -> None:
@@ -107,7 +107,7 @@ def test_what_is_done_is_stored_while_the_next_batch_takes_long() -> None:
         release.set()
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_checkpoints_come_after_every_batch_or_after_a_number_of_records(
         await worker.stopped()
         assert await world.checkpoint() == "5"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_no_checkpoint_passes_an_unfinished_handler() -> None:
@@ -159,7 +159,7 @@ def test_no_checkpoint_passes_an_unfinished_handler() -> None:
         assert await world.checkpoint() == "9"
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_handler_that_hangs_longer_than_stalled_after_loses_its_shard() -> None:
@@ -173,7 +173,7 @@ def test_a_handler_that_hangs_longer_than_stalled_after_loses_its_shard() -> Non
             calls.append(batch)
             await asyncio.Event().wait()
 
-        worker = world.start(hang, stalled_after="2m", rest_after_failure="1h")
+        worker = world.start(hang, stalled_after="2m", cooldown_after_failure="1h")
         await world.until(lambda: bool(calls))
         await world.clock.sleep_ms(110_000)
         assert (await world.lease()).owner == "worker-1"
@@ -182,7 +182,7 @@ def test_a_handler_that_hangs_longer_than_stalled_after_loses_its_shard() -> Non
         assert await world.checkpoint() == "TRIM_HORIZON"
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_handler_that_says_it_still_works_keeps_its_shard() -> None:
@@ -204,7 +204,7 @@ def test_a_handler_that_says_it_still_works_keeps_its_shard() -> None:
         await worker.stopped()
         assert await world.checkpoint() == "x"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 # -- failures ----------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def test_a_handler_that_fails_for_a_while_is_tried_again_with_the_same_batch() -
         assert [event.error for event in worker.told(HandlerFailed)] == ["ConnectionError"] * 2
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_one_poison_record_is_put_aside_and_all_others_are_handled_once() -> None:
@@ -255,7 +255,7 @@ def test_one_poison_record_is_put_aside_and_all_others_are_handled_once() -> Non
         await worker.stopped()
         assert await world.checkpoint() == "after"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_an_error_that_cannot_be_put_into_words_keeps_no_record_from_being_put_aside() -> None:
@@ -281,7 +281,7 @@ def test_an_error_that_cannot_be_put_into_words_keeps_no_record_from_being_put_a
         await worker.stopped()
         assert await world.checkpoint() == "b"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_search_for_poison_calls_the_handler_no_more_than_needed() -> None:
@@ -302,7 +302,7 @@ def test_the_search_for_poison_calls_the_handler_no_more_than_needed() -> None:
         ]  # fmt: skip
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_progress_within_a_batch_is_stored_before_its_poison() -> None:
@@ -321,7 +321,7 @@ def test_progress_within_a_batch_is_stored_before_its_poison() -> None:
         await world.until(lambda: notes.handled == [str(number) for number in range(8)])
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_skipping_must_be_written_out_and_is_told() -> None:
@@ -337,7 +337,7 @@ def test_skipping_must_be_written_out_and_is_told() -> None:
         await worker.stopped()
         assert await world.checkpoint() == "2"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_stopping_the_shard_releases_it_at_the_poison_and_serves_the_others() -> None:
@@ -352,7 +352,7 @@ def test_stopping_the_shard_releases_it_at_the_poison_and_serves_the_others() ->
             max_records=1,
             retries=1,
             on_poison="stop_shard",
-            rest_after_failure="30s",
+            cooldown_after_failure="30s",
             checkpoint_every="1h",
         )
         await world.until(lambda: "other" in notes.handled and bool(worker.told(LeaseReleased)))
@@ -366,7 +366,7 @@ def test_stopping_the_shard_releases_it_at_the_poison_and_serves_the_others() ->
         assert notes.calls[-1] == ["bad"]
         assert await worker.stopped() is None
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_stopping_the_worker_drains_it_and_says_why() -> None:
@@ -386,7 +386,7 @@ def test_stopping_the_worker_drains_it_and_says_why() -> None:
         leases = (await world.table.list()).leases
         assert [lease.owner for lease in leases] == [None, None]
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_program_that_exits_from_its_handler_stops_cleanly() -> None:
@@ -406,7 +406,7 @@ def test_a_program_that_exits_from_its_handler_stops_cleanly() -> None:
         assert (await world.lease()).owner is None
         assert await world.checkpoint() == "TRIM_HORIZON"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_without_bisecting_the_whole_batch_is_put_aside() -> None:
@@ -421,7 +421,7 @@ def test_without_bisecting_the_whole_batch_is_put_aside() -> None:
         assert len(notes.calls) == 2
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_letter_that_cannot_be_written_holds_the_shard() -> None:
@@ -433,11 +433,11 @@ def test_a_letter_that_cannot_be_written_holds_the_shard() -> None:
         world.letters.refusals = 5
         worker = world.start(notes, max_records=1, retries=0, dead_letters="kept")
         await world.until(lambda: notes.handled == ["1"])
-        assert len(worker.told(StepFailed)) == 5
+        assert len(worker.told(OperationFailed)) == 5
         assert [letter.record.data for letter in world.letters.letters] == [b"0"]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_dead_letters_may_go_to_a_function() -> None:
@@ -457,7 +457,7 @@ def test_dead_letters_may_go_to_a_function() -> None:
         assert taken == [b"1", b"1"]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_no_event_tells_what_a_handler_said() -> None:
@@ -475,7 +475,7 @@ def test_no_event_tells_what_a_handler_said() -> None:
         assert worker.told(HandlerFailed)
         assert not [event for event in worker.events if "secret" in repr(event)]
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 # -- losing, draining, ending ------------------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def test_a_lost_lease_discards_what_the_handler_does_and_stores_nothing() -> Non
         assert await worker.stopped() is None
         assert (await world.lease()).owner == "thief"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_nothing_is_given_to_a_handler_once_the_lease_is_not_proven() -> None:
@@ -523,21 +523,21 @@ def test_nothing_is_given_to_a_handler_once_the_lease_is_not_proven() -> None:
             times.append(world.clock.now_ms())
             await asyncio.sleep(0.1)
 
-        worker = world.start(note, max_records=1, rest_after_failure="1h")
+        worker = world.start(note, max_records=1, cooldown_after_failure="1h")
         await world.until(lambda: len(times) == 20)
 
         async def unreachable(*_: Any, **__: Any) -> Any:
             await asyncio.Event().wait()
 
         cut_at_ms = world.clock.now_ms()
-        for operation in ("write", "write_together", "get", "scan"):
+        for operation in ("write", "write_transaction", "get", "scan"):
             setattr(world.rows, operation, unreachable)
         await world.clock.sleep_ms(60_000)
         assert cut_at_ms < max(times) < cut_at_ms + 10_000
         assert worker.told(LeaseLost)
         worker.task.cancel()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_after_a_pause_of_the_process_nothing_more_is_given_to_the_handler() -> None:
@@ -553,13 +553,13 @@ def test_after_a_pause_of_the_process_nothing_more_is_given_to_the_handler() -> 
                 pause_process(60)
 
         worker = world.start(
-            sleep_like_the_dead, max_records=1, rest_after_failure="1h", checkpoint_every="1h"
+            sleep_like_the_dead, max_records=1, cooldown_after_failure="1h", checkpoint_every="1h"
         )
         await world.until(lambda: bool(worker.told(LeaseLost)), within_s=120)
         assert calls == [["0"], ["1"]]
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_batch_that_waited_for_its_turn_is_given_only_if_the_lease_is_still_proven() -> None:
@@ -575,12 +575,12 @@ def test_a_batch_that_waited_for_its_turn_is_given_only_if_the_lease_is_still_pr
             await asyncio.sleep(5)  # both shards have a batch by now, and one of them waits
             pause_process(60)
 
-        worker = world.start(sleep_like_the_dead, max_records=10, max_handlers=1, rest_after_failure="1h")
+        worker = world.start(sleep_like_the_dead, max_records=10, max_handlers=1, cooldown_after_failure="1h")
         await world.until(lambda: len(worker.told(LeaseLost)) == 2, within_s=120)
         assert len(calls) == 1
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_stop_waits_for_the_handler_and_stores_what_it_did() -> None:
@@ -604,7 +604,7 @@ def test_a_stop_waits_for_the_handler_and_stores_what_it_did() -> None:
         assert await world.checkpoint() == "3"
         assert (await world.lease()).owner is None
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_stop_does_not_wait_for_a_failing_batch() -> None:
@@ -620,7 +620,7 @@ def test_a_stop_does_not_wait_for_a_failing_batch() -> None:
         assert world.clock.now_ms() - began_ms < 1_000
         assert await world.checkpoint() == "0"
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_handler_that_outlives_the_grace_period_is_left_behind() -> None:
@@ -640,11 +640,11 @@ def test_a_handler_that_outlives_the_grace_period_is_left_behind() -> None:
         began_ms = world.clock.now_ms()
         await worker.stopped()
         assert 7_000 < world.clock.now_ms() - began_ms < 10_000
-        assert [event.step for event in worker.told(StepFailed)] == ["stop"]
+        assert [event.operation for event in worker.told(OperationFailed)] == ["stop"]
         assert await world.checkpoint() == "0"
         assert (await world.lease()).owner is None
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_end_of_a_shard_is_stored_with_its_children_after_its_last_record() -> None:
@@ -664,7 +664,7 @@ def test_the_end_of_a_shard_is_stored_with_its_children_after_its_last_record() 
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_child_that_nobody_read_in_time_is_told_as_a_gap() -> None:
@@ -685,7 +685,7 @@ def test_a_child_that_nobody_read_in_time_is_told_as_a_gap() -> None:
         assert LEFT in {event.shard for event in second.told(GapFound)}
         await second.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_failing_record_keeps_a_shard_from_ending() -> None:
@@ -704,7 +704,7 @@ def test_a_failing_record_keeps_a_shard_from_ending() -> None:
         await world.until(lambda: notes.handled == ["first", "last", "child"])
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_stop_does_not_end_a_shard_whose_last_record_failed() -> None:
@@ -724,7 +724,7 @@ def test_a_stop_does_not_end_a_shard_whose_last_record_failed() -> None:
         assert notes.handled == ["first", "last"]
         await second.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_what_is_done_is_stored_while_the_end_of_the_shard_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -745,7 +745,7 @@ def test_what_is_done_is_stored_while_the_end_of_the_shard_waits(monkeypatch: py
         assert await world.checkpoint() == "last"
         worker.task.cancel()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_shard_that_waits_for_its_turn_is_not_stalled() -> None:
@@ -765,7 +765,7 @@ def test_a_shard_that_waits_for_its_turn_is_not_stalled() -> None:
         assert not worker.told(ShardStalled)
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------
@@ -781,7 +781,7 @@ def with_manual_checkpoints(
         await then(world, worker)
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_manual_checkpoints_are_made_by_the_handler_alone() -> None:
@@ -860,7 +860,7 @@ def test_with_manual_checkpoints_the_last_batch_says_so_and_must_be_stored() -> 
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_prepared_batch_comes_again_exactly_as_it_was() -> None:
@@ -899,7 +899,7 @@ def test_a_prepared_batch_comes_again_exactly_as_it_was() -> None:
         await second.stopped()
         assert (await world.lease()).pin is None
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_prepared_range_larger_than_the_buffer_counts_does_not_block_reading() -> None:
@@ -930,7 +930,7 @@ def test_a_prepared_range_larger_than_the_buffer_counts_does_not_block_reading()
         assert len(redone[0]) == 5_000
         await second.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_prepared_checkpoint_is_completed_by_its_commit() -> None:
@@ -953,7 +953,7 @@ def test_a_prepared_checkpoint_is_completed_by_its_commit() -> None:
         assert await world.checkpoint() == "3"
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_shard_moves_past_aggregates_that_were_dropped() -> None:
@@ -964,16 +964,16 @@ def test_a_shard_moves_past_aggregates_that_were_dropped() -> None:
         stray = aggregate([PutEntry(b"stray", "key", 2**127)])
         world.put("first")
         stored = world.service.put_record(
-            world.clock.wall_ms(), "orders", Entry(stray.partition_key, stray.data, 0)
+            world.clock.wall_ms(), "orders", PutRequest(stray.partition_key, stray.data, 0)
         )
         worker = world.start(notes)
-        await world.until(lambda: bool(worker.told(AggregateTrouble)))
+        await world.until(lambda: bool(worker.told(DeaggregationFailed)))
         await world.clock.sleep_ms(10_000)
         assert notes.handled == ["first"]
         assert (await world.lease()).checkpoint == Position(str(stored.number))
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_an_aggregate_may_be_handled_in_several_batches() -> None:
@@ -982,7 +982,9 @@ def test_an_aggregate_may_be_handled_in_several_batches() -> None:
     async def scenario() -> None:
         world, notes = WorkerWorld(), Notebook("5")
         whole = aggregate([PutEntry(b"%d" % number, "key") for number in range(9)])
-        world.service.put_record(world.clock.wall_ms(), "orders", Entry(whole.partition_key, whole.data, 0))
+        world.service.put_record(
+            world.clock.wall_ms(), "orders", PutRequest(whole.partition_key, whole.data, 0)
+        )
         first = world.start(notes, max_records=2, retries=0)
         await world.until(lambda: ["5"] in notes.calls)
         await first.stopped()
@@ -993,7 +995,7 @@ def test_an_aggregate_may_be_handled_in_several_batches() -> None:
         assert notes.handled == [str(number) for number in range(9)]
         await second.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_byte_budget_is_given_back() -> None:
@@ -1006,7 +1008,7 @@ def test_the_byte_budget_is_given_back() -> None:
         await world.until(lambda: len(notes.handled) == 300)
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_the_token_rises_with_every_ownership() -> None:
@@ -1027,7 +1029,7 @@ def test_the_token_rises_with_every_ownership() -> None:
         assert tokens == [f"{SHARD}:{number}" for number in numbers]
         assert numbers[0] < numbers[1]
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
 
 
 def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
@@ -1038,7 +1040,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
     async def broken(*_: object) -> None:
         raise KeyError("".join(reversed("terces")))
 
-    monkeypatch.setattr("leasehold.worker.handlers.Delivery.deliver", broken)
+    monkeypatch.setattr("leasehold.worker.batch_handler.Delivery.deliver", broken)
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -1047,7 +1049,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
         await world.until(lambda: bool(worker.told(LeaseReleased)))
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())
     assert "KeyError" in caplog.text
     assert "handlers.py" in caplog.text
     assert "secret" not in caplog.text
@@ -1064,9 +1066,9 @@ def test_trouble_with_the_lease_is_not_the_fault_of_the_records() -> None:
             if next(calls) == 0:
                 raise MalformedRowError(batch.shard, "leaseCounter: expected an integer")
 
-        worker = world.start(checkpointing, retries=0, dead_letters="kept", rest_after_failure=1)
+        worker = world.start(checkpointing, retries=0, dead_letters="kept", cooldown_after_failure=1)
         await world.until(lambda: bool(worker.told(BatchHandled)))
         assert world.letters.letters == []
         await worker.stopped()
 
-    run_virtually(scenario())
+    run_in_virtual_time(scenario())

@@ -8,37 +8,37 @@ from typing import Any
 
 import pytest
 
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.adapters.memory.trouble import Trouble, TroubledRows
-from leasehold.core.events import Event, LeaseTaken, PageRead, ShardsSynced, StepFailed
-from leasehold.core.health import Health, HealthLimits, health_to_json
+from leasehold.core.events import Event, LeaseTaken, OperationFailed, PageRead, ShardsSynced
+from leasehold.core.leases.row_writes import DeleteRow, PutRow
 from leasehold.core.model import (
     HASH_KEY_MAX,
     WHOLE_HASH_RANGE,
-    HoldingId,
     InitialPosition,
     Lease,
+    LeaseSessionId,
     ShardId,
     StreamIdentifier,
     WorkerId,
     lease_key,
 )
+from leasehold.core.observing.health import Health, HealthLimits, health_to_json
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
-from leasehold.core.row_writes import DeleteRow, PutRow
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.writing import Entry
 from leasehold.errors import ConfigError
-from leasehold.fleet.lease_table import LeaseTable
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.simulation.loop import START_WALL_MS, VirtualClock, run_virtually
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.writing import PutRequest
+from leasehold.simulation.virtual_time import START_WALL_MS, VirtualClock, run_in_virtual_time
 from leasehold.worker.batch import Batch
-from leasehold.worker.handlers import BatchHandler
+from leasehold.worker.batch_handler import BatchHandler
+from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import consumer_settings
-from leasehold.worker.running import Outside, run_worker
-from leasehold.worker.served_shard import Form
-from leasehold.worker.shards import ServedBatches, ShardsForm
-from leasehold.worker.user_code import InlineUserCode
+from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
+from leasehold.worker.user_code.handler_runners import InlineRunners
 
 ORDERS, RETURNS = "orders", "returns"
 BOTH = (ORDERS, RETURNS)
@@ -79,7 +79,7 @@ class TwoStreams:
     put_so_far: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.service = StreamService()
+        self.service = KinesisModel()
         for name in BOTH:
             self.service.create_stream(START_WALL_MS, name, shard_count=2)
         self.rows = MemoryRows()
@@ -95,14 +95,14 @@ class TwoStreams:
                 count = self.put_so_far.get(stream, 0)
                 self.put_so_far[stream] = count + 1
                 place = (HASH_KEY_MAX + 1) // 8 * (count % 8)
-                entry = Entry("key", f"{stream} {count}".encode(), place)
+                entry = PutRequest("key", f"{stream} {count}".encode(), place)
                 self.service.put_record(self.clock.wall_ms(), stream, entry)
 
     def start(
         self,
         name: str,
         streams: Sequence[str] | Mapping[str, str] = BOTH,
-        form: Form | None = None,
+        form: HandlerKind | None = None,
         **options: Any,
     ) -> WorkerId:
         """A worker of these streams; of a single one, in the old way, with `stream=` among the options."""
@@ -110,11 +110,12 @@ class TwoStreams:
         named = {} if "stream" in options else {"streams": streams}
         settings = consumer_settings({**OPTIONS, **named, **options}, {})
         log = self.events.setdefault(worker, [])
-        outside = Outside(
+        ports = WorkerPorts(
             worker=worker,
-            table=LeaseTable(TroubledRows(self.rows, lambda *_: self._trouble_of(worker))),
+            table=LeaseTable(FaultyRows(self.rows, lambda *_: self._trouble_of(worker))),
             streams={
-                each: MemoryStream(self.service, each, self.clock) for each in settings.identity.positions
+                each: MemoryStream(self.service, each, self.clock)
+                for each in settings.identity.initial_positions
             },
             dead_letters=None,
             clock=self.clock,
@@ -126,12 +127,12 @@ class TwoStreams:
             self.handled += [Handled(worker, batch, record.data.decode()) for record in batch]
 
         stop = self._stops[worker] = asyncio.Event()
-        running = run_worker(settings, form or BatchHandler(handle), outside, InlineUserCode(), stop)
+        running = run_worker(settings, form or BatchHandler(handle), ports, InlineRunners(), stop)
         self.tasks[worker] = asyncio.ensure_future(running)
         return worker
 
-    def _trouble_of(self, worker: WorkerId) -> Trouble | None:
-        return Trouble.REQUEST_LOST if worker in self._dead else None
+    def _trouble_of(self, worker: WorkerId) -> StoreFault | None:
+        return StoreFault.REQUEST_LOST if worker in self._dead else None
 
     async def kill(self, worker: WorkerId) -> None:
         """It writes nothing more, and is gone."""
@@ -183,7 +184,7 @@ def played(story: Callable[[TwoStreams], Awaitable[None]]) -> TwoStreams:
         await world.stop_all()
         return world
 
-    return run_virtually(play())
+    return run_in_virtual_time(play())
 
 
 def strange_lease(**values: Any) -> Lease:
@@ -324,7 +325,7 @@ def test_a_stream_that_only_one_member_knows_is_read_by_that_one(
     small_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that knows both streams may give either to a member that knows one, and gets it back."""
-    monkeypatch.setattr("leasehold.fleet.leader_mode.SMALL_TABLE_ROWS", small_rows)
+    monkeypatch.setattr("leasehold.fleet.assignment.leader_strategy.SMALL_TABLE_ROWS", small_rows)
 
     async def story(world: TwoStreams) -> None:
         both = world.start("both", mode="leader")
@@ -364,7 +365,9 @@ def test_a_stream_that_is_not_there_yet_holds_up_nobody() -> None:
         one = world.start("one", (*BOTH, "refunds"), mode="peer")
         world.put(16)
         await world.until(world.all_handled)
-        assert any(isinstance(e, StepFailed) and e.step == "join stream refunds" for e in world.events[one])
+        assert any(
+            isinstance(e, OperationFailed) and e.operation == "join stream refunds" for e in world.events[one]
+        )
         world.service.create_stream(world.clock.wall_ms(), "refunds", shard_count=1)
         world.put(8, "refunds")
         await world.until(lambda: world.all_handled("refunds"))
@@ -384,7 +387,9 @@ def test_a_stream_that_an_unreadable_row_holds_up_is_read_once_that_is_repaired(
         one = world.start("one", mode=mode)
         world.put(16)
         await world.until(lambda: world.all_handled(ORDERS))
-        assert any(isinstance(e, StepFailed) and e.step == "join stream returns" for e in world.events[one])
+        assert any(
+            isinstance(e, OperationFailed) and e.operation == "join stream returns" for e in world.events[one]
+        )
         await world.rows.write(DeleteRow(key=key, when=()))
         await world.until(world.all_handled, within_s=240)
 
@@ -417,12 +422,12 @@ def test_a_stream_that_is_named_twice_is_refused() -> None:
                 TrackedStream(ORDERS, orders, BEGINNING),
                 TrackedStream("arn:aws:kinesis:us-east-1:000000000000:stream/orders", orders, BEGINNING),
             ],
-            have_prefix=True,
+            is_multi_stream=True,
         )
         first, second = streams.tracked
-        await streams.identified(first)
+        await streams.identify(first)
         with pytest.raises(ConfigError, match="one and the same"):
-            await streams.identified(second)
+            await streams.identify(second)
 
     played(story)
 
@@ -444,11 +449,11 @@ def test_a_stream_under_two_identifiers_is_refused() -> None:
             TrackedStream(RETURNS, MemoryStream(world.service, RETURNS, world.clock), BEGINNING),
             TrackedStream(ORDERS, MemoryStream(world.service, ORDERS, world.clock), BEGINNING),
         )
-        streams = Streams(tracked, have_prefix=True)
-        await streams.identified(tracked[0])
-        await streams.identified(tracked[1])
+        streams = Streams(tracked, is_multi_stream=True)
+        await streams.identify(tracked[0])
+        await streams.identify(tracked[1])
         with pytest.raises(ConfigError, match="name it once"):
-            await streams.identified(tracked[2])
+            await streams.identify(tracked[2])
         of_orders = strange_lease(stream=identifier(ORDERS), key=lease_key(FIRST, identifier(ORDERS)))
         assert streams.of(of_orders) is None
 
@@ -464,7 +469,7 @@ def test_whoever_watches_sees_two_shards_of_one_name() -> None:
         await world.until(world.all_handled)
         health = Health(HealthLimits(failover_ms=10_000, stuck_after_ms=300_000), 0)
         for event in world.events[one]:
-            health.note(event, 0)
+            health.observe(event, 0)
         shards = health_to_json(health.report(0))["shards"]
         assert set(shards) == {f"{identifier(name)}:{shard}" for name in BOTH for shard in (FIRST, SECOND)}
         told = world.events[one]
@@ -477,10 +482,10 @@ def test_whoever_watches_sees_two_shards_of_one_name() -> None:
 
 def test_shards_that_are_iterated_over_say_their_stream() -> None:
     """So do their batches; tokens of two shards of one name differ."""
-    offered: list[ServedBatches] = []
+    offered: list[ShardBatches] = []
 
     async def story(world: TwoStreams) -> None:
-        world.start("one", mode="peer", form=ShardsForm(offered.append))
+        world.start("one", mode="peer", form=ShardIterationHandler(offered.append))
         await world.until(lambda: len(offered) == 4)
         assert sorted((each.stream, each.shard) for each in offered) == [
             (name, shard) for name in BOTH for shard in (FIRST, SECOND)
@@ -499,7 +504,7 @@ def test_a_holding_of_another_process_is_not_disturbed() -> None:
         await world.until_leases(lambda number: number > 4)
         strange = await world.table.get(lease_key(FIRST, STRANGE))
         assert strange is not None
-        held = await world.table.take(strange, one, HoldingId("another process"))
+        held = await world.table.take(strange, one, LeaseSessionId("another process"))
         for _ in range(20):
             assert isinstance(held, Lease)
             await world.clock.sleep_ms(2_000)

@@ -15,12 +15,12 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
-from leasehold.adapters.aws.failures import translated
-from leasehold.core.events import Event, Observe, StepFailed
-from leasehold.core.metrics import MetricWindow, StatisticSet
+from leasehold.adapters.aws.error_translation import translate_error
+from leasehold.config.settings import MetricsLevel
+from leasehold.core.events import Event, Observer, OperationFailed
 from leasehold.core.model import WorkerId
+from leasehold.core.observing.metrics import MetricWindow, StatisticSet
 from leasehold.ports import Clock
-from leasehold.settings import MetricsLevel
 
 FLUSH_EVERY_MS: Final = 10_000
 DATA_PER_REQUEST_MAX: Final = 1_000
@@ -43,7 +43,7 @@ class CloudWatchMetrics:
         worker: WorkerId,
         level: MetricsLevel,
         clock: Clock,
-        report: Observe,
+        report: Observer,
         flush_every_ms: int = FLUSH_EVERY_MS,
     ) -> None:
         self._client = client
@@ -58,10 +58,10 @@ class CloudWatchMetrics:
 
     def __call__(self, event: Event) -> None:
         """Take one event into account. Never blocks."""
-        self._window.note(event, self._clock.now_ms())
+        self._window.observe(event, self._clock.now_ms())
 
     @asynccontextmanager
-    async def publishing(self) -> AsyncIterator[None]:
+    async def publish_in_background(self) -> AsyncIterator[None]:
         """Publish in the background for as long as this lasts, and what is left at its end."""
         task = asyncio.create_task(self._publish_for_ever())
         try:
@@ -81,7 +81,7 @@ class CloudWatchMetrics:
         """Publish what has been collected. Raises nothing."""
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         data = [_datum(each, at) for each in self._window.close(self._clock.now_ms())]
-        for batch in batches(data):
+        for batch in split_into_requests(data):
             await self._put(batch)
 
     async def _put(self, batch: Sequence[Mapping[str, Any]]) -> None:
@@ -89,14 +89,14 @@ class CloudWatchMetrics:
             await self._calls.run(self._client.put_metric_data, Namespace=self._namespace, MetricData=batch)
         except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may reach the member
             self.lost += len(batch)
-            self._report(StepFailed("publish metrics", _reason(error)))
+            self._report(OperationFailed("publish metrics", _reason(error)))
         else:
             self.published += len(batch)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ClientError | BotoCoreError):
-        return str(translated(error, "CloudWatch PutMetricData"))
+        return str(translate_error(error, "CloudWatch PutMetricData"))
     return type(error).__name__
 
 
@@ -121,7 +121,7 @@ def _dimension_value(text: str) -> str:
     return ascii_only.strip().lstrip(":") or "-"
 
 
-def batches(data: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
+def split_into_requests(data: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Cut into requests that CloudWatch accepts."""
     batch: list[Mapping[str, Any]] = []
     size_bytes = 0

@@ -17,10 +17,10 @@ import orjson
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
-from leasehold.adapters.aws.failures import error_code, translated
-from leasehold.adapters.aws.lean_calls import SCAN, UPDATE_ITEM, LeanCalls, lean_calls
-from leasehold.adapters.row_json import row_from_members, row_to_json
-from leasehold.core.row_writes import (
+from leasehold.adapters.aws.direct_calls import SCAN, UPDATE_ITEM, DirectCalls, direct_calls
+from leasehold.adapters.aws.error_translation import error_code, translate_error
+from leasehold.adapters.row_json import row_from_json_object, row_to_json
+from leasehold.core.leases.row_writes import (
     Absent,
     Attribute,
     Condition,
@@ -77,7 +77,7 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
-        self._lean = lean_calls(client)
+        self._lean = direct_calls(client)
         self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class DynamoDbRows(RowStore):
             recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
             await self._ask(self._client.update_continuous_backups, recovery)
 
-    async def index_owners(self) -> None:
+    async def create_owner_index(self) -> None:
         """Have the index made if there is none. It may take minutes to fill; nobody waits for it."""
         description = await self._wait_until_usable()
         if _index_status(description) is None:
@@ -163,9 +163,9 @@ class DynamoDbRows(RowStore):
         except ClientError as error:
             if error_code(error) == _CONDITION_FAILED:
                 return Refused(await self._row_at_refusal(error, write.key))
-            raise translated(error, self._naming(write.key)) from error
+            raise translate_error(error, self._naming(write.key)) from error
         except BotoCoreError as error:
-            raise translated(error, self._naming(write.key)) from error
+            raise translate_error(error, self._naming(write.key)) from error
         match write:
             case PutRow(row=row):
                 return Applied(row)
@@ -174,7 +174,7 @@ class DynamoDbRows(RowStore):
             case DeleteRow():
                 return Applied(None)
 
-    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
         if len(writes) == 1:
             return isinstance(await self.write(writes[0]), Applied)
@@ -185,9 +185,9 @@ class DynamoDbRows(RowStore):
         except ClientError as error:
             if error_code(error) == _CANCELLED:
                 return _cancelled(error, naming)
-            raise translated(error, naming) from error
+            raise translate_error(error, naming) from error
         except BotoCoreError as error:
-            raise translated(error, naming) from error
+            raise translate_error(error, naming) from error
         return True
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:
@@ -255,7 +255,7 @@ class DynamoDbRows(RowStore):
         try:
             answer: Mapping[str, Any] = await self._calls.run(call, TableName=self._table, **request)
         except (ClientError, BotoCoreError) as error:
-            raise translated(error, f"table {self._table}") from error
+            raise translate_error(error, f"table {self._table}") from error
         return answer
 
     def _request(self, write: RowWrite) -> tuple[Callable[..., Any], Mapping[str, Any]]:
@@ -299,23 +299,23 @@ class DynamoDbRows(RowStore):
         return f"row {key} of table {self._table}"
 
 
-async def _update_leanly(lean: LeanCalls, request: Mapping[str, Any]) -> Row:
+async def _update_leanly(direct: DirectCalls, request: Mapping[str, Any]) -> Row:
     """The row after an UpdateItem."""
-    body = await lean.send(UPDATE_ITEM, row_to_json(request))
+    body = await direct.send(UPDATE_ITEM, row_to_json(request))
     try:
-        return row_from_members(orjson.loads(body)["Attributes"])
+        return row_from_json_object(orjson.loads(body)["Attributes"])
     except (ValueError, KeyError, TypeError) as error:
         raise HTTPClientError(error=f"the answer holds no row ({error})") from error
 
 
-async def _scan_leanly(lean: LeanCalls, request: Mapping[str, Any]) -> Mapping[str, Any]:
+async def _scan_leanly(direct: DirectCalls, request: Mapping[str, Any]) -> Mapping[str, Any]:
     """A page of a Scan as boto3 would answer it, as far as we look."""
-    body = await lean.send(SCAN, row_to_json(request))
+    body = await direct.send(SCAN, row_to_json(request))
     try:
         page = orjson.loads(body)
         more = page.get("LastEvaluatedKey")
-        next_key = {} if more is None else {"LastEvaluatedKey": row_from_members(more)}
-        return {"Items": [row_from_members(item) for item in page["Items"]], **next_key}
+        next_key = {} if more is None else {"LastEvaluatedKey": row_from_json_object(more)}
+        return {"Items": [row_from_json_object(item) for item in page["Items"]], **next_key}
     except (AttributeError, ValueError, KeyError, TypeError) as error:
         raise HTTPClientError(error=f"the answer holds no rows ({error})") from error
 

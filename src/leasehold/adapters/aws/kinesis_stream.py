@@ -13,12 +13,12 @@ import orjson
 from botocore.exceptions import BotoCoreError, ClientError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
-from leasehold.adapters.aws.failures import error_code, translated
+from leasehold.adapters.aws.direct_calls import GET_RECORDS, DirectCalls, direct_calls
+from leasehold.adapters.aws.error_translation import error_code, translate_error
 from leasehold.adapters.aws.kinesis_decoding import page_from_body
-from leasehold.adapters.aws.lean_calls import GET_RECORDS, LeanCalls, lean_calls
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import HashRange, Shard, ShardId, StreamIdentifier, stream_identifier
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import ConfigError, UnavailableError
 from leasehold.ports import Page, Stream
 
@@ -37,7 +37,7 @@ class KinesisStream(Stream):
 
     From then on `get_records` of that client answers with pages of ours and not with `Records`, so give it a client
     of its own (`clients.kinesis_client`). Several streams may share one. With `lean`, GetRecords does not pass through
-    boto3 where nothing speaks for it (see `lean_calls`); handlers that are registered on the client then do not see it.
+    boto3 where nothing speaks for it (see `direct_calls`); handlers that are registered on the client then do not see it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class KinesisStream(Stream):
         *,
         identifier: StreamIdentifier | None = None,
         threads: int = THREADS_DEFAULT,
-        lean: bool = True,
+        direct: bool = True,
     ) -> None:
         self._client = client
         self._identifier = identifier
@@ -58,7 +58,7 @@ class KinesisStream(Stream):
             "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
         )
         # A stream that is named by its ARN may have another endpoint, which boto3 works out for each call.
-        self._lean = lean_calls(client) if lean and "StreamName" in self._naming else None
+        self._lean = direct_calls(client) if direct and "StreamName" in self._naming else None
 
     async def identifier(self) -> StreamIdentifier:
         """As it was given or, if it was not, from what Kinesis says of the stream."""
@@ -118,8 +118,8 @@ class KinesisStream(Stream):
         if self._lean is not None:
             self._lean.close()
 
-    async def _get_leanly(self, lean: LeanCalls, iterator: str, limit: int) -> Page:
-        body = await lean.send(GET_RECORDS, orjson.dumps({"ShardIterator": iterator, "Limit": limit}))
+    async def _get_leanly(self, direct: DirectCalls, iterator: str, limit: int) -> Page:
+        body = await direct.send(GET_RECORDS, orjson.dumps({"ShardIterator": iterator, "Limit": limit}))
         if len(body) <= DECODED_AT_ONCE_BYTES:
             return page_from_body(body)
         page: Page = await self._calls.run(page_from_body, body=body)
@@ -137,9 +137,9 @@ class KinesisStream(Stream):
                 raise UnavailableError(
                     f"{doing}: the stream is being created or deleted; wait until it is ACTIVE"
                 ) from error
-            raise translated(error, doing) from error
+            raise translate_error(error, doing) from error
         except BotoCoreError as error:
-            raise translated(error, doing) from error
+            raise translate_error(error, doing) from error
 
     def _shards(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Shard]:
         try:

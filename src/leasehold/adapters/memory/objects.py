@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from leasehold.adapters.memory.trouble import Trouble
+from leasehold.adapters.memory.faults import StoreFault
 from leasehold.errors import ThrottledError, UnavailableError
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 
@@ -44,12 +44,12 @@ class MemoryObjects(ObjectStore):
         ]
 
 
-class TroubledObjects(ObjectStore):
-    """Another store with trouble on the way. Asks `trouble_for(operation, key)` before each call; None lets it pass."""
+class FaultyObjects(ObjectStore):
+    """Another store with trouble on the way. Asks `fault_for(operation, key)` before each call; None lets it pass."""
 
-    def __init__(self, store: ObjectStore, trouble_for: Callable[[str, str], Trouble | None]) -> None:
+    def __init__(self, store: ObjectStore, fault_for: Callable[[str, str], StoreFault | None]) -> None:
         self._store = store
-        self._trouble_for = trouble_for
+        self._trouble_for = fault_for
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Write an object, if the call gets through."""
@@ -72,11 +72,11 @@ class TroubledObjects(ObjectStore):
 
     async def _through(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
         trouble = self._trouble_for(operation, key)
-        if trouble is Trouble.THROTTLED:
+        if trouble is StoreFault.THROTTLED:
             raise ThrottledError(f"{operation} {key}: throttled on purpose")
-        if trouble is Trouble.REQUEST_LOST:
+        if trouble is StoreFault.REQUEST_LOST:
             raise UnavailableError(f"{operation} {key}: request lost on purpose")
         answer = await call()
-        if trouble is Trouble.ANSWER_LOST:
+        if trouble is StoreFault.RESPONSE_LOST:
             raise UnavailableError(f"{operation} {key}: answer lost on purpose")
         return answer

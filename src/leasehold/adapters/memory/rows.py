@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leasehold.core.row_writes import Row, RowWrite, may_apply, next_row
+from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, next_row
 from leasehold.ports import Applied, Refused, RowStore
 
 
@@ -17,7 +17,7 @@ class MemoryRows(RowStore):
     async def prepare(self) -> None:
         """There is nothing to prepare."""
 
-    async def index_owners(self) -> None:
+    async def create_owner_index(self) -> None:
         """Rows are few enough to look at all of them."""
 
     async def get(self, key: str) -> Row | None:
@@ -31,7 +31,7 @@ class MemoryRows(RowStore):
             return Refused(before)
         return Applied(self._put(write, before))
 
-    async def write_together(self, writes: Sequence[RowWrite]) -> bool:
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
         if not all(may_apply(write, self._rows.get(write.key)) for write in writes):
             return False

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from leasehold.core.iterators import IteratorStart
-from leasehold.core.lease_creation import ShardFilter
 from leasehold.core.model import Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.record import Record
-from leasehold.core.stream_model import listing
-from leasehold.core.stream_model.listing import FilterType, ListQuery
-from leasehold.core.stream_model.reading import IteratorType, RecordsPage, Start
-from leasehold.core.stream_model.refusal import ErrorType, RefusedError
-from leasehold.core.stream_model.service import StreamService
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import (
     IteratorExpiredError,
     NotFoundError,
@@ -25,6 +20,11 @@ from leasehold.errors import (
     ThrottledError,
     UnavailableError,
 )
+from leasehold.kinesis_model import listing
+from leasehold.kinesis_model.api_errors import ErrorType, KinesisApiError
+from leasehold.kinesis_model.listing import FilterType, ListQuery
+from leasehold.kinesis_model.reading import IteratorType, RecordsPage, StartingPosition
+from leasehold.kinesis_model.service import KinesisModel
 from leasehold.ports import Clock, Page, Stream
 
 _KINDS: Final[dict[ErrorType, type[ServiceError]]] = {
@@ -37,12 +37,12 @@ _KINDS: Final[dict[ErrorType, type[ServiceError]]] = {
 
 
 class MemoryStream(Stream):
-    """One stream of a `StreamService`, which the caller may also write to, reshard and trim.
+    """One stream of a `KinesisModel`, which the caller may also write to, reshard and trim.
 
     Several of these may share one service, like several clients. No call ever waits.
     """
 
-    def __init__(self, service: StreamService, name: str, clock: Clock) -> None:
+    def __init__(self, service: KinesisModel, name: str, clock: Clock) -> None:
         self._service = service
         self._name = name
         self._clock = clock
@@ -51,7 +51,7 @@ class MemoryStream(Stream):
         """Account, name, and second of creation."""
         try:
             stream = self._service.stream(self._clock.wall_ms(), self._name)
-        except RefusedError as error:
+        except KinesisApiError as error:
             raise _translated(error) from error
         return stream_identifier(self._service.account.id, self._name, stream.created_ms // 1000)
 
@@ -66,16 +66,16 @@ class MemoryStream(Stream):
                 query = self._service.list_query_from_token(now_ms, page.next_token)
                 page = self._service.list_shards(now_ms, query)
                 shards += page.shards
-        except RefusedError as error:
+        except KinesisApiError as error:
             raise _translated(error) from error
         return shards
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A token for reading on from `start`."""
-        wanted = Start(IteratorType(start.kind.name), start.sequence_number, start.timestamp_ms)
+        wanted = StartingPosition(IteratorType(start.kind.name), start.sequence_number, start.timestamp_ms)
         try:
             return self._service.shard_iterator(self._clock.wall_ms(), self._name, shard, wanted)
-        except RefusedError as error:
+        except KinesisApiError as error:
             raise _translated(error) from error
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
@@ -84,7 +84,7 @@ class MemoryStream(Stream):
         try:
             place = self._service.iterator(now_ms, iterator)
             page = self._service.get_records(now_ms, place, limit)
-        except RefusedError as error:
+        except KinesisApiError as error:
             raise _translated(error) from error
         return _page(page, self._service.next_iterator(now_ms, place, page))
 
@@ -106,5 +106,5 @@ def _page(page: RecordsPage, next_iterator: str | None) -> Page:
     return Page(records, next_iterator, page.millis_behind_latest, tuple(page.children))
 
 
-def _translated(error: RefusedError) -> ServiceError:
+def _translated(error: KinesisApiError) -> ServiceError:
     return _KINDS.get(error.error_type, ServiceError)(f"{error.error_type}: {error.message}")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.core.stream_model.service import StreamService
-from leasehold.core.stream_model.stream import Stream
-from leasehold.local.wire import Wire
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.stream import StreamState
+from leasehold.local.encodings import Encoding
 
 Members = dict[str, Any]
 
@@ -17,10 +17,10 @@ Members = dict[str, Any]
 class Call:
     """A checked request, the time at which it is served, and the encoding of its answer."""
 
-    service: StreamService
+    service: KinesisModel
     members: Members
     now_ms: int
-    wire: Wire
+    wire: Encoding
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.members.get(name, default)
@@ -33,8 +33,8 @@ class Call:
         """The stream that is meant, by name or by ARN."""
         return self.service.account.stream_name(self.get("StreamName"), self.get("StreamARN"))
 
-    def stream(self) -> Stream:
+    def stream(self) -> StreamState:
         return self.service.stream(self.now_ms, self.stream_name)
 
 
-Handler = Callable[[Call], Members | None]
+Operation = Callable[[Call], Members | None]

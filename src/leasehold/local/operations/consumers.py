@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.stream_model.consumers import Consumer
-from leasehold.core.stream_model.listing import require_fresh_token
-from leasehold.core.stream_model.refusal import invalid_argument
-from leasehold.core.stream_model.tokens import seal, unseal
-from leasehold.local.operations.call import Call, Handler, Members
+from leasehold.kinesis_model.api_errors import invalid_argument_error
+from leasehold.kinesis_model.consumers import Consumer
+from leasehold.kinesis_model.listing import require_fresh_token
+from leasehold.kinesis_model.tokens import decode_token, encode_token
+from leasehold.local.operations.call import Call, Members, Operation
 
 _PAGE_DEFAULT: Final = 100
 
@@ -37,7 +37,7 @@ def list_consumers(call: Call) -> Members:
     rest = [consumer for name, consumer in sorted(stream.consumers.items()) if name > after]
     answer: Members = {"Consumers": [_to_members(call, consumer) for consumer in rest[:limit]]}
     if len(rest) > limit:
-        answer["NextToken"] = seal("consumers", call.now_ms, rest[limit - 1].name)
+        answer["NextToken"] = encode_token("consumers", call.now_ms, rest[limit - 1].name)
     return answer
 
 
@@ -45,17 +45,19 @@ def _named(call: Call) -> tuple[str, str]:
     """Consumer and stream that a request means: by the consumer's ARN, or by stream ARN and name."""
     arn, name, stream_arn = call.get("ConsumerARN"), call.get("ConsumerName"), call.get("StreamARN")
     if arn is not None:
-        consumer_name, stream_name = call.service.account.consumer_and_stream(arn)
+        consumer_name, stream_name = call.service.account.parse_consumer_arn(arn)
         if name not in {None, consumer_name} or stream_arn not in {
             None,
             call.service.account.stream_arn(stream_name),
         }:
-            raise invalid_argument(
+            raise invalid_argument_error(
                 f"ConsumerARN {arn} does not agree with the ConsumerName or StreamARN given."
             )
         return consumer_name, stream_name
     if name is None or stream_arn is None:
-        raise invalid_argument("Either ConsumerARN, or both StreamARN and ConsumerName should be provided.")
+        raise invalid_argument_error(
+            "Either ConsumerARN, or both StreamARN and ConsumerName should be provided."
+        )
     return name, call.stream_name
 
 
@@ -69,15 +71,17 @@ def _to_members(call: Call, consumer: Consumer) -> Members:
 
 
 def _name_from_token(call: Call) -> str:
-    fields = unseal("consumers", call["NextToken"])
+    fields = decode_token("consumers", call["NextToken"])
     if fields is None:
-        raise invalid_argument("Invalid NextToken: it did not come from ListStreamConsumers of this server.")
+        raise invalid_argument_error(
+            "Invalid NextToken: it did not come from ListStreamConsumers of this server."
+        )
     issued_ms, name = fields
     require_fresh_token(int(issued_ms or 0), call.now_ms, call.service.settings.list_token_lifetime_ms)
     return str(name)
 
 
-OPERATIONS: Final[dict[str, Handler]] = {
+OPERATIONS: Final[dict[str, Operation]] = {
     "RegisterStreamConsumer": register,
     "DescribeStreamConsumer": describe,
     "DeregisterStreamConsumer": deregister,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from leasehold.core.model import ChildShard
-from leasehold.core.stream_model.reading import RECORDS_PER_PAGE_MAX, IteratorType, Start
-from leasehold.core.stream_model.record_log import RecordSlice
-from leasehold.core.stream_model.refusal import invalid_argument
-from leasehold.core.stream_model.stream import Stream
-from leasehold.core.stream_model.writing import Entry, NotStored, Stored
-from leasehold.local.operations.call import Call, Handler, Members
+from leasehold.kinesis_model.api_errors import invalid_argument_error
+from leasehold.kinesis_model.reading import RECORDS_PER_PAGE_MAX, IteratorType, StartingPosition
+from leasehold.kinesis_model.record_log import SavedRecords
+from leasehold.kinesis_model.stream import StreamState
+from leasehold.kinesis_model.writing import PutFailure, PutRequest, PutResult
+from leasehold.local.encodings import Encoding
+from leasehold.local.operations.call import Call, Members, Operation
 from leasehold.local.operations.shards import hash_range_to_members
-from leasehold.local.request import violation
-from leasehold.local.wire import Wire
+from leasehold.local.request_validation import violation_error
 
 
 def put_record(call: Call) -> Members:
@@ -30,14 +30,14 @@ def put_records(call: Call) -> Members:
     entries = [entry_from_members(record) for record in call["Records"]]
     outcomes = call.service.put_records(call.now_ms, call.stream_name, entries)
     return {
-        "FailedRecordCount": sum(isinstance(outcome, NotStored) for outcome in outcomes),
+        "FailedRecordCount": sum(isinstance(outcome, PutFailure) for outcome in outcomes),
         "Records": [_outcome_to_members(outcome) for outcome in outcomes],
         "EncryptionType": call.stream().encryption_type,
     }
 
 
 def get_shard_iterator(call: Call) -> Members:
-    start = Start(
+    start = StartingPosition(
         IteratorType(call["ShardIteratorType"]), call.get("StartingSequenceNumber"), call.get("Timestamp")
     )
     token = call.service.shard_iterator(call.now_ms, call.stream_name, call["ShardId"], start)
@@ -47,11 +47,11 @@ def get_shard_iterator(call: Call) -> Members:
 def get_records(call: Call) -> Members:
     iterator = call.service.iterator(call.now_ms, call["ShardIterator"])
     if "StreamARN" in call.members and call.stream_name != iterator.stream_name:
-        raise invalid_argument(f"The ShardIterator belongs to another stream than {call['StreamARN']}.")
+        raise invalid_argument_error(f"The ShardIterator belongs to another stream than {call['StreamARN']}.")
     page = call.service.get_records(call.now_ms, iterator, call.get("Limit", RECORDS_PER_PAGE_MAX))
     stream = call.service.stream(call.now_ms, iterator.stream_name)
     answer: Members = {
-        "Records": records_to_members(page.records, encryption_of(stream), call.wire),
+        "Records": records_to_members(page.records, encryption_members(stream), call.wire),
         "MillisBehindLatest": page.millis_behind_latest,
     }
     following = call.service.next_iterator(call.now_ms, iterator, page)
@@ -60,20 +60,20 @@ def get_records(call: Call) -> Members:
     return answer | {"NextShardIterator": following}
 
 
-def shards_written(answer: Members) -> set[str]:
+def written_shards(answer: Members) -> set[str]:
     """The shards that took a record, as the answer to a put names them."""
     return {outcome["ShardId"] for outcome in answer.get("Records", [answer]) if "ShardId" in outcome}
 
 
-def entry_from_members(record: dict[str, Any]) -> Entry:
+def entry_from_members(record: dict[str, Any]) -> PutRequest:
     key, hash_key = record.get("PartitionKey"), record.get("ExplicitHashKey")
     if key is None:
         # Optional in the service's model, for streams that distribute records by themselves; none do here.
-        raise violation("PartitionKey", None, "Member must not be null")
-    return Entry(key, record["Data"], None if hash_key is None else int(hash_key))
+        raise violation_error("PartitionKey", None, "Member must not be null")
+    return PutRequest(key, record["Data"], None if hash_key is None else int(hash_key))
 
 
-def records_to_members(records: RecordSlice, encryption: Members, wire: Wire) -> list[Members]:
+def records_to_members(records: SavedRecords, encryption: Members, wire: Encoding) -> list[Members]:
     """Records as a reader gets them. `encryption` is added to each: nothing, or the type."""
     time, blob = wire.time, wire.blob
     columns = zip(records.numbers, records.arrivals_ms, records.partition_keys, records.data, strict=True)
@@ -89,7 +89,7 @@ def records_to_members(records: RecordSlice, encryption: Members, wire: Wire) ->
     ]
 
 
-def encryption_of(stream: Stream) -> Members:
+def encryption_members(stream: StreamState) -> Members:
     """What an encrypted stream adds to each record."""
     return {"EncryptionType": stream.encryption_type} if stream.kms_key else {}
 
@@ -105,13 +105,13 @@ def children_to_members(children: Sequence[ChildShard]) -> list[Members]:
     ]
 
 
-def _outcome_to_members(outcome: Stored | NotStored) -> Members:
-    if isinstance(outcome, NotStored):
+def _outcome_to_members(outcome: PutResult | PutFailure) -> Members:
+    if isinstance(outcome, PutFailure):
         return {"ErrorCode": outcome.error_type, "ErrorMessage": outcome.message}
     return {"SequenceNumber": str(outcome.number), "ShardId": outcome.shard_id}
 
 
-OPERATIONS: Final[dict[str, Handler]] = {
+OPERATIONS: Final[dict[str, Operation]] = {
     "PutRecord": put_record,
     "PutRecords": put_records,
     "GetShardIterator": get_shard_iterator,

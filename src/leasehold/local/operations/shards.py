@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from leasehold.core.model import HashRange, Shard
-from leasehold.core.stream_model.listing import PAGE_DEFAULT, FilterType, ListQuery, ShardFilter
-from leasehold.core.stream_model.refusal import invalid_argument
-from leasehold.local.operations.call import Call, Handler, Members
+from leasehold.kinesis_model.api_errors import invalid_argument_error
+from leasehold.kinesis_model.listing import PAGE_DEFAULT, FilterType, ListQuery, ShardFilter
+from leasehold.local.operations.call import Call, Members, Operation
 
 
 def list_shards(call: Call) -> Members:
@@ -69,7 +69,7 @@ def _query(call: Call) -> ListQuery:
         "StreamCreationTimestamp",
     ):
         if other in call.members:
-            raise invalid_argument(f"NextToken and {other} cannot be provided together.")
+            raise invalid_argument_error(f"NextToken and {other} cannot be provided together.")
     return call.service.list_query_from_token(call.now_ms, call["NextToken"])
 
 
@@ -80,7 +80,7 @@ def _shard_filter(call: Call) -> ShardFilter:
     return ShardFilter(FilterType(given["Type"]), given.get("ShardId"), given.get("Timestamp"))
 
 
-OPERATIONS: Final[dict[str, Handler]] = {
+OPERATIONS: Final[dict[str, Operation]] = {
     "ListShards": list_shards,
     "SplitShard": split_shard,
     "MergeShards": merge_shards,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.stream_model.listing import require_fresh_token
-from leasehold.core.stream_model.refusal import invalid_argument
-from leasehold.core.stream_model.service import add_tags
-from leasehold.core.stream_model.stream import RECORD_KIB_DEFAULT, Mode, Status, Stream
-from leasehold.core.stream_model.tokens import seal, unseal
-from leasehold.local.operations.call import Call, Handler, Members
+from leasehold.kinesis_model.api_errors import invalid_argument_error
+from leasehold.kinesis_model.listing import require_fresh_token
+from leasehold.kinesis_model.service import add_tags
+from leasehold.kinesis_model.stream import RECORD_KIB_DEFAULT, StreamMode, StreamState, StreamStatus
+from leasehold.kinesis_model.tokens import decode_token, encode_token
+from leasehold.local.operations.call import Call, Members, Operation
 from leasehold.local.operations.shards import shard_to_members
 
 _STREAMS_PAGE_DEFAULT: Final = 100
@@ -28,7 +28,7 @@ _ALL_METRICS: Final = (
 
 
 def create_stream(call: Call) -> None:
-    mode = Mode(call.get("StreamModeDetails", {}).get("StreamMode", Mode.PROVISIONED))
+    mode = StreamMode(call.get("StreamModeDetails", {}).get("StreamMode", StreamMode.PROVISIONED))
     call.service.create_stream(
         call.now_ms,
         call["StreamName"],
@@ -49,10 +49,10 @@ def describe_stream(call: Call) -> Members:
     stream.trim()
     after = call.get("ExclusiveStartShardId", "")
     limit = call.get("Limit", _SHARDS_PAGE_DEFAULT)
-    rest = [] if stream.status is Status.CREATING else list(stream.shards.values())
+    rest = [] if stream.status is StreamStatus.CREATING else list(stream.shards.values())
     rest = [shard for shard in rest if shard.id > after]
     description = _summary(call, stream) | {
-        "Shards": [shard_to_members(shard.as_listed()) for shard in rest[:limit]],
+        "Shards": [shard_to_members(shard.to_shard()) for shard in rest[:limit]],
         "HasMoreShards": len(rest) > limit,
     }
     return {"StreamDescription": description}
@@ -70,7 +70,7 @@ def describe_stream_summary(call: Call) -> Members:
 
 def describe_limits(call: Call) -> Members:
     call.service.stream_names(call.now_ms)
-    on_demand = sum(stream.mode is Mode.ON_DEMAND for stream in call.service.streams.values())
+    on_demand = sum(stream.mode is StreamMode.ON_DEMAND for stream in call.service.streams.values())
     return {
         "ShardLimit": call.service.settings.shards_max,
         "OpenShardCount": call.service.open_shard_count(),
@@ -83,7 +83,9 @@ def list_streams(call: Call) -> Members:
     after = call.get("ExclusiveStartStreamName")
     if "NextToken" in call.members:
         if after is not None:
-            raise invalid_argument("NextToken and ExclusiveStartStreamName cannot be provided together.")
+            raise invalid_argument_error(
+                "NextToken and ExclusiveStartStreamName cannot be provided together."
+            )
         after = _stream_name_from_token(call)
     limit = call.get("Limit", _STREAMS_PAGE_DEFAULT)
     names = call.service.stream_names(call.now_ms, after)
@@ -94,7 +96,7 @@ def list_streams(call: Call) -> Members:
         "StreamSummaries": [_short_summary(call, call.service.streams[name]) for name in page],
     }
     if len(names) > limit:
-        answer["NextToken"] = seal("streams", call.now_ms, page[-1])
+        answer["NextToken"] = encode_token("streams", call.now_ms, page[-1])
     return answer
 
 
@@ -107,7 +109,9 @@ def decrease_retention(call: Call) -> None:
 
 
 def update_stream_mode(call: Call) -> None:
-    call.service.update_mode(call.now_ms, call.stream_name, Mode(call["StreamModeDetails"]["StreamMode"]))
+    call.service.update_mode(
+        call.now_ms, call.stream_name, StreamMode(call["StreamModeDetails"]["StreamMode"])
+    )
 
 
 def update_max_record_size(call: Call) -> None:
@@ -116,7 +120,7 @@ def update_max_record_size(call: Call) -> None:
 
 def start_encryption(call: Call) -> None:
     if call["EncryptionType"] != "KMS":
-        raise invalid_argument("EncryptionType must be KMS to start encryption.")
+        raise invalid_argument_error("EncryptionType must be KMS to start encryption.")
     call.service.encrypt(call.now_ms, call.stream_name, call["KeyId"])
 
 
@@ -162,7 +166,7 @@ def _named_metrics(call: Call) -> set[str]:
     return set(_ALL_METRICS) if "ALL" in named else named
 
 
-def _monitoring(stream: Stream, before: list[str]) -> Members:
+def _monitoring(stream: StreamState, before: list[str]) -> Members:
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -171,7 +175,7 @@ def _monitoring(stream: Stream, before: list[str]) -> Members:
     }
 
 
-def _summary(call: Call, stream: Stream) -> Members:
+def _summary(call: Call, stream: StreamState) -> Members:
     """What both descriptions of a stream share."""
     members = _short_summary(call, stream) | {
         "RetentionPeriodHours": stream.retention_hours,
@@ -181,7 +185,7 @@ def _summary(call: Call, stream: Stream) -> Members:
     return members | {"KeyId": stream.kms_key} if stream.kms_key else members
 
 
-def _short_summary(call: Call, stream: Stream) -> Members:
+def _short_summary(call: Call, stream: StreamState) -> Members:
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -192,15 +196,15 @@ def _short_summary(call: Call, stream: Stream) -> Members:
 
 
 def _stream_name_from_token(call: Call) -> str:
-    fields = unseal("streams", call["NextToken"])
+    fields = decode_token("streams", call["NextToken"])
     if fields is None:
-        raise invalid_argument("Invalid NextToken: it did not come from ListStreams of this server.")
+        raise invalid_argument_error("Invalid NextToken: it did not come from ListStreams of this server.")
     issued_ms, name = fields
     require_fresh_token(int(issued_ms or 0), call.now_ms, call.service.settings.list_token_lifetime_ms)
     return str(name)
 
 
-OPERATIONS: Final[dict[str, Handler]] = {
+OPERATIONS: Final[dict[str, Operation]] = {
     "CreateStream": create_stream,
     "DeleteStream": delete_stream,
     "DescribeStream": describe_stream,

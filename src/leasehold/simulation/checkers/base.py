@@ -8,17 +8,17 @@ from typing import ClassVar, Protocol
 
 from leasehold.core.events import Event
 from leasehold.core.model import Lease
-from leasehold.core.stream_model.stream import Stream as StreamModel
+from leasehold.kinesis_model.stream import StreamState as StreamModel
 from leasehold.ports import Page
-from leasehold.simulation.facts import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.ledger import Ledger
 from leasehold.simulation.network import Network
+from leasehold.simulation.ownership import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.process import SimulatedProcess
 from leasehold.simulation.sink import Sink
 from leasehold.worker.settings import ConsumerSettings
 
 
-class Scene(Protocol):
+class WorldView(Protocol):
     """The world as checkers see it: everything that is true, whatever any process believes."""
 
     @property
@@ -52,7 +52,7 @@ class Scene(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenPromise:
     """A promise that was not kept."""
 
     at_ms: int
@@ -63,7 +63,7 @@ class Broken:
         return f"{self.at_ms / 1000:9.3f}s  BROKEN {self.promise}: {self.detail}"
 
 
-Report = Callable[[Broken], None]
+Report = Callable[[BrokenPromise], None]
 
 
 class Checker:
@@ -71,13 +71,13 @@ class Checker:
 
     promise: ClassVar[str]
 
-    def __init__(self, scene: Scene, report: Report) -> None:
+    def __init__(self, scene: WorldView, report: Report) -> None:
         self.scene = scene
         self._report = report
 
     def broken(self, detail: str) -> None:
         """The promise is broken now."""
-        self._report(Broken(self.scene.now_ms(), self.promise, detail))
+        self._report(BrokenPromise(self.scene.now_ms(), self.promise, detail))
 
     def lease_changed(self, change: LeaseChange) -> None:
         """A row of the lease table was written, made or removed."""
@@ -88,7 +88,7 @@ class Checker:
     def delivery_done(self, delivery: Delivery) -> None:
         """A handler says that its records are done."""
 
-    def told(self, process: SimulatedProcess, event: Event) -> None:
+    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         """A process observed something."""
 
     def page_read(self, process: SimulatedProcess, page: Page) -> None:
@@ -97,17 +97,17 @@ class Checker:
     def process_gone(self, process: SimulatedProcess) -> None:
         """A process died, or ended."""
 
-    def ticked(self) -> None:
+    def time_passed(self) -> None:
         """Half a second has passed."""
 
-    def healed(self) -> None:
+    def faults_ended(self) -> None:
         """The last fault is over; no more records will be produced."""
 
-    def calmed(self) -> None:
+    def steady_state_began(self) -> None:
         """Everything is read and balanced. From now on nothing should happen."""
 
-    def calm_ends(self) -> None:
+    def steady_state_ended(self) -> None:
         """The processes will be stopped now."""
 
-    def stopped(self) -> None:
+    def all_stopped(self) -> None:
         """Every process was asked to stop, and has."""

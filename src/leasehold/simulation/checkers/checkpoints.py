@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leasehold.core.model import ShardId
-from leasehold.simulation.checkers.base import Checker, Report, Scene
-from leasehold.simulation.facts import LeaseChange
+from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.ownership import LeaseChange
 
 
 class CheckpointsNeverGoBack(Checker):
@@ -12,7 +12,7 @@ class CheckpointsNeverGoBack(Checker):
 
     promise = "checkpoints-never-go-back"
 
-    def __init__(self, scene: Scene, report: Report) -> None:
+    def __init__(self, scene: WorldView, report: Report) -> None:
         super().__init__(scene, report)
         self._ended: set[ShardId] = set()
 

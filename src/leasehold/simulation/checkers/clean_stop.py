@@ -21,7 +21,7 @@ class CleanStop(Checker):
             if left:
                 self.broken(f"{process.name} ended and left {len(left)} tasks: {left[0].get_coro()}")
 
-    def stopped(self) -> None:
+    def all_stopped(self) -> None:
         for lease in self.scene.leases():
             if lease.owner is not None and not lease.checkpoint.is_shard_end:
                 self.broken(f"{lease.key} still has the owner {lease.owner} after all have stopped")

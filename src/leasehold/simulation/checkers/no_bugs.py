@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.events import Event, StepFailed
+from leasehold.core.events import Event, OperationFailed
 from leasehold.simulation.checkers.base import Checker
 from leasehold.simulation.process import ProcessState, SimulatedProcess
 
@@ -12,10 +12,10 @@ class NoBugs(Checker):
 
     promise = "runs-until-told-to-stop"
 
-    def told(self, process: SimulatedProcess, event: Event) -> None:
+    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         # Only of errors that are not ours is the type told alone.
-        if isinstance(event, StepFailed) and event.error.isidentifier():
-            self.broken(f"{process.name}: {event.step} failed with {event.error}")
+        if isinstance(event, OperationFailed) and event.error.isidentifier():
+            self.broken(f"{process.name}: {event.operation} failed with {event.error}")
 
     def process_gone(self, process: SimulatedProcess) -> None:
         main = process.main

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.facts import LeaseChange
+from leasehold.simulation.ownership import LeaseChange
 
 
 class NothingLost(Checker):
@@ -15,13 +15,13 @@ class NothingLost(Checker):
         if change.after is None or (change.before and change.before.checkpoint == change.after.checkpoint):
             return
         book = self.scene.ledger.shard(change.after.shard_id)
-        if book.first_after(change.after.checkpoint) > book.first_undone():
-            place = book.places[book.first_undone()]
+        if book.first_after(change.after.checkpoint) > book.first_open_index():
+            place = book.places[book.first_open_index()]
             self.broken(
                 f"{change.row.key} moved to {change.after.checkpoint} over record {place}, which nobody has done"
             )
 
-    def stopped(self) -> None:
+    def all_stopped(self) -> None:
         for shard, book in self.scene.ledger.shards.items():
-            if book.first_undone() < len(book.places):
-                self.broken(f"{shard}: record {book.places[book.first_undone()]} was never done")
+            if book.first_open_index() < len(book.places):
+                self.broken(f"{shard}: record {book.places[book.first_open_index()]} was never done")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leasehold.core.model import ShardId
-from leasehold.simulation.checkers.base import Checker, Report, Scene
-from leasehold.simulation.facts import Delivery, LeaseChange
+from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.ownership import Delivery, LeaseChange
 
 
 class ParentsBeforeChildren(Checker):
@@ -12,7 +12,7 @@ class ParentsBeforeChildren(Checker):
 
     promise = "parents-before-children"
 
-    def __init__(self, scene: Scene, report: Report) -> None:
+    def __init__(self, scene: WorldView, report: Report) -> None:
         super().__init__(scene, report)
         self._running: set[ShardId] = set()
         self._parents: dict[ShardId, tuple[ShardId, ...]] = {}
@@ -26,16 +26,16 @@ class ParentsBeforeChildren(Checker):
 
     def delivery_began(self, delivery: Delivery) -> None:
         for parent in self._parents_of(delivery.shard):
-            undone = self._undone(parent)
-            if parent in self._running or undone:
-                state = "is not finished" if parent in self._running else f"has {undone} undone records"
+            open_records = self._undone(parent)
+            if parent in self._running or open_records:
+                state = "is not finished" if parent in self._running else f"has {open_records} undone records"
                 self.broken(f"{delivery.process.name} gives {delivery.shard} away while {parent} {state}")
 
     def _undone(self, parent: ShardId) -> int:
         if self.scene.rows_were_destroyed:
             return 0  # a parent without a lease holds nobody up
         book = self.scene.ledger.shard(parent)
-        return len(book.places) - book.first_undone()
+        return len(book.places) - book.first_open_index()
 
     def _parents_of(self, shard: ShardId) -> tuple[ShardId, ...]:
         if shard not in self._parents:

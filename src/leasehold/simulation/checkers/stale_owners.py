@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from leasehold.core.lease_row import CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB
+from leasehold.config.settings import milliseconds
+from leasehold.core.leases.lease_row import CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB
 from leasehold.core.model import ShardId
-from leasehold.settings import milliseconds
-from leasehold.simulation.checkers.base import Checker, Report, Scene
-from leasehold.simulation.facts import Delivery, LeaseChange, Ownership, holding_in
+from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.ownership import Delivery, LeaseChange, Ownership, session_in
 from leasehold.simulation.process import ProcessState
 
 _PROGRESS = (CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB)
@@ -17,7 +17,7 @@ class StaleOwnersStop(Checker):
 
     promise = "stale-owners-stop"
 
-    def __init__(self, scene: Scene, report: Report) -> None:
+    def __init__(self, scene: WorldView, report: Report) -> None:
         super().__init__(scene, report)
         self._open: dict[ShardId, list[Delivery]] = {}
         self._holders: dict[ShardId, Ownership] = {}
@@ -27,7 +27,7 @@ class StaleOwnersStop(Checker):
         holder = self._holders.get(shard)
         if row.by is not None and row.before is not None and row.after is not None:
             moved = any(row.before.get(name) != row.after.get(name) for name in _PROGRESS)
-            begins = holding_in(row.before) != holding_in(row.after)
+            begins = session_in(row.before) != session_in(row.after)
             if moved and not begins and (holder is None or holder.process is not row.by):
                 self.broken(
                     f"{row.by.name} moved {row.key}, which {holder.process.name if holder else 'nobody'} holds"
@@ -55,7 +55,7 @@ class StaleOwnersStop(Checker):
     def _is_excused(self, ownership: Ownership) -> bool:
         """Overruled owners and destroyed rows are found out with the next heartbeat."""
         assert ownership.ended_ms is not None
-        within_ms = milliseconds(self.scene.settings.fleet.proven_for)
+        within_ms = milliseconds(self.scene.settings.fleet.lease_valid_for)
         return ownership.was_forced and self.scene.now_ms() - ownership.ended_ms <= within_ms
 
     def _check_handlers(self, shard: ShardId, holder: Ownership | None) -> None:

@@ -1,0 +1,179 @@
+"""Records as columns: which there are, and how user records become Arrow. Knows neither Spark nor the archive, which
+both take what is made here.
+
+The names are those that Databricks' Kinesis connector uses, so that existing queries fit. Spark checks that the batches
+of a Python source have *exactly* the Arrow form of its schema (unit of time, 32-bit offsets, nullability), hence one
+table holds both spellings of every type.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+
+from leasehold.core.model import LeaseSessionId, ShardId
+from leasehold.core.record import UserRecord
+from leasehold.errors import ConfigError
+
+PARTITION_KEY: Final = "partitionKey"
+DATA: Final = "data"
+STREAM: Final = "stream"
+SHARD_ID: Final = "shardId"
+SEQUENCE_NUMBER: Final = "sequenceNumber"
+ARRIVAL: Final = "approximateArrivalTimestamp"
+SUB_SEQUENCE_NUMBER: Final = "subSequenceNumber"
+EXPLICIT_HASH_KEY: Final = "explicitHashKey"
+# Where a row stands in its pinned range, how many rows that has, and whose holding of the lease it was read in.
+SLICE: Final = "slice"
+
+DEFAULT_COLUMNS: Final = (PARTITION_KEY, DATA, STREAM, SHARD_ID, SEQUENCE_NUMBER, ARRIVAL)
+ALL_COLUMNS: Final = (*DEFAULT_COLUMNS, SUB_SEQUENCE_NUMBER, EXPLICIT_HASH_KEY, SLICE)
+# The archive keeps everything that is known of a record; `slice` it only looks at.
+ARCHIVE_COLUMNS: Final = ALL_COLUMNS
+
+ROWS_MAX: Final = 10_000  # also where Spark cuts the batches that a sink receives
+BYTES_MAX: Final = 8 * 1024 * 1024  # Spark moves batches of 1 to 10 MB fastest
+
+_ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
+_SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("holding", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive records of a pinned range, field by field, and what they have in common."""
+
+    data: Sequence[bytes]
+    partition_key: Sequence[str]
+    sequence_number: Sequence[str]
+    arrival_ms: Sequence[int | None]
+    sub_sequence_number: Sequence[int]
+    explicit_hash_key: Sequence[int | None]
+    stream: str
+    shard: ShardId
+    session: int
+    first: int  # its place in the range
+    range_rows: int
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    ddl: str
+    type: Any
+    values: Callable[[_Run], Any]
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of these columns, in this order.
+
+    >>> arrow_schema(["data", "shardId"]).names
+    ['data', 'shardId']
+    """
+    return pa.schema([(name, _column(name).type) for name in columns])
+
+
+def spark_ddl(columns: Sequence[str]) -> str:
+    """The same schema as Spark writes it: what Spark makes of it in Arrow equals `arrow_schema`.
+
+    >>> spark_ddl(["data", "approximateArrivalTimestamp"])
+    'data BINARY, approximateArrivalTimestamp TIMESTAMP'
+    """
+    return ", ".join(f"{name} {_column(name).ddl}" for name in columns)
+
+
+def record_batches(
+    records: Sequence[UserRecord],
+    *,
+    stream: str,
+    shard: ShardId,
+    columns: Sequence[str],
+    session: int,
+    rows_max: int = ROWS_MAX,
+    bytes_max: int = BYTES_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """The records of one whole pinned range, in order, in batches of at most so many rows and bytes of data.
+
+    `holding` is the number of the holding in which the range was read, see `session_number`. A record larger than
+    `bytes_max` makes a batch of its own. No records, no batch.
+    """
+    schema = arrow_schema(columns)
+    makers = [_COLUMNS[name].values for name in columns]
+    for first, stop in _cuts([len(record.data) for record in records], rows_max, bytes_max):
+        data, keys, numbers, arrivals, _, subs, hash_keys, _ = zip(*records[first:stop], strict=True)
+        run = _Run(
+            data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, first, len(records)
+        )  # fmt: skip
+        yield pa.RecordBatch.from_arrays([make(run) for make in makers], schema=schema)
+
+
+def session_number(session: LeaseSessionId) -> int:
+    """A 64-bit number that names a holding, in a column where the id itself would cost more than the rest of the row.
+
+    >>> session_number(LeaseSessionId("4f1c")) == session_number(LeaseSessionId("4f1c")) != session_number(LeaseSessionId("4f1d"))
+    True
+    """
+    digest = hashlib.blake2b(session.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _column(name: str) -> _Column:
+    column = _COLUMNS.get(name)
+    if column is None:
+        raise ConfigError(f"column {name!r}: expected some of {', '.join(ALL_COLUMNS)}")
+    return column
+
+
+def _cuts(sizes: Sequence[int], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end, as few as the limits allow."""
+    ends = list(accumulate(sizes))
+    first, before_bytes = 0, 0
+    while first < len(ends):
+        stop = bisect_right(ends, before_bytes + bytes_max, first, min(len(ends), first + rows_max))
+        stop = max(stop, first + 1)
+        yield first, stop
+        first, before_bytes = stop, ends[stop - 1]
+
+
+def _constant(value: str, type_: Any, run: _Run) -> Any:
+    return pa.repeat(pa.scalar(value, type_), len(run))
+
+
+def _arrivals(run: _Run) -> Any:
+    return pa.array(run.arrival_ms, pa.timestamp("ms", tz="UTC")).cast(_ARRIVAL_TYPE)
+
+
+def _hash_keys(run: _Run) -> Any:
+    # No record of most streams has one.
+    if not any(run.explicit_hash_key) and 0 not in run.explicit_hash_key:
+        return pa.nulls(len(run), pa.string())
+    return pa.array([None if key is None else str(key) for key in run.explicit_hash_key], pa.string())
+
+
+def _places(run: _Run) -> Any:
+    index = pa.array(range(run.first, run.first + len(run)), pa.int32())
+    count = pa.repeat(pa.scalar(run.range_rows, pa.int32()), len(run))
+    session = pa.repeat(pa.scalar(run.session, pa.int64()), len(run))
+    return pa.StructArray.from_arrays([index, count, session], fields=list(_SLICE_TYPE))
+
+
+_COLUMNS: Final[Mapping[str, _Column]] = {
+    PARTITION_KEY: _Column("STRING", pa.string(), lambda run: pa.array(run.partition_key, pa.string())),
+    DATA: _Column("BINARY", pa.binary(), lambda run: pa.array(run.data, pa.binary())),
+    STREAM: _Column("STRING", pa.string(), lambda run: _constant(run.stream, pa.string(), run)),
+    SHARD_ID: _Column("STRING", pa.string(), lambda run: _constant(run.shard, pa.string(), run)),
+    SEQUENCE_NUMBER: _Column("STRING", pa.string(), lambda run: pa.array(run.sequence_number, pa.string())),
+    ARRIVAL: _Column("TIMESTAMP", _ARRIVAL_TYPE, _arrivals),
+    SUB_SEQUENCE_NUMBER: _Column(
+        "BIGINT", pa.int64(), lambda run: pa.array(run.sub_sequence_number, pa.int64())
+    ),
+    EXPLICIT_HASH_KEY: _Column("STRING", pa.string(), _hash_keys),
+    SLICE: _Column("STRUCT<index: INT, count: INT, holding: BIGINT>", _SLICE_TYPE, _places),
+}

@@ -1,0 +1,162 @@
+"""How a pipeline's batches look: a table that lives, at a terminal; a line each, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from leasehold.cli.output import escape_unprintable, format_count, print_line
+
+if TYPE_CHECKING:
+    from leasehold.spark.pipeline.progress import BatchProgress
+
+SHARDS_SHOWN: Final = 12
+
+
+class Display(Protocol):
+    """Where the progress of a pipeline is shown; a context manager."""
+
+    def note(self, text: str) -> None:
+        """Something happened."""
+
+    def batch(self, progress: BatchProgress) -> None:
+        """A batch is done, or there was nothing to do."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class PlainLines(Display):
+    """A line for every batch that had records, with the time."""
+
+    def note(self, text: str) -> None:
+        print_line(f"{_now()} {text}")
+
+    def batch(self, progress: BatchProgress) -> None:
+        if progress.records:
+            print_line(f"{_now()} {format_batch(progress)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class LiveTable(Display):
+    """Totals, the last batch, and the shards that are furthest behind."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._note = ""
+        self._records = self._bytes = 0
+        self._last: BatchProgress | None = None
+        self._behind: Mapping[str, int | None] = {}
+        self._live = Live(console=Console(highlight=False), refresh_per_second=4, get_renderable=self._view)
+
+    def note(self, text: str) -> None:
+        self._note = text
+        self._live.refresh()
+
+    def batch(self, progress: BatchProgress) -> None:
+        self._records += progress.records
+        self._bytes += progress.size_bytes
+        self._behind = progress.behind_ms
+        if progress.records:
+            self._last = progress
+            self._note = ""
+        self._live.refresh()
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def _view(self) -> Group:
+        head = f"{self._name}: {self._records:,} records, {format_bytes(self._bytes)}"
+        lines = [
+            Text(escape_unprintable(head), style="bold"),
+            Text(escape_unprintable(self._note or "running; Ctrl-C stops")),
+        ]
+        if self._last is not None:
+            lines.append(Text(format_batch(self._last)))
+        return Group(*lines, _shard_table(self._behind)) if self._behind else Group(*lines)
+
+
+def _shard_table(behind_ms: Mapping[str, int | None]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("shard", no_wrap=True)
+    table.add_column("behind", justify="right")
+    furthest = sorted(behind_ms.items(), key=lambda each: -1 if each[1] is None else -each[1])
+    for shard, lag_ms in furthest[:SHARDS_SHOWN]:
+        table.add_row(Text(escape_unprintable(shard)), format_seconds(lag_ms))
+    if len(furthest) > SHARDS_SHOWN:
+        table.add_row(f"and {format_count(len(furthest) - SHARDS_SHOWN, 'shard')} less far behind", "")
+    return table
+
+
+def format_batch(progress: BatchProgress) -> str:
+    """What one batch did."""
+    return (
+        f"batch {progress.batch}: {format_record_count(progress.records)}, {format_bytes(progress.size_bytes)} "
+        f"in {format_seconds(progress.duration_ms)}; {format_count(len(progress.behind_ms), 'shard')}, furthest behind: "
+        f"{format_seconds(progress.max_behind_ms)}"
+    )
+
+
+def format_record_count(number: int) -> str:
+    """A number of records.
+
+    >>> format_record_count(1), format_record_count(12_000)
+    ('1 record', '12,000 records')
+    """
+    return f"{number:,} record" if number == 1 else f"{number:,} records"
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A size for people.
+
+    >>> format_bytes(999), format_bytes(1_500), format_bytes(2_340_000_000)
+    ('999 B', '1.5 kB', '2.3 GB')
+    """
+    size, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def format_seconds(duration_ms: int | None) -> str:
+    """A duration for people.
+
+    >>> format_seconds(None), format_seconds(0), format_seconds(1_234), format_seconds(90_000)
+    ('unknown', '0 s', '1.2 s', '90 s')
+    """
+    return (
+        "unknown"
+        if duration_ms is None
+        else f"{duration_ms / 1000:.2g} s"
+        if duration_ms < 10_000
+        else f"{duration_ms // 1000} s"
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).astimezone().strftime("%H:%M:%S")

@@ -1,0 +1,279 @@
+"""How busy a worker is, as it tells the leader of its fleet: the KCL's metrics row, read and written, and its samples.
+
+A row holds, for each metric (`C` is the processor), the last ten averages in percent, oldest first, and the range in
+which the worker wants to operate. -1 stands for a measurement that failed. A worker that measures nothing writes no
+figures at all, and is balanced by the throughput of its shards alone.
+
+Rows are hostile until parsed: a row that cannot be right is an error that names the attribute, and its worker gets no
+leases. Whether a worker is alive is decided elsewhere; `updated_s` is only what its own clock said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, Final
+
+from leasehold.core.coordinator.kcl_rows import METRICS_ENTITY
+from leasehold.core.leases.lease_row import ENTITY_TYPE
+from leasehold.core.leases.row_writes import (
+    Attribute,
+    DeleteRow,
+    Equals,
+    PutRow,
+    Row,
+    UpdateRow,
+    number,
+    text,
+)
+from leasehold.core.model import WorkerId
+from leasehold.errors import MalformedRowError
+
+CPU: Final = "C"
+FAILED_SAMPLE: Final = -1.0
+SAMPLES_KEPT_MAX: Final = 10
+METRICS_MAX: Final = 20  # the KCL knows five; a hostile row may claim any number
+ALPHA: Final = 0.5  # the KCL's weight of the newest sample
+REPORT_EVERY_MS: Final = 30_000
+EXPIRED_AFTER_MS: Final = 2 * REPORT_EVERY_MS
+STALE_AFTER_MS: Final = 24 * 3_600_000
+SUPPORTS_SINGLE_TABLE: Final = 1  # the support code: a promise to follow a fleet into the single table
+
+UPDATED: Final = "lut"
+SAMPLES: Final = "sts"
+RANGES: Final = "opr"
+SUPPORT: Final = "sup"
+SUPPORT_UPDATED: Final = "slu"
+
+_MICRO: Final = Decimal("0.000001")
+_NEVER_EXPIRES_S: Final = 10**11  # seconds until the year 5138; what is later was written in milliseconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What one worker said about itself. Times are seconds since the epoch, by its own clock."""
+
+    worker: WorkerId
+    updated_s: int
+    samples: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    support: int | None = None
+    support_updated_s: int | None = None
+
+    @property
+    def has_no_metrics(self) -> bool:
+        """Balanced by throughput: it has no figures, or says so by the KCL's word."""
+        return (not self.samples and not self.ranges) or "THROUGHPUT" in self.samples
+
+    @property
+    def is_failing(self) -> bool:
+        """Its last measurement failed; it must get no leases."""
+        return not self.has_no_metrics and any(
+            values and values[-1] == FAILED_SAMPLE for values in self.samples.values()
+        )
+
+    @property
+    def utilisation(self) -> float | None:
+        """Its most used resource in percent, smoothed; None where nothing is measured."""
+        if self.has_no_metrics:
+            return None
+        figures = (moving_average(values) for values in self.samples.values())
+        return max((figure for figure in figures if figure is not None), default=None)
+
+    @property
+    def is_above_range(self) -> bool:
+        """Some resource is used more than the worker wants."""
+        if self.has_no_metrics:
+            return False
+        return any(
+            (figure := moving_average(values)) is not None and figure > self.ranges[name][0]
+            for name, values in self.samples.items()
+        )
+
+
+def moving_average(samples: Iterable[float]) -> float | None:
+    """The moving average over samples, oldest first; failed ones are passed over.
+
+    >>> moving_average([20, -1, 60, 80]), moving_average([-1])
+    (60.0, None)
+    """
+    average: float | None = None
+    for sample in samples:
+        if sample != FAILED_SAMPLE:
+            average = sample if average is None else ALPHA * sample + (1 - ALPHA) * average
+    return average
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSamples:
+    """A worker's own measurements: those since its last report, and the averages that it has reported."""
+
+    taken: tuple[float, ...] = ()
+    reported: tuple[float, ...] = ()
+
+    def with_sample(self, sample: float | None) -> LoadSamples:
+        """After one more measurement; None, and whatever is no percentage, is a failed one and is simply missing."""
+        if sample is None or math.isnan(sample) or not 0 <= sample <= 100:
+            return self
+        return replace(self, taken=(*self.taken, sample))
+
+    def with_average(self) -> LoadSamples:
+        """After a report: the average of what was measured since the last one, or a failure if nothing was."""
+        average = sum(self.taken) / len(self.taken) if self.taken else FAILED_SAMPLE
+        return LoadSamples((), (*self.reported, average)[-SAMPLES_KEPT_MAX:])
+
+
+def cpu_report(worker: WorkerId, samples: LoadSamples | None, now_s: int) -> WorkerReport:
+    """What a member of ours tells: its load as processor use, or, with None, that it measures nothing.
+
+    Figures and range go together: a range without figures would look like endless headroom to a Java leader.
+    """
+    measured = samples is not None and bool(samples.reported)
+    return WorkerReport(
+        worker=worker,
+        updated_s=now_s,
+        samples={CPU: samples.reported} if samples is not None and measured else {},
+        ranges={CPU: (100,)} if measured else {},
+        support=SUPPORTS_SINGLE_TABLE,
+        support_updated_s=now_s,
+    )
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def create_report(report: WorkerReport, key_attribute: str) -> PutRow:
+    """The first report of a worker."""
+    return PutRow(report.worker, {key_attribute: text(report.worker), **_members(report)})
+
+
+def update_report(report: WorkerReport, key_attribute: str) -> UpdateRow:
+    """A further report. Refused where there is no such row, or where another kind of row has the worker's name."""
+    members = _members(report)
+    return UpdateRow(
+        key=report.worker,
+        when=(Equals(key_attribute, text(report.worker)), Equals(ENTITY_TYPE, text(METRICS_ENTITY))),
+        set=members,
+        proof=tuple(Equals(name, value) for name, value in members.items()),
+    )
+
+
+def delete_report(report: WorkerReport) -> DeleteRow:
+    """Take back a report: a clean stop, or a worker that was not heard of for a day. Not if it was renewed."""
+    return DeleteRow(key=report.worker, when=(Equals(UPDATED, number(report.updated_s)),))
+
+
+def is_report_row(row: Row) -> bool:
+    """Whether a row of the lease table is a worker's report."""
+    return row.get(ENTITY_TYPE, {}).get("S") == METRICS_ENTITY
+
+
+@dataclass(frozen=True, slots=True)
+class ReportListing:
+    """The reports among rows, and the rows that could not be read."""
+
+    reports: tuple[WorkerReport, ...]
+    rejected: tuple[MalformedRowError, ...] = ()
+
+
+def reports_from_rows(rows: Iterable[Row], key_attribute: str) -> ReportListing:
+    """Read every report. One bad row is passed over and hides no other; a worker that is there twice counts once."""
+    reports: dict[WorkerId, WorkerReport] = {}
+    rejected: list[MalformedRowError] = []
+    for row in rows:
+        try:
+            report = report_from_row(row, key_attribute)
+        except MalformedRowError as error:
+            rejected.append(error)
+        else:
+            known = reports.get(report.worker)
+            if known is None or known.updated_s < report.updated_s:
+                reports[report.worker] = report
+    return ReportListing(tuple(reports.values()), tuple(rejected))
+
+
+def report_from_row(row: Row, key_attribute: str) -> WorkerReport:
+    """The report that a row holds. Raises MalformedRowError naming the attribute that cannot be right."""
+    key = row.get(key_attribute, {}).get("S")
+    if not isinstance(key, str) or not key:
+        raise MalformedRowError("", f"{key_attribute}: expected text; delete the row")
+    report = WorkerReport(
+        worker=WorkerId(key),
+        updated_s=_seconds(key, row, UPDATED),
+        samples=_figures(key, row, SAMPLES, _percentage),
+        ranges={name: tuple(map(int, values)) for name, values in _figures(key, row, RANGES, _range).items()},
+        support=_seconds(key, row, SUPPORT) if SUPPORT in row else None,
+        support_updated_s=_seconds(key, row, SUPPORT_UPDATED) if SUPPORT_UPDATED in row else None,
+    )
+    if not report.has_no_metrics and (not report.samples or report.samples.keys() - report.ranges.keys()):
+        raise _malformed(key, RANGES, "figures and ranges do not go together")
+    return report
+
+
+def _members(report: WorkerReport) -> dict[str, Attribute]:
+    members: dict[str, Attribute] = {
+        ENTITY_TYPE: text(METRICS_ENTITY),
+        UPDATED: number(report.updated_s),
+        SAMPLES: _figure_map(report.samples),
+        RANGES: _figure_map(report.ranges),
+    }
+    if report.support is not None and report.support_updated_s is not None:
+        members |= {SUPPORT: number(report.support), SUPPORT_UPDATED: number(report.support_updated_s)}
+    return members
+
+
+def _figure_map(figures: Mapping[str, tuple[float, ...]]) -> Attribute:
+    return {"M": {name: {"L": [_figure(value) for value in values]} for name, values in figures.items()}}
+
+
+def _figure(value: float) -> Attribute:
+    return (
+        number(value) if isinstance(value, int) else number(Decimal(value).quantize(_MICRO).normalize() + 0)
+    )
+
+
+def _seconds(key: str, row: Row, name: str) -> int:
+    value = _finite(row.get(name, {}).get("N"))
+    if value is None or value != int(value) or not 0 <= value < _NEVER_EXPIRES_S:
+        raise _malformed(key, name, "expected a whole number of seconds (type N)")
+    return int(value)
+
+
+def _figures(key: str, row: Row, name: str, is_right: Any) -> dict[str, tuple[float, ...]]:
+    members = row.get(name, {"M": {}}).get("M")
+    if not isinstance(members, dict) or len(members) > METRICS_MAX:
+        raise _malformed(key, name, "expected a map of lists of numbers")
+    figures: dict[str, tuple[float, ...]] = {}
+    for metric, listed in members.items():
+        items = listed.get("L") if isinstance(listed, dict) else None
+        if not isinstance(items, list) or not items:
+            raise _malformed(key, name, "expected a list of numbers for each metric")
+        values = [_finite(item.get("N") if isinstance(item, dict) else None) for item in items]
+        if not all(value is not None and is_right(value) for value in values):
+            raise _malformed(key, name, "holds a number out of range")
+        figures[metric] = tuple(value for value in values if value is not None)[-SAMPLES_KEPT_MAX:]
+    return figures
+
+
+def _percentage(value: float) -> bool:
+    return 0 <= value <= 100 or value == FAILED_SAMPLE
+
+
+def _range(value: float) -> bool:
+    return 1 <= value <= 100 and value == int(value)
+
+
+def _finite(digits: Any) -> float | None:
+    try:
+        value = float(digits) if isinstance(digits, str) else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _malformed(key: str, name: str, problem: str) -> MalformedRowError:
+    return MalformedRowError(
+        key, f"{name}: {problem}; its worker gets no leases until it writes a better one"
+    )

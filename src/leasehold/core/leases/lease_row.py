@@ -1,0 +1,315 @@
+"""A lease as a row of the table, and back: the Java KCL's attribute names and types, to the letter.
+
+Rows are hostile until parsed. A row that claims to be a lease and is not one gives a `MalformedRowError` that says
+which attribute is wrong; nothing is guessed, because a wrong guess about a parent or a checkpoint loses records. Rows
+of other kinds (leader lock, migration state, worker metrics in the single-table layout) are told apart and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final, NoReturn
+
+from leasehold.core.leases.row_writes import Attribute, Row, number, text, text_set
+from leasehold.core.model import (
+    HashRange,
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    Pin,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    is_stream_identifier,
+    lease_key,
+    parse_lease_key,
+)
+from leasehold.core.position import SUB_SEQUENCE_MAX, Position
+from leasehold.core.shards.shard_graph import names
+from leasehold.errors import ConfigError, InvalidPositionError, MalformedRowError
+
+KEY: Final = "leaseKey"
+ENTITY_TYPE: Final = "entityType"
+OWNER: Final = "leaseOwner"
+COUNTER: Final = "leaseCounter"
+OWNER_SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
+CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
+PENDING: Final = "pendingCheckpoint"
+PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
+PENDING_STATE: Final = "pendingCheckpointState"
+PARENTS: Final = "parentShardId"  # singular name, set type: the KCL's choice
+CHILDREN: Final = "childShardIds"
+HASH_START: Final = "startingHashKey"
+HASH_END: Final = "endingHashKey"
+THROUGHPUT: Final = "throughputKBps"
+CHECKPOINT_OWNER: Final = "checkpointOwner"
+STREAM: Final = "streamName"  # holds the serialised stream identifier, not the name
+SHARD: Final = "shardId"
+LATEST_AT: Final = "leaseholdLatestAt"  # ours as well
+NUDGE: Final = "leaseholdNudge"  # ours as well
+SESSION: Final = "leaseholdSession"  # ours alone; Java never touches attributes that it does not know
+
+LEASE_ENTITY: Final = "LEASE"
+
+# Java keeps the counter in 64 bits and adds one; the last value could never be renewed.
+COUNTER_MAX: Final = 2**63 - 2
+TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's own limit for a partition key
+FAMILY_MAX: Final = 2  # a shard has at most two parents and at most two children
+
+_SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
+_HASH_KEY: Final = re.compile(r"[0-9]{1,39}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def is_lease_row(row: Row) -> bool:
+    """Whether the row claims to be a lease: `entityType` is LEASE, or missing as before KCL 3.5."""
+    return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
+
+
+def lease_from_row(row: Row) -> Lease:
+    """The lease that a row holds. Raises MalformedRowError naming the attribute that cannot be right."""
+    cells = _Cells(row)
+    stream, shard_id = _place(cells)
+    return Lease(
+        key=LeaseKey(cells.key),
+        shard_id=shard_id,
+        checkpoint=cells.position(CHECKPOINT, CHECKPOINT_SUB),
+        counter=cells.integer(COUNTER, at_most=COUNTER_MAX),
+        owner=cells.worker(OWNER),
+        checkpoint_owner=cells.worker(CHECKPOINT_OWNER),
+        owner_switches=cells.integer(OWNER_SWITCHES, at_most=COUNTER_MAX),
+        pin=_pin(cells),
+        parents=_parents(cells, shard_id),
+        children=cells.shard_ids(CHILDREN),
+        hash_range=_hash_range(cells),
+        throughput_kbps=cells.decimal(THROUGHPUT),
+        stream=stream,
+        session=LeaseSessionId(cells.text(SESSION)) if SESSION in row else None,
+        latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
+        nudge=_word(row),
+    )
+
+
+def lease_to_row(lease: Lease) -> Row:
+    """The row of a lease as it is created. What is absent in the lease is an absent attribute, never NULL or ""."""
+    row: dict[str, Attribute] = {
+        KEY: text(lease.key),
+        ENTITY_TYPE: text(LEASE_ENTITY),
+        COUNTER: number(lease.counter),
+        OWNER_SWITCHES: number(lease.owner_switches),
+        CHECKPOINT: text(lease.checkpoint.sequence_number),
+        CHECKPOINT_SUB: number(lease.checkpoint.sub_sequence_number),
+    }
+    if lease.parents:
+        row[PARENTS] = text_set(lease.parents)
+    if lease.children:
+        row[CHILDREN] = text_set(lease.children)
+    if lease.hash_range:
+        row[HASH_START] = text(str(lease.hash_range.start))
+        row[HASH_END] = text(str(lease.hash_range.end))
+    if lease.stream:
+        row[STREAM] = text(lease.stream)
+        row[SHARD] = text(lease.shard_id)
+    if lease.latest_at_ms is not None:
+        row[LATEST_AT] = number(lease.latest_at_ms)
+    assert lease.owner is None, "a lease is created free; its first owner takes it"
+    assert lease.pin is None, "a lease is created without a pin"
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseListing:
+    """What a scan found: the leases, and the rows that claim to be leases and could not be read."""
+
+    leases: tuple[Lease, ...]
+    rejected: tuple[MalformedRowError, ...] = ()
+
+    def unreadable_of(self, stream: StreamIdentifier | None) -> tuple[MalformedRowError, ...]:
+        """The rejected rows that may be leases of a stream: all but those whose key names another one.
+
+        In a table of a single stream (None) each of them may be.
+        """
+        return tuple(error for error in self.rejected if stream is None or _may_be_of(error.key, stream))
+
+
+def _may_be_of(key: str, stream: StreamIdentifier) -> bool:
+    named, _ = parse_lease_key(LeaseKey(key))
+    return named is None or not is_stream_identifier(named) or named == stream
+
+
+def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
+    """Read every lease among the rows. One bad row is reported and skipped; it never hides the others."""
+    leases: dict[LeaseKey, Lease] = {}
+    rejected: list[MalformedRowError] = []
+    for row in rows:
+        if not is_lease_row(row):
+            continue
+        try:
+            lease = lease_from_row(row)
+        except MalformedRowError as error:
+            rejected.append(error)
+        else:
+            leases[lease.key] = lease
+    rejected += _take_out_cycles(leases)
+    return LeaseListing(tuple(leases.values()), tuple(rejected))
+
+
+def _take_out_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
+    """Remove leases that are their own ancestors: each would wait for the other for ever."""
+    circle = _in_circles(leases)
+    if not circle:
+        return []
+    shards = names(sorted(leases[key].shard_id for key in circle))
+    problem = f"{PARENTS}: among {shards} parents lead back to their own children"
+    for key in circle:
+        del leases[key]
+    return [MalformedRowError(key, f"{problem}; repair or delete the row") for key in sorted(circle)]
+
+
+def _in_circles(leases: dict[LeaseKey, Lease]) -> set[LeaseKey]:
+    """What is left when everything with a beginning, and then everything with an end, has been peeled off."""
+    parents = {
+        key: {parent for shard in lease.parents if (parent := lease_key(shard, lease.stream)) in leases}
+        for key, lease in leases.items()
+    }
+    children: dict[LeaseKey, set[LeaseKey]] = {key: set() for key in leases}
+    for key, above in parents.items():
+        for parent in above:
+            children[parent].add(key)
+    for up, down in ((parents, children), (children, parents)):
+        loose = [key for key in up if not up[key]]
+        while loose:
+            key = loose.pop()
+            for other in down.pop(key):
+                up[other].discard(key)
+                if not up[other]:
+                    loose.append(other)
+            del up[key]
+    return set(parents)
+
+
+def _place(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:
+    """Stream and shard of a lease; the key must agree with the attributes."""
+    if STREAM not in cells.row and SHARD not in cells.row:
+        return None, cells.shard_id(KEY, cells.key)
+    stream = cells.text(STREAM)
+    if not is_stream_identifier(stream):
+        cells.fail(STREAM, f"{stream!r} is not account:stream:epoch")
+    identifier = StreamIdentifier(stream)
+    shard_id = cells.shard_id(SHARD, cells.text(SHARD))
+    if lease_key(shard_id, identifier) != cells.key:
+        cells.fail(KEY, f"the attributes say {lease_key(shard_id, identifier)!r}")
+    return identifier, shard_id
+
+
+def _pin(cells: _Cells) -> Pin | None:
+    if PENDING not in cells.row:
+        return None
+    # A known quirk of Java could leave a number here; it carries no state, see docs/algorithm.md.
+    state = cells.row.get(PENDING_STATE, {})
+    if state and "B" not in state and "N" not in state:
+        cells.fail(PENDING_STATE, "expected type B")
+    return Pin(cells.position(PENDING, PENDING_SUB), bytes(state["B"]) if "B" in state else None)
+
+
+def _word(row: Row) -> str | None:
+    """What was left for the owner. Only that it differs from the last one counts, so nothing in it can be wrong."""
+    nudge = row.get(NUDGE, {}).get("S")
+    return nudge if isinstance(nudge, str) else None
+
+
+def _parents(cells: _Cells, shard_id: ShardId) -> frozenset[ShardId]:
+    parents = cells.shard_ids(PARENTS)
+    if shard_id in parents:
+        cells.fail(PARENTS, "the shard names itself as its parent")
+    return parents
+
+
+def _hash_range(cells: _Cells) -> HashRange | None:
+    """Both ends, or unknown when one is missing or empty, as Java reads it."""
+    ends = [cells.row.get(name, {}).get("S", "") for name in (HASH_START, HASH_END)]
+    if not all(ends):
+        return None
+    for name, end in zip((HASH_START, HASH_END), ends, strict=True):
+        if not _HASH_KEY.fullmatch(end):
+            cells.fail(name, f"{end[:48]!r} is not a hash key")
+    try:
+        return HashRange(int(ends[0]), int(ends[1]))
+    except ConfigError as error:
+        cells.fail(HASH_START, str(error))
+
+
+class _Cells:
+    """Typed access to a row's attributes, with errors that name the row and the attribute."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.key = ""  # named in errors, also in one about the key itself
+        self.key = self.text(KEY)
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        raise MalformedRowError(self.key, f"{name}: {problem}; repair or delete the row")
+
+    def text(self, name: str) -> str:
+        value = self.row.get(name, {}).get("S")
+        if not isinstance(value, str) or not value:
+            self.fail(name, "expected text (type S, not empty)")
+        if len(value) > TEXT_LENGTH_MAX:
+            self.fail(name, f"{len(value)} characters are more than {TEXT_LENGTH_MAX}")
+        if _CONTROL.search(value):
+            self.fail(name, "holds control characters")
+        return value
+
+    def worker(self, name: str) -> WorkerId | None:
+        # A NULL or "" is not "no owner": the conditional writes of every member would still see an attribute.
+        return WorkerId(self.text(name)) if name in self.row else None
+
+    def integer(self, name: str, *, at_most: int, default: int | None = None) -> int:
+        if name not in self.row and default is not None:
+            return default
+        digits = self.row.get(name, {}).get("N")
+        if not isinstance(digits, str) or not _INTEGER.fullmatch(digits):
+            self.fail(name, "expected an integer (type N)")
+        if not 0 <= int(digits) <= at_most:
+            self.fail(name, f"{digits} is outside 0..{at_most}")
+        return int(digits)
+
+    def decimal(self, name: str) -> Decimal | None:
+        if name not in self.row:
+            return None
+        digits = self.row[name].get("N")
+        try:
+            value = Decimal(digits) if isinstance(digits, str) else Decimal("NaN")
+        except InvalidOperation:
+            value = Decimal("NaN")
+        if not value.is_finite() or value < 0:
+            self.fail(name, "expected a number that is not negative (type N)")
+        return value
+
+    def position(self, name: str, sub_name: str) -> Position:
+        sub = self.integer(sub_name, at_most=SUB_SEQUENCE_MAX, default=0)
+        try:
+            return Position(self.text(name), sub)
+        except InvalidPositionError as error:
+            self.fail(name, str(error))
+
+    def shard_id(self, name: str, value: str) -> ShardId:
+        if not _SHARD_ID.fullmatch(value):
+            self.fail(name, f"{value[:140]!r} is not a shard id")
+        return ShardId(value)
+
+    def shard_ids(self, name: str) -> frozenset[ShardId]:
+        """A set of shard ids. Java reads a list or a text as "none", and so starts a child before its parents."""
+        if name not in self.row:
+            return frozenset()
+        values = self.row[name].get("SS")
+        if not isinstance(values, list | tuple | set | frozenset) or not values:
+            self.fail(name, "expected a set of shard ids (type SS)")
+        if len(values) > FAMILY_MAX:
+            self.fail(name, f"names {len(values)} shards; a split or merge has at most {FAMILY_MAX}")
+        return frozenset(self.shard_id(name, value) for value in values)

@@ -1,0 +1,223 @@
+"""Leases in a table: every operation of the KCL's protocol, on whatever store holds the rows.
+
+An operation makes a write from a rule and applies it. Losing a race is an answer (`Contended`, with the lease as it is
+now), not an error. A write whose answer was lost is settled by reading the row back, so that no caller has to guess.
+Decides nothing about who should own what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from leasehold.core.leases import lease_rules
+from leasehold.core.leases.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
+from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, was_applied
+from leasehold.core.model import (
+    HashRange,
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+)
+from leasehold.core.position import Position
+from leasehold.core.shards.lease_creation import CreateChildren
+from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
+from leasehold.fleet.table.coordinator_rows import CoordinatorRows
+from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX, write_and_confirm
+from leasehold.ports import Applied, Refused, RowStore
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """Someone else wrote first. `current` is the lease as it is now; None if its row is gone."""
+
+    current: Lease | None
+
+
+class LeaseTable:
+    """The leases of one application."""
+
+    def __init__(
+        self, rows: RowStore, *, coordinator: RowStore | None = None, metrics: RowStore | None = None
+    ) -> None:
+        self._rows = rows
+        self.coordinator_rows = CoordinatorRows(rows, coordinator=coordinator, metrics=metrics)
+
+    async def prepare(self) -> None:
+        """Make the table ready for use; safe to call by every member at once."""
+        await self._rows.prepare()
+
+    async def create_owner_index(self) -> None:
+        """For a fleet with a leader: have the index made by which its members find their leases."""
+        await self._rows.create_owner_index()
+
+    async def get(self, key: LeaseKey) -> Lease | None:
+        """The lease as it is now."""
+        return _lease(await self._rows.get(key))
+
+    async def list(self, *, stream: StreamIdentifier | None = None, segments: int = 1) -> LeaseListing:
+        """Every lease, of one stream or of all, and what could not be read. May miss the newest writes."""
+        listing = leases_from_rows(await self._rows.scan(segments=segments))
+        if stream is None:
+            return listing
+        return LeaseListing(
+            tuple(lease for lease in listing.leases if lease.stream == stream), listing.rejected
+        )
+
+    async def list_owned_by(self, worker: WorkerId, *, known: Collection[LeaseKey] = ()) -> LeaseListing:
+        """The leases that `worker` owns, without the `known` ones; also those that are on their way to it.
+
+        The index only says where to look; each row is read again, because the index may be behind.
+        """
+        keys = await self._rows.keys_owned_by(worker)
+        rows: Sequence[Row | None]
+        if keys is None:
+            rows = await self._rows.scan()
+        else:
+            rows = await asyncio.gather(*(self._rows.get(key) for key in keys if key not in known))
+        listing = leases_from_rows(row for row in rows if row is not None)
+        mine = (lease for lease in listing.leases if lease.owner == worker)
+        return LeaseListing(tuple(lease for lease in mine if lease.key not in known), listing.rejected)
+
+    async def create(self, lease: Lease) -> bool:
+        """Create a free lease. False if it was there already, which is as good.
+
+        Put once: when the answer is lost, the caller has to judge whether there is still a reason to create it.
+        """
+        return isinstance(await self._rows.write(lease_rules.create(lease)), Applied)
+
+    async def take(self, lease: Lease, by: WorkerId, session: LeaseSessionId) -> Lease | Contended:
+        """Become the owner, if nobody has written to the lease since it was read."""
+        return await self._apply(lease_rules.take(lease, by, session))
+
+    async def begin_session(self, lease: Lease, by: WorkerId, session: LeaseSessionId) -> Lease | Contended:
+        """Begin to serve a lease that names us as its owner."""
+        return await self._apply(lease_rules.begin_session(lease, by, session))
+
+    async def renew(self, lease: Lease, throughput_kbps: Decimal | None = None) -> Lease | Contended:
+        """Heartbeat. See `lease_rules.interpret_failed_renewal` for what a contended one means."""
+        return await self._apply(lease_rules.renew(lease, throughput_kbps))
+
+    async def nudge(self, lease: Lease, nudge: str) -> Lease | Contended:
+        """Tell the lease's owner that a look at the table is worthwhile."""
+        return await self._apply(lease_rules.nudge(lease, nudge))
+
+    async def checkpoint(
+        self, lease: Lease, at: Position, throughput_kbps: Decimal | None = None
+    ) -> Lease | Contended:
+        """Record that everything up to `at` is done."""
+        return await self._apply(lease_rules.checkpoint(lease, at, throughput_kbps))
+
+    async def prepare_checkpoint(
+        self, lease: Lease, end: Position, state: bytes | None = None
+    ) -> Lease | Contended:
+        """The first half of a two-phase checkpoint."""
+        return await self._apply(lease_rules.prepare(lease, end, state))
+
+    async def pin(self, lease: Lease, end: Position, state: bytes | None = None) -> Lease | Contended:
+        """Fix the end of the next batch, promoting the lease's current pin if it has one. The first writer wins."""
+        return await self._apply(lease_rules.pin(lease, end, state))
+
+    async def repin(self, lease: Lease, state: bytes) -> Lease | Contended:
+        """Begin to do a batch again that an earlier holder pinned."""
+        return await self._apply(lease_rules.repin(lease, state))
+
+    async def promote(self, lease: Lease) -> Lease | Contended:
+        """The pinned batch is done."""
+        return await self._apply(lease_rules.promote(lease))
+
+    async def finish(self, lease: Lease, plan: CreateChildren) -> Lease | Contended:
+        """The shard has ended: create its children's leases and mark the end, both or neither.
+
+        One transaction, so that a member that wakes up after it lost the lease cannot bring back the leases of
+        children that others have long finished and deleted.
+        """
+        end = lease_rules.finish(lease, plan.children)
+        for _ in range(WRITE_ATTEMPTS_MAX):
+            present = [await self._rows.get(child.key) for child in plan.leases]
+            new = [
+                lease_rules.create(child)
+                for child, row in zip(plan.leases, present, strict=True)
+                if row is None
+            ]
+            try:
+                done = await self._rows.write_transaction([*new, end])
+            except UnavailableError:
+                done = False
+            row = await self._rows.get(lease.key)
+            if done or was_applied(end, row):
+                return _present(_lease(row), lease.key)
+            if not may_apply(end, row):
+                return Contended(_lease(row))
+        raise UnavailableError(
+            f"lease {lease.key}: its end could not be written in {WRITE_ATTEMPTS_MAX} attempts; "
+            "the lease is still held, try again"
+        )
+
+    async def assign(self, lease: Lease, to: WorkerId) -> Lease | Contended:
+        """Give a lease to a worker, as the leader."""
+        return await self._apply(lease_rules.assign(lease, to))
+
+    async def request_handoff(self, lease: Lease, to: WorkerId) -> Lease | Contended:
+        """Ask the owner, as the leader, to hand the lease to `to`."""
+        return await self._apply(lease_rules.request_handoff(lease, to))
+
+    async def complete_handoff(self, lease: Lease) -> Lease | Contended:
+        """Let go of a lease that a leader asked for."""
+        return await self._apply(lease_rules.complete_handoff(lease))
+
+    async def decline_handoff(self, lease: Lease) -> Lease | Contended:
+        """Keep a lease that was asked for, because what is in hand takes too long."""
+        return await self._apply(lease_rules.decline_handoff(lease))
+
+    async def release(self, lease: Lease) -> Lease | Contended:
+        """Let go of a lease on a clean stop."""
+        return await self._apply(lease_rules.release(lease))
+
+    async def release_to(self, lease: Lease, to: WorkerId) -> Lease | Contended:
+        """Let go of a lease on a clean stop, and say who should have it."""
+        return await self._apply(lease_rules.release_to(lease, to))
+
+    async def set_children(self, lease: Lease, children: frozenset[ShardId]) -> Lease | Contended:
+        """Note the children of a finished shard."""
+        return await self._apply(lease_rules.set_children(lease, children))
+
+    async def set_hash_range(self, lease: Lease, hash_range: HashRange) -> Lease | Contended:
+        """Note the hash range of a lease that has none."""
+        return await self._apply(lease_rules.set_hash_range(lease, hash_range))
+
+    async def delete(self, lease: Lease) -> bool:
+        """Remove a lease that has not moved since it was read. False if it has."""
+        return isinstance(await write_and_confirm(self._rows, lease_rules.delete(lease)), Applied)
+
+    async def close(self) -> None:
+        """Give back what the stores hold open."""
+        await self._rows.close()
+        await self.coordinator_rows.close()
+
+    async def _apply(self, write: RowWrite) -> Lease | Contended:
+        outcome = await write_and_confirm(self._rows, write)
+        if isinstance(outcome, Refused):
+            return Contended(_lease(outcome.row))
+        return _present(_lease(outcome.row), write.key)
+
+
+def _lease(row: Row | None) -> Lease | None:
+    if row is None:
+        return None
+    if not is_lease_row(row):
+        raise MalformedRowError(
+            str(row.get("leaseKey", {}).get("S", "")), "it is not a lease (entityType says otherwise)"
+        )
+    return lease_from_row(row)
+
+
+def _present(lease: Lease | None, key: str) -> Lease:
+    if lease is None:
+        raise NotFoundError(f"lease {key} vanished right after it was written; was the table reset?")
+    return lease

@@ -1,0 +1,133 @@
+"""The records of one shard: appended at the end, found by number or by arrival time, trimmed at the front.
+
+Finding is a bisection, the rest is amortised constant, so a poll at the tip costs the same whether the shard
+holds ten records or a million. Columns instead of one object a record: the interpreter's garbage collector
+need not visit them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, overload
+
+# Trimmed records are kept in the columns until they are this many and at least half of them.
+_COMPACT_MIN: Final = 1024
+
+
+class StoredRecord(NamedTuple):
+    """A record as it lies in its shard."""
+
+    number: int
+    arrival_ms: int
+    partition_key: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRecords(Sequence[StoredRecord]):
+    """Consecutive records, as columns. A record is made when it is looked at: ten thousand at once would set the
+    garbage collector to work on everything that the shard holds.
+    """
+
+    numbers: Sequence[int]
+    arrivals_ms: Sequence[int]
+    partition_keys: Sequence[str]
+    data: Sequence[bytes]
+    # What they count for in limits.
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[StoredRecord]:
+        return map(StoredRecord, self.numbers, self.arrivals_ms, self.partition_keys, self.data)
+
+    @overload
+    def __getitem__(self, index: int) -> StoredRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StoredRecord]: ...
+    def __getitem__(self, index: int | slice) -> StoredRecord | list[StoredRecord]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        return StoredRecord(
+            self.numbers[index], self.arrivals_ms[index], self.partition_keys[index], self.data[index]
+        )
+
+
+class RecordLog:
+    """Records in the order of their numbers. Arrival times never go back; the writer sees to that."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._arrivals = array("q")
+        self._keys: list[str] = []
+        self._data: list[bytes] = []
+        # Bytes of all records up to and including this one, since the shard began: a page of at most
+        # so many bytes is then one bisection.
+        self._bytes_through = array("q")
+        self._first = 0
+        self._bytes_trimmed = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers) - self._first
+
+    def append(self, number: int, arrival_ms: int, partition_key: str, data: bytes, size: int) -> None:
+        """Store a record; `size` is what it counts for in limits."""
+        self._bytes_through.append(self._bytes_before(len(self._numbers)) + size)
+        self._numbers.append(number)
+        self._arrivals.append(arrival_ms)
+        self._keys.append(partition_key)
+        self._data.append(data)
+
+    def first_index_from_number(self, number: int) -> int:
+        """Index of the first kept record whose number is at least this."""
+        return bisect_left(self._numbers, number, lo=self._first)
+
+    def first_index_from_time(self, arrival_ms: int) -> int:
+        """Index of the first kept record that arrived at this time or later."""
+        return bisect_left(self._arrivals, arrival_ms, lo=self._first)
+
+    def number_at(self, index: int) -> int | None:
+        """The number of the record at this index; nothing beyond the tip."""
+        return self._numbers[index] if index < len(self._numbers) else None
+
+    def page(self, index: int, *, records_max: int, bytes_max: int) -> SavedRecords:
+        """Records from this index on, within both limits; at least one if there is one."""
+        before = self._bytes_before(index)
+        fitting = bisect_right(self._bytes_through, before + bytes_max, lo=index)
+        end = min(max(fitting, index + 1), index + records_max, len(self._numbers))
+        return self._slice(index, end)
+
+    def everything(self) -> SavedRecords:
+        """A copy of all that is kept."""
+        return self._slice(self._first, len(self._numbers))
+
+    def is_beyond_tip(self, index: int) -> bool:
+        return index >= len(self._numbers)
+
+    def trim_before(self, horizon_ms: int) -> None:
+        """Forget every record that arrived before the horizon."""
+        if self._first < len(self._arrivals) and self._arrivals[self._first] < horizon_ms:
+            self._first = self.first_index_from_time(horizon_ms)
+            self._compact()
+
+    def _bytes_before(self, index: int) -> int:
+        return self._bytes_through[index - 1] if index else self._bytes_trimmed
+
+    def _slice(self, index: int, end: int) -> SavedRecords:
+        span = slice(index, end)
+        size = self._bytes_before(end) - self._bytes_before(index)
+        return SavedRecords(
+            self._numbers[span], self._arrivals[span], self._keys[span], self._data[span], size
+        )
+
+    def _compact(self) -> None:
+        cut = self._first
+        if cut == len(self._numbers) or (cut >= _COMPACT_MIN and 2 * cut >= len(self._numbers)):
+            self._bytes_trimmed = self._bytes_through[cut - 1]
+            for column in (self._numbers, self._arrivals, self._keys, self._data, self._bytes_through):
+                del column[:cut]
+            self._first = 0

@@ -1,0 +1,113 @@
+"""The two encodings of the Kinesis protocol: JSON 1.1 and CBOR 1.1. Bytes to plain values and back."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import cbor2
+import orjson
+
+
+class MalformedBodyError(Exception):
+    """The body, or a value in it, is not what its content type promises."""
+
+
+class Encoding(Protocol):
+    """One encoding. `time` and `blob` give the forms in which it carries milliseconds and bytes."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    def decode(self, body: bytes) -> Any: ...
+    def encode(self, value: object) -> bytes: ...
+    def time(self, ms: int) -> object: ...
+    def blob(self, data: bytes) -> object: ...
+    def decode_time(self, value: object) -> int: ...
+    def decode_blob(self, value: object) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonEncoding:
+    """Blobs as base64, times as seconds with three decimals."""
+
+    content_type: str = "application/x-amz-json-1.1"
+
+    def decode(self, body: bytes) -> Any:
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise MalformedBodyError("the body is not JSON") from error
+
+    def encode(self, value: object) -> bytes:
+        return orjson.dumps(value)
+
+    def time(self, ms: int) -> float:
+        return ms / 1000
+
+    def blob(self, data: bytes) -> str:
+        return binascii.b2a_base64(data, newline=False).decode()
+
+    def decode_time(self, value: object) -> int:
+        return _whole_ms(value, 1000)
+
+    def decode_blob(self, value: object) -> bytes:
+        if not isinstance(value, str):
+            raise MalformedBodyError("a blob is not base64 text")
+        try:
+            return binascii.a2b_base64(value, strict_mode=True)
+        except (binascii.Error, ValueError) as error:
+            raise MalformedBodyError("a blob is not base64 text") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CborEncoding:
+    """Blobs as byte strings, times as tag 1 with milliseconds (not seconds, as the tag's standard has it)."""
+
+    content_type: str = "application/x-amz-cbor-1.1"
+
+    def decode(self, body: bytes) -> Any:
+        try:
+            return cbor2.loads(body, semantic_decoders=_PLAIN_TIME, max_depth=16)
+        except (cbor2.CBORDecodeError, ValueError, OverflowError) as error:
+            raise MalformedBodyError("the body is not CBOR") from error
+
+    def encode(self, value: object) -> bytes:
+        return cbor2.dumps(value)
+
+    def time(self, ms: int) -> cbor2.CBORTag:
+        return cbor2.CBORTag(1, ms)
+
+    def blob(self, data: bytes) -> bytes:
+        return data
+
+    def decode_time(self, value: object) -> int:
+        return _whole_ms(value, 1)
+
+    def decode_blob(self, value: object) -> bytes:
+        if not isinstance(value, bytes):
+            raise MalformedBodyError("a blob is not a byte string")
+        return value
+
+
+def _whole_ms(value: object, ms: int) -> int:
+    """A time in units of so many milliseconds; nothing that a 64-bit integer could not hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) * ms < _TIME_MAX_MS:
+        raise MalformedBodyError("a timestamp is not a number that could be a time")
+    return round(value * ms)
+
+
+_TIME_MAX_MS: Final = 2**53
+# Tag 1 would become a datetime, which cannot hold milliseconds taken for seconds.
+_PLAIN_TIME: Final = {1: lambda value, _immutable: value}
+JSON: Final = JsonEncoding()
+CBOR: Final = CborEncoding()
+
+
+def encoding_for(content_type: str) -> Encoding | None:
+    """The encoding that a content type names, if we speak it."""
+    found = content_type.partition(";")[0].strip().lower()
+    if found == CBOR.content_type:
+        return CBOR
+    return JSON if found in {JSON.content_type, "application/json"} else None

@@ -1,0 +1,172 @@
+"""A process that runs the shipped worker: `run_worker`, with user code of the simulator's own."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Final
+
+from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings
+from leasehold.core.model import ShardId
+from leasehold.core.record import UserRecord
+from leasehold.errors import LeaseholdError
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.simulation.faults import FaultMix
+from leasehold.simulation.network import Dependency
+from leasehold.simulation.ownership import Delivery
+from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.world import APPLICATION, STREAM, World
+from leasehold.worker.batch import Batch
+from leasehold.worker.batch_handler import BatchHandler
+from leasehold.worker.dead_letters import DeadLetter, DeadLetters
+from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
+from leasehold.worker.settings import (
+    BatchSettings,
+    CheckpointSettings,
+    ConsumerIdentity,
+    ConsumerSettings,
+    ErrorSettings,
+    HandlingSettings,
+    ProcessSettings,
+)
+from leasehold.worker.user_code.handler_runners import InlineRunners
+
+_SINK_AGAIN_MS: Final = 300
+
+
+class PoisonError(Exception):
+    """A record that no handler can handle."""
+
+
+class FlakyHandlerError(Exception):
+    """A handler that fails now and then."""
+
+
+def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
+    """The settings of every worker in a world: those of production, with shorter waits for what seldom happens."""
+    return ConsumerSettings(
+        identity=ConsumerIdentity(stream=STREAM, application=APPLICATION),
+        handling=HandlingSettings(
+            batch=BatchSettings(max_records=50, max_wait=timedelta(milliseconds=500)),
+            errors=ErrorSettings(retries=2, retry_max_wait=timedelta(seconds=2), dead_letters="simulated"),
+            checkpoints=CheckpointSettings(checkpoint_every=timedelta(seconds=2)),
+        ),
+        process=ProcessSettings(grace=timedelta(seconds=25)),
+        fleet=FleetSettings(
+            mode=mode,
+            balance_by=BalanceBy.COUNT,
+            failover_after=timedelta(seconds=mix.failover_s),
+            refresh_every=timedelta(seconds=1.5),
+            handoff_timeout=timedelta(seconds=10),
+            cooldown_after_failure=timedelta(seconds=5),
+            first_audit_after=timedelta(seconds=10),
+            audit_every=timedelta(seconds=10),
+            clean_up_every=timedelta(seconds=10),
+        ),
+        read=ReadSettings(buffer_bytes=1024 * 1024),
+    )
+
+
+async def worker_main(world: World, process: SimulatedProcess) -> BaseException | None:
+    """The whole life of one worker process."""
+    ports = WorkerPorts(
+        worker=process.worker,
+        table=LeaseTable(world.rows_of(process)),
+        streams={world.settings.identity.stream: world.stream_of(process)},
+        dead_letters=_Letters(world, process),
+        clock=process.clock,
+        rng=world.rng_for(f"{process.name}:engine"),
+        observe=lambda event: world.observe(process, event),
+    )
+    handler = SimulatedHandler(world, process, world.rng_for(f"{process.name}:handler"))
+    return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
+
+
+class SimulatedHandler:
+    """User code: takes its time, fails now and then, and puts records into the sink."""
+
+    def __init__(self, world: World, process: SimulatedProcess, rng: random.Random) -> None:
+        self._world = world
+        self._process = process
+        self._rng = rng
+
+    async def __call__(self, batch: Batch) -> None:
+        """Handle one batch."""
+        delivery = self._begin(batch)
+        if delivery is None:
+            return
+        try:
+            await self._handle(batch, delivery)
+        finally:
+            delivery.is_over = True
+
+    def _begin(self, batch: Batch) -> Delivery | None:
+        world = self._world
+        found = world.ledger.indexes(batch.shard, batch.records)
+        indexes = [index for index in found if index is not None]
+        if not indexes or len(indexes) < len(found):
+            world.report_broken_promise(
+                "nothing-invented", f"{self._process.name} was given what nobody produced"
+            )
+            return None
+        first, last = indexes[0], indexes[-1]
+        kept_from = max(first, world.ledger.shard(batch.shard).gone)
+        kept = [index for index in indexes if index >= kept_from]
+        if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
+            world.report_broken_promise("order-within-an-ownership", f"{batch!r} is no run of records")
+        ownership = world.ownerships.find_by_token(batch.token, self._process)
+        delivery = Delivery(
+            self._process, batch.shard, batch.token, ownership, first, last, batch.attempt, world.now_ms()
+        )
+        world.delivery_began(delivery)
+        return delivery
+
+    async def _handle(self, batch: Batch, delivery: Delivery) -> None:
+        mix, rng = self._world.mix, self._rng
+        work_ms = rng.randint(1, 50)
+        if rng.random() < mix.sluggish_share:
+            work_ms = rng.randint(1_000, 30_000)
+        await self._process.clock.sleep_ms(work_ms)
+        book = self._world.ledger.shard(batch.shard)
+        if any(index in book.poison for index in range(delivery.first, delivery.last + 1)):
+            raise PoisonError
+        if rng.random() < mix.failing_share:
+            raise FlakyHandlerError
+        if not self._world.sink.is_two_phase:
+            self._world.delivery_done(delivery)
+            return
+        prepared = await batch.prepare()
+        await self._create_object(batch, delivery)
+        self._world.delivery_done(delivery)
+        await prepared.commit()
+
+    async def _create_object(self, batch: Batch, delivery: Delivery) -> None:
+        """Until it is answered. To fail would be to cut the range in two, and to name it differently."""
+        world = self._world
+        places = tuple(world.ledger.shard(batch.shard).places[delivery.first : delivery.last + 1])
+        name = (batch.shard, str(batch.start), str(batch.end))
+        while True:
+            try:
+                await world.network.call(
+                    self._process, Dependency.SINK, "create", lambda: world.sink.create(name, places)
+                )
+            except LeaseholdError:
+                await self._process.clock.sleep_ms(_SINK_AGAIN_MS)
+            else:
+                return
+
+
+class _Letters(DeadLetters):
+    """Dead letters over the network."""
+
+    def __init__(self, world: World, process: SimulatedProcess) -> None:
+        self._world = world
+        self._process = process
+
+    async def put(self, letter: DeadLetter) -> None:
+        await self._world.network.call(
+            self._process, Dependency.LETTERS, "put", lambda: self._keep(letter.shard, letter.record)
+        )
+
+    def _keep(self, shard: ShardId, record: UserRecord) -> None:
+        self._world.dead_lettered(shard, record)

@@ -1,0 +1,88 @@
+"""What Spark tells of a running query, as values. The texts come from `StreamingQuery`; nothing is asked here.
+
+Spark passes on, as `latestOffset`, what the source reports of its shards; the number of bytes is observed by the
+pipeline, see `pipeline.OBSERVED`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.query_offset import offset_from_json
+
+OBSERVED: Final = "leasehold"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
+_PYTHON: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One trigger of a query. Without records it is only a sign of life."""
+
+    batch: int
+    records: int
+    size_bytes: int
+    duration_ms: int
+    behind_ms: Mapping[str, int | None]  # by shard; None: not known yet
+    ended_ms: int | None = None  # epoch time
+    committed: GenerationId | None = (
+        None  # the generation of the source, which is what Spark has committed by now
+    )
+
+    @property
+    def max_behind_ms(self) -> int | None:
+        """Of all shards whose lag is known."""
+        return max((each for each in self.behind_ms.values() if each is not None), default=None)
+
+
+def progress_from_json(text: str) -> BatchProgress:
+    """One progress report of Spark's."""
+    report = json.loads(text)
+    duration_ms = report.get("durationMs", {}).get("triggerExecution", 0)
+    sources = report.get("sources") or [{}]
+    return BatchProgress(
+        batch=report["batchId"],
+        records=report.get("numInputRows", 0),
+        size_bytes=(report.get("observedMetrics", {}).get(OBSERVED) or {}).get("bytes") or 0,
+        duration_ms=duration_ms,
+        behind_ms=_lags(sources),
+        ended_ms=_began_ms(report["timestamp"]) + duration_ms if "timestamp" in report else None,
+        committed=_committed(sources),
+    )
+
+
+def _began_ms(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _committed(sources: list[Mapping[str, Any]]) -> GenerationId | None:
+    end = sources[0].get("endOffset")
+    offset = offset_from_json(end) if isinstance(end, dict) else None
+    return offset.generation_id if offset else None
+
+
+def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:
+    latest = sources[0].get("latestOffset")
+    shards = latest.get("shards", {}) if isinstance(latest, dict) else {}
+    return {shard: each.get("millisBehind") for shard, each in shards.items()}
+
+
+def failure_reason(message: str) -> str:
+    r"""The sentence that matters in what Spark says of a failed query: the error in Python, if there was one.
+
+    >>> failure_reason("[STREAM_FAILED] Query failed\n  File x\nleasehold.errors.ConfigError: no stream\n\tat org.apache")
+    'no stream'
+    >>> failure_reason("[STREAM_FAILED] Traceback (most recent call last):\n  File x\nKeyError: 7\n\tat org.apache")
+    'KeyError: 7'
+    >>> failure_reason("[STREAM_FAILED] Query failed.\nSQLSTATE: XXKST")
+    '[STREAM_FAILED] Query failed.'
+    """
+    found: list[str] = _OURS.findall(message) or _PYTHON.findall(message)
+    return found[-1].strip() if found else message.strip().partition("\n")[0]

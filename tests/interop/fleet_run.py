@@ -1,0 +1,200 @@
+"""One test of a mixed fleet: records come in all the time, members come and go as the test says, and in the end every
+promise is checked.
+"""
+
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fleet.record_producer import RecordProducer
+from tests.fleet.run_check import Verdict, judge
+from tests.fleet.worker_processes import wait_until
+from tests.interop.fleet_tables import FleetTables
+from tests.interop.java_log import complaints
+from tests.interop.mixed_fleet import MixedFleet
+from tests.interop.spark_member import NAME, archive_problems
+
+SHARDS = 8
+PUT_EVERY_S = 0.25
+# Java gives up a dead worker a minute after its last report, and looks for new leases every ten seconds.
+DEADLINE_S = 240.0
+
+
+@dataclass
+class FleetRun:
+    """A fleet under load, and what is known of it."""
+
+    fleet: MixedFleet
+    table: FleetTables
+    production: RecordProducer
+    fates: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _producing: threading.Lock = field(default_factory=threading.Lock)
+    _end: threading.Event = field(default_factory=threading.Event)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        """Put records until the story ends."""
+        while not self._end.wait(PUT_EVERY_S):
+            with self._producing:
+                self.production.put(plain=8, aggregated=8)
+
+    def end_production(self) -> None:
+        """No more records."""
+        self._end.set()
+
+    def reshard(self, times: int = 1) -> None:
+        """Split a shard, or merge two."""
+        for _ in range(times):
+            with self._producing:
+                self.production.reshard()
+
+    def kill(self, worker: str) -> None:
+        """Kill -9."""
+        self.fleet.kill(worker)
+        self.fates[worker].add("killed")
+
+    def stop(self, worker: str) -> None:
+        """Stop in good order."""
+        self.fleet.stop(worker)
+        if worker in self.fleet.archives:
+            self.fates[worker].add("stopped in a batch")
+
+    def start_spark(self, **options: Any) -> str:
+        """Start a Spark member; returns its name, once it has told it."""
+        known, worker = self.table.workers_with_reports(), self.fleet.start_spark(**options)
+
+        def names() -> set[str]:
+            return {name for name in self.table.workers_with_reports() - known if NAME.fullmatch(name)}
+
+        self.wait(names, f"{worker} reports")
+        (name,) = names()
+        self.fleet.rename(worker, name)
+        return name
+
+    # -- what can be waited for ------------------------------------------------------------------------------------
+
+    def wait_for_leader(self, *workers: str) -> str:
+        """Until one of these leads; says which."""
+        self.wait(lambda: self.table.leader() in workers, f"one of {workers} leads")
+        return str(self.table.leader())
+
+    def wait_until_read_by(self, worker: str, leases: int = 1) -> None:
+        """Until a member owns so many leases and is given records of as many shards."""
+        before = len(self.fleet.handled())
+
+        def reads() -> bool:
+            recent = {each.shard for each in self.fleet.handled()[before:] if each.worker == worker}
+            return len(self.table.owned_by(worker)) >= leases and len(recent) >= leases
+
+        self.wait(reads, f"{worker} reads {leases} shards")
+
+    def wait_for_report_of(self, worker: str) -> None:
+        """Until a member has told how busy it is."""
+        self.wait(lambda: self.table.has_report_of(worker), f"{worker} reports")
+
+    def wait_until_all_is_handled(self) -> None:
+        """Until all that was produced by now has been handled."""
+        produced = self.production.produced
+
+        def missing() -> int:
+            return produced - len({each.number for each in self.fleet.handled() if each.number < produced})
+
+        self.wait(lambda: missing() == 0, f"all {produced} records handled")
+
+    def wait_until_nothing_is_stuck(self) -> None:
+        """Until every lease of an open shard is served by a living member, and no handoff is under way."""
+        before = {lease.key: lease.counter for lease in self.table.leases()}
+
+        def served() -> bool:
+            return all(
+                lease.owner in self.fleet.running
+                and not lease.is_in_handoff
+                and lease.counter > before.get(lease.key, -1)
+                for lease in self.table.unfinished_leases()
+            )
+
+        self.wait(served, "every lease is served")
+
+    def wait(self, condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
+        """Until something holds, as long as nobody ends by itself."""
+
+        def holds() -> bool:
+            self.fleet.check_alive()
+            return bool(condition())
+
+        try:
+            wait_until(holds, what, deadline_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._scene()}") from None
+
+    def _scene(self) -> str:
+        """The fleet as it is, for whoever has to find out why a story did not go on."""
+        counts = Counter(each.worker for each in self.fleet.handled())
+        leases = "\n".join(
+            f"  {each.key} {each.owner} (from {each.checkpoint_owner}) {each.checkpoint} #{each.counter}"
+            for each in self.table.leases()
+        )
+        outputs = "\n".join(
+            f"--- {name}\n{self.fleet.output_of(name)[-1500:]}" for name in self.fleet.running
+        )
+        return f"leader {self.table.leader()}; handled {dict(counts)}\n{leases}\n{outputs}"
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def conclude(self) -> Verdict:
+        """No more records: wait for the last one, look for stuck leases, stop everybody, and judge."""
+        self.end_production()
+        self.wait_until_all_is_handled()
+        self.wait_until_nothing_is_stuck()
+        for worker in list(self.fleet.running):
+            self.stop(worker)
+        self._note_lost_leases()
+        verdict = judge(
+            self.fleet.handled(),
+            produced=self.production.produced,
+            parents=self.production.parents(),
+            fates=self.fates,
+        )
+        by_worker = Counter(each.worker for each in self.fleet.handled())
+        print(
+            f"produced {self.production.produced}, handled {dict(by_worker)}, repeated {verdict.repeated}; "
+            f"{self.production.splits} splits, {self.production.merges} merges"
+        )
+        problems = verdict.problems + complaints(self.fleet.folder)
+        problems += [
+            str(each) for archive in self.fleet.archives.values() for each in archive_problems(archive)
+        ]
+        assert not problems, "\n".join(problems)
+        return verdict
+
+    def _note_lost_leases(self) -> None:
+        """Peers of KCL 2.x steal, and a busy machine keeps members from their heartbeat; both explain repetitions."""
+        for worker in self.fleet.lost_leases():
+            self.fates[worker].add("lost a lease")
+
+
+@contextmanager
+def story(kinesis: Any, fleet: MixedFleet, dynamodb: Any) -> Iterator[FleetRun]:
+    """A stream, records on it all the time, and a fleet that is still empty."""
+    kinesis.create_stream(StreamName=fleet.stream, ShardCount=SHARDS)
+    production = RecordProducer(kinesis, fleet.stream, random.Random(6), per_aggregate=4)
+    with run_under_load(FleetRun(fleet, FleetTables(dynamodb, fleet.application), production)) as told:
+        yield told
+
+
+@contextmanager
+def run_under_load(told: FleetRun) -> Iterator[FleetRun]:
+    """Records come in for as long as the story lasts; in the end nobody is left running."""
+    producing = threading.Thread(target=told.produce, daemon=True)
+    producing.start()
+    try:
+        yield told
+    finally:
+        told.end_production()
+        told.fleet.kill_all()
+        producing.join()

@@ -1,0 +1,43 @@
+"""One sample of every event, made from the types of its fields, so that a new event is a sample at once."""
+
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+from leasehold.core import events
+from leasehold.core.events import Event
+from leasehold.core.model import ShardId, StreamIdentifier
+from leasehold.core.position import Position
+from leasehold.core.records.iterators import Gap
+
+EVENT_TYPES: tuple[type[Event], ...] = get_args(Event)
+
+_VALUES: dict[object, object] = {
+    str: "text",
+    int: 7,
+    int | None: 7,
+    str | None: "text",
+    Position: Position("100"),
+    Position | None: Position("100"),
+    Gap: Gap(Position("100"), "117", 1_700_000_000_000),
+    tuple[ShardId, ...]: (ShardId("shard-1"),),
+    StreamIdentifier | None: None,  # as in a member of one stream, where the key of a lease is the shard's id
+}
+
+
+def sample(kind: type[Event], **given: Any) -> Event:
+    """An event of this kind; what is not given is filled in by type."""
+    hints = get_type_hints(kind, vars(events))
+    if "shard" in given:
+        given = {"key": given["shard"], **given}
+    values = {field.name: given.get(field.name, _value(hints[field.name])) for field in fields(kind)}
+    return kind(**values)
+
+
+def _value(hint: Any) -> object:
+    if hint in _VALUES:
+        return _VALUES[hint]
+    kind = (
+        hint.__args__[0] if hint.__class__.__name__ in {"UnionType", "Union", "_UnionGenericAlias"} else hint
+    )
+    assert kind.__supertype__ is str, f"no sample value for {hint}: add one"  # ids are NewTypes of str
+    return "text"

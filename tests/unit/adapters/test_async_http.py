@@ -1,0 +1,203 @@
+"""HTTP on the event loop: connections are used again, and nothing that goes wrong on one reaches the next request."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+import trustme
+
+from leasehold.adapters.aws.async_http import HttpEndpoint, HttpLimits, Response
+
+T = TypeVar("T")
+LIMITS = HttpLimits(connections_max=2, connect_s=30, response_s=30)
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class Server:
+    """Gives each request the next of its answers, once it may go on; None closes the connection."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = list(answers)
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.asked = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while answer := await self._next_answer(reader):
+                writer.write(answer)
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            pass  # the client has closed
+        finally:
+            writer.close()
+
+    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+        self.requests.append(head + await reader.readexactly(length))
+        self.asked.set()
+        await self.go_on.wait()
+        return self.answers.pop(0) if self.answers else GOOD
+
+
+@asynccontextmanager
+async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """The port on which the server listens."""
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    async with listener:
+        yield listener.sockets[0].getsockname()[1]
+
+
+def with_endpoint(
+    server: Callable[[], Server],
+    use: Callable[[HttpEndpoint, Server], Awaitable[T]],
+    limits: HttpLimits = LIMITS,
+) -> T:
+    """Run `use` with an endpoint that leads to the server."""
+
+    async def main() -> T:
+        there = server()
+        async with serving(there) as port:
+            endpoint = HttpEndpoint(f"http://127.0.0.1:{port}/", limits, None)
+            try:
+                return await use(endpoint, there)
+            finally:
+                endpoint.close()
+
+    return asyncio.run(main())
+
+
+def test_a_request_is_complete_and_its_connection_is_used_again() -> None:
+    """Head and body arrive as given, and the next request takes the same connection."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        assert await endpoint.post({"X-Name": "value"}, b"abc") == Response(200, b"{}")
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+        assert server.connections == 1
+        assert server.requests[0].startswith(b"POST / HTTP/1.1\r\nHost: 127.0.0.1:")
+        assert server.requests[0].endswith(b"\r\nContent-Length: 3\r\nX-Name: value\r\n\r\nabc")
+
+    with_endpoint(Server, use)
+
+
+def test_answers_in_pieces_are_put_together() -> None:
+    """A chunked answer is the whole body, and the connection is ready for the next one."""
+    chunked = b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        assert await endpoint.post({}, b"") == Response(400, b"abcde")
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+        assert server.connections == 1
+
+    with_endpoint(lambda: Server(chunked), use)
+
+
+@pytest.mark.parametrize(
+    "last", [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", GOOD + GOOD]
+)
+def test_a_connection_that_cannot_be_trusted_is_not_used_again(last: bytes) -> None:
+    """Neither one that the server gives up, nor one on which more came than was asked for."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+        assert server.connections == 2
+
+    with_endpoint(lambda: Server(last), use)
+
+
+@pytest.mark.parametrize("trouble", [None, b"SSH-2.0-OpenSSH\r\n\r\n"])
+def test_no_answer_is_an_os_error(trouble: bytes | None) -> None:
+    """A server that closes, or that speaks something else, is told of; the next request begins anew."""
+
+    async def use(endpoint: HttpEndpoint, _server: Server) -> None:
+        with pytest.raises(ConnectionError):
+            await endpoint.post({}, b"")
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+
+    with_endpoint(lambda: Server(trouble), use)
+
+
+def test_a_server_that_does_not_answer_is_given_up() -> None:
+    """After the time for an answer the wait is over, with an OSError like all trouble."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        server.go_on.clear()
+        with pytest.raises(TimeoutError):
+            await endpoint.post({}, b"")
+
+    with_endpoint(Server, use, HttpLimits(connections_max=2, connect_s=30, response_s=0.05))
+
+
+def test_the_late_answer_to_a_cancelled_request_is_nobodys() -> None:
+    """Who asks next does not get the answer to a question that another one has given up."""
+    late = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate"
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        server.go_on.clear()
+        asking = asyncio.create_task(endpoint.post({}, b""))
+        await server.asked.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        server.go_on.set()
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+
+    with_endpoint(lambda: Server(late), use)
+
+
+def test_no_more_connections_than_allowed() -> None:
+    """Whoever is one too many waits for one of the others to be done."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        answers = await asyncio.gather(*(endpoint.post({}, b"") for _ in range(20)))
+        assert answers == [Response(200, b"{}")] * 20
+        assert server.connections <= LIMITS.connections_max
+
+    with_endpoint(Server, use)
+
+
+def test_one_event_loop_after_the_other() -> None:
+    """What is left of a loop that has ended is not used on the next one."""
+    endpoint: HttpEndpoint | None = None
+
+    async def use() -> None:
+        nonlocal endpoint
+        async with serving(Server()) as port:
+            endpoint = endpoint or HttpEndpoint(f"http://127.0.0.1:{port}/", LIMITS, None)
+            endpoint._to = endpoint._to._replace(netloc=f"127.0.0.1:{port}")
+            # More than there are connections, so that some have to wait: what they wait on belongs to a loop.
+            await asyncio.gather(*(there.post({}, b"") for there in [endpoint] * 5))
+            endpoint.close()
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_server_must_prove_its_name(is_known: bool) -> None:
+    """With TLS, only a certificate of an authority that we trust opens a connection."""
+    authority, stranger = trustme.CA(), trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    (authority if is_known else stranger).issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+
+    async def main() -> Response:
+        async with serving(Server(), theirs) as port:
+            endpoint = HttpEndpoint(f"https://127.0.0.1:{port}/", LIMITS, ours)
+            try:
+                return await endpoint.post({}, b"")
+            finally:
+                endpoint.close()
+
+    if is_known:
+        assert asyncio.run(main()) == Response(200, b"{}")
+    else:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            asyncio.run(main())

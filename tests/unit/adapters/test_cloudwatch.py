@@ -1,0 +1,186 @@
+"""Publishing to CloudWatch: its limits, its failures, and when."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+from leasehold.adapters.aws.cloudwatch import DATA_PER_REQUEST_MAX, CloudWatchMetrics, split_into_requests
+from leasehold.config.settings import MetricsLevel
+from leasehold.core.events import Event, FleetRefreshed, IteratorExpired, LeasesRenewed, OperationFailed
+from leasehold.core.model import ShardId, WorkerId
+from leasehold.ports import Clock
+
+EVENT = IteratorExpired(ShardId("shard-a"))
+
+
+class StepClock(Clock):
+    """A clock whose sleepers wake when the test says so."""
+
+    def __init__(self) -> None:
+        self.slept: list[int] = []
+        self.asleep = asyncio.Semaphore(0)
+        self.wake = asyncio.Semaphore(0)
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        self.slept.append(duration_ms)
+        self.asleep.release()
+        await self.wake.acquire()
+
+
+class Recorder:
+    """Stands in for a boto3 client of CloudWatch; fails with what it is told to."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.requests: list[Mapping[str, Any]] = []
+        self.failure = failure
+
+    def put_metric_data(self, **request: Any) -> None:
+        if self.failure:
+            raise self.failure
+        self.requests.append(request)
+
+
+def metrics(client: Recorder, *, worker: str = "w-1", told: list[Event] | None = None) -> CloudWatchMetrics:
+    return CloudWatchMetrics(
+        client,
+        application="billing",
+        worker=WorkerId(worker),
+        level=MetricsLevel.SUMMARY,
+        clock=StepClock(),
+        report=(told if told is not None else []).append,
+    )
+
+
+def test_a_datum_is_a_statistic_set_of_the_application() -> None:
+    """Namespace, dimensions, time, unit and set are what CloudWatch expects."""
+    client = Recorder()
+    observer = metrics(client)
+    observer(EVENT)
+    observer(EVENT)
+    asyncio.run(observer.flush())
+    ((request),) = client.requests
+    (datum,) = request["MetricData"]
+    assert request["Namespace"] == "billing"
+    assert datum["Timestamp"].isoformat() == "2023-11-14T22:13:20+00:00"
+    assert {name: datum[name] for name in ("MetricName", "Dimensions", "Unit", "StatisticValues")} == {
+        "MetricName": "ExpiredIterator",
+        "Dimensions": [{"Name": "Operation", "Value": "ProcessTask"}],
+        "Unit": "Count",
+        "StatisticValues": {"SampleCount": 2, "Sum": 2, "Minimum": 1, "Maximum": 1},
+    }
+
+
+def test_it_publishes_every_ten_seconds_and_what_is_left_at_the_end() -> None:
+    """Waiting goes through the injected clock, and leaving flushes."""
+    client = Recorder()
+
+    async def scenario() -> StepClock:
+        clock = StepClock()
+        observer = CloudWatchMetrics(
+            client,
+            application="billing",
+            worker=WorkerId("w-1"),
+            level=MetricsLevel.SUMMARY,
+            clock=clock,
+            report=lambda _: None,
+        )
+        async with observer.publish_in_background():
+            observer(EVENT)
+            await clock.asleep.acquire()
+            clock.wake.release()
+            await clock.asleep.acquire()
+            assert len(client.requests) == 1
+            observer(EVENT)
+        return clock
+
+    clock = asyncio.run(scenario())
+    assert clock.slept == [10_000, 10_000]
+    assert len(client.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "PutMetricData"),
+        EndpointConnectionError(endpoint_url="https://monitoring"),
+        ValueError("a bug"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_trouble_with_cloudwatch_is_counted_and_told_and_goes_no_further(failure: Exception) -> None:
+    """The member never feels it, and the next flush works again."""
+    told: list[Event] = []
+    client = Recorder(failure)
+    observer = metrics(client, told=told)
+    observer(EVENT)
+    asyncio.run(observer.flush())
+    assert (observer.published, observer.lost) == (0, 1)
+    assert [type(event) for event in told] == [OperationFailed]
+    client.failure = None
+    observer(EVENT)
+    asyncio.run(observer.flush())
+    assert (observer.published, observer.lost) == (1, 1)
+
+
+def test_nothing_collected_is_nothing_sent() -> None:
+    """An idle member without leases makes no calls."""
+    client = Recorder()
+    asyncio.run(metrics(client).flush())
+    assert client.requests == []
+
+
+@pytest.mark.parametrize("worker", ["grün\n☃", ":w", " ", "x" * 3000])
+def test_a_strange_worker_id_does_not_cost_the_request(worker: str) -> None:
+    """A dimension that CloudWatch would refuse is made acceptable."""
+    client = Recorder()
+    observer = metrics(client, worker=worker)
+    observer(LeasesRenewed(1, 0, 1))
+    asyncio.run(observer.flush())
+    values = {
+        dimension["Value"] for datum in client.requests[0]["MetricData"] for dimension in datum["Dimensions"]
+    }
+    assert all(value.isascii() and value.isprintable() and value.strip() for value in values)
+    assert all(1 <= len(value) <= 1_024 and not value.startswith(":") for value in values)
+
+
+def datum(name: str) -> Mapping[str, Any]:
+    return {"MetricName": name, "Dimensions": [{"Name": "ShardId", "Value": "s" * 1_000}]}
+
+
+def test_requests_keep_to_the_limits_of_the_service() -> None:
+    """At most 1,000 data and less than 1 MB a request, and nothing is left out."""
+    small = [{"MetricName": f"m-{number}", "Dimensions": []} for number in range(2_500)]
+    assert [len(batch) for batch in split_into_requests(small)] == [
+        DATA_PER_REQUEST_MAX,
+        DATA_PER_REQUEST_MAX,
+        500,
+    ]
+    large = [datum(f"m-{number}") for number in range(1_000)]
+    cut = list(split_into_requests(large))
+    assert [each for batch in cut for each in batch] == large
+    assert max(len(batch) for batch in cut) * 3_800 < 1_000_000
+
+
+def test_level_none_sends_nothing() -> None:
+    """Switched off is free."""
+    client = Recorder()
+    observer = CloudWatchMetrics(
+        client,
+        application="billing",
+        worker=WorkerId("w-1"),
+        level=MetricsLevel.NONE,
+        clock=StepClock(),
+        report=lambda _: None,
+    )
+    observer(FleetRefreshed(1, 1, 1, 1))
+    asyncio.run(observer.flush())
+    assert client.requests == []

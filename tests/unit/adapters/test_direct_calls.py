@@ -1,0 +1,156 @@
+"""GetRecords without boto3's layers: signed as boto3 would, with the same errors, and not where boto3 knows better."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
+from leasehold.adapters.aws.direct_calls import direct_calls
+from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
+
+TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
+
+
+class Recorder(ThreadingHTTPServer):
+    """Keeps the last request, and gives the answer that a test has set."""
+
+    answer: tuple[int, bytes] = (200, TIP)
+    headers: dict[str, str]
+    body: bytes
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Recorder)
+        self.server.headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.body = self.rfile.read(int(self.headers["Content-Length"]))
+        status, body = self.server.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    with Recorder(("127.0.0.1", 0), Handler) as recorder:
+        thread = threading.Thread(target=recorder.serve_forever)
+        thread.start()
+        yield recorder
+        recorder.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def client(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token")
+    return kinesis_client(
+        AwsAccess(region="eu-west-1", endpoint_url=f"http://127.0.0.1:{server.server_port}")
+    )
+
+
+def read(client: Any, stream: str = "orders") -> Any:
+    """One page of the stream."""
+
+    async def ask() -> Any:
+        kinesis = KinesisStream(client, stream)
+        try:
+            return await kinesis.get_records("here", limit=7)
+        finally:
+            await kinesis.close()
+
+    return asyncio.run(ask())
+
+
+def test_the_signature_is_the_one_that_the_service_computes(server: Recorder, client: Any) -> None:
+    """What arrives, signed again from its own headers and body, gives the same signature."""
+    assert direct_calls(client) is not None
+    assert read(client).next_iterator == "next"
+    sent = server.headers
+    authorization = sent["authorization"]
+    signed = authorization.split("SignedHeaders=")[1].split(",")[0].split(";")
+    again = AWSRequest("POST", f"http://{sent['host']}/", data=server.body)
+    for name in signed:
+        again.headers[name] = sent[name]
+    again.context["timestamp"] = sent["x-amz-date"]
+    auth = SigV4Auth(Credentials("AKIDEXAMPLE", "secret", "token"), "kinesis", "eu-west-1")
+    signature = auth.signature(auth.string_to_sign(again, auth.canonical_request(again)), again)
+    assert authorization.endswith(f"Signature={signature}")
+    assert {"host", "x-amz-date", "x-amz-security-token"} <= set(signed)
+    assert sent["x-amz-target"] == "Kinesis_20131202.GetRecords"
+    assert server.body == b'{"ShardIterator":"here","Limit":7}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (400, b'{"__type":"ExpiredIteratorException","message":"old"}', IteratorExpiredError),
+        (400, b'{"__type":"com.amazonaws#ProvisionedThroughputExceededException"}', ThrottledError),
+        (400, b'{"__type":"InvalidArgumentException","message":"no"}', ServiceError),
+        (500, b'{"__type":"InternalFailure"}', UnavailableError),
+        (503, b"<html>busy</html>", UnavailableError),
+        (302, b"[]", ServiceError),
+    ],
+)
+def test_refusals_are_the_errors_that_boto3_would_give(
+    server: Recorder, client: Any, status: int, body: bytes, error: type[Exception]
+) -> None:
+    """Every answer but a good one is an error of ours, and of the kind that says what to do."""
+    server.answer = (status, body)
+    with pytest.raises(error, match="orders"):
+        read(client)
+
+
+def test_no_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is not there may be there later."""
+    client = kinesis_client(AwsAccess(region="eu-west-1", endpoint_url="http://127.0.0.1:9"))
+    with pytest.raises(UnavailableError):
+        read(client)
+
+
+def test_a_proxy_is_left_to_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment names a proxy, the call goes through it, as boto3 sends it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert direct_calls(kinesis_client(AwsAccess(region="eu-west-1"))) is None
+
+
+def test_a_stream_by_arn_is_left_to_boto3(server: Recorder, client: Any) -> None:
+    """An ARN may mean another endpoint, which only boto3 can work out; here it goes along in the request."""
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    read(client, arn)
+    assert b"StreamARN" in server.body
+
+
+def test_credentials_of_a_role_are_renewed_off_the_event_loop(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To renew them is a call that may take seconds; heartbeats must not wait for it."""
+    renewing: list[threading.Thread] = []
+
+    class Renewable(Credentials):  # type: ignore[misc]
+        def refresh_needed(self) -> bool:
+            return not renewing
+
+        def get_frozen_credentials(self) -> Any:
+            renewing.append(threading.current_thread())
+            return super().get_frozen_credentials()
+
+    monkeypatch.setattr(client._request_signer, "_credentials", Renewable("AKIDEXAMPLE", "secret"))
+    assert read(client).next_iterator == "next"
+    assert renewing
+    assert renewing[0] is not threading.main_thread()

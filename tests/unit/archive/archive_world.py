@@ -1,0 +1,98 @@
+"""Ranges to archive, and a look at what an archive holds."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from leasehold.adapters.memory.faults import StoreFault
+from leasehold.adapters.memory.objects import FaultyObjects, MemoryObjects
+from leasehold.archive import Archive, ArchiveSettings, WriteReport
+from leasehold.archive.columns import ARCHIVE_COLUMNS, arrow_schema, record_batches
+from leasehold.archive.formats import decode_identity
+from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text
+from leasehold.core.model import ShardId
+from leasehold.core.record import UserRecord
+from leasehold.ports import Clock, ObjectStore
+
+T = TypeVar("T")
+A, B = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
+MINUTE_MS = 60_000
+
+
+class NoWaiting(Clock):
+    """A clock that does not make anybody wait."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 0
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        await asyncio.sleep(0)
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def archive_on(store: ObjectStore, **settings: Any) -> Archive:
+    """A new process's archive on a store."""
+    chosen = ArchiveSettings(**{"url": "memory://", **settings})
+    return Archive(store, chosen, clock=NoWaiting(), rng=random.Random(1), in_thread=_at_once)
+
+
+def records(numbers: Iterable[int], minute: Callable[[int], int] = lambda _: 10) -> list[UserRecord]:
+    """A record for each number, which is its sequence number; `minute` says when it arrived."""
+    return [
+        UserRecord(b"data %d" % number, f"key-{number}", str(number), minute(number) * MINUTE_MS + number)
+        for number in numbers
+    ]
+
+
+def table(of: Sequence[UserRecord], *, stream: str = "orders", shard: ShardId = A) -> Any:
+    """One pinned range as rows."""
+    batches = record_batches(of, stream=stream, shard=shard, columns=ARCHIVE_COLUMNS, session=1)
+    return pa.Table.from_batches(batches, schema=arrow_schema(ARCHIVE_COLUMNS))
+
+
+def keys_in(store: MemoryObjects, prefix: str = "") -> list[ObjectKey]:
+    """The names of the archive's objects, in order."""
+    keys = [key_from_text(name, prefix) for name in sorted(store.objects)]
+    return [key for key in keys if key is not None]
+
+
+def spans_in(store: MemoryObjects) -> list[tuple[int, int, int]]:
+    """Minute, first and last number of each object."""
+    return [(key.minute, key.range.first.number, key.range.last.number) for key in keys_in(store)]
+
+
+def numbers_in(store: MemoryObjects, prefix: str = "") -> list[int]:
+    """Every sequence number that the archive holds, as often as it holds it."""
+    found: list[int] = []
+    for name, body in store.objects.items():
+        key = key_from_text(name, prefix)
+        if key is not None:
+            found += map(int, decode_identity(body, key.extension)["sequenceNumber"].to_pylist())
+    return sorted(found)
+
+
+def troubled(store: ObjectStore, troubles: dict[str, list[StoreFault | None]]) -> FaultyObjects:
+    """The store, with the troubles given for each operation, one after the other."""
+    return FaultyObjects(store, lambda operation, _: (troubles.get(operation) or [None]).pop(0))
+
+
+async def written_blindly(store: MemoryObjects, shard: ShardId, lease_session: str, rows: Any) -> WriteReport:
+    """A range, by an attempt that has listed the archive when it was empty."""
+    archive = archive_on(store)
+    objects, store.objects = store.objects, {}
+    await archive.write(shard, lease_session, rows)
+    store.objects = objects
+    return await archive.write(shard, lease_session, rows)
+
+
+def run(story: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(story)

@@ -1,0 +1,119 @@
+"""Records as Arrow columns."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from leasehold.archive.columns import (
+    ALL_COLUMNS,
+    ARCHIVE_COLUMNS,
+    DEFAULT_COLUMNS,
+    arrow_schema,
+    record_batches,
+    session_number,
+    spark_ddl,
+)
+from leasehold.core.model import LeaseSessionId, ShardId
+from leasehold.core.record import UserRecord
+from leasehold.errors import ConfigError
+
+SHARD = ShardId("shardId-000000000001")
+
+
+def records_of(*sizes: int) -> list[UserRecord]:
+    return [UserRecord(bytes(size), f"key{i}", str(100 + i), 1000 * i) for i, size in enumerate(sizes)]
+
+
+def batches_of(
+    records: Sequence[UserRecord],
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    *,
+    rows_max: int = 1000,
+    bytes_max: int = 1_000_000,
+) -> list[pa.RecordBatch]:
+    return list(
+        record_batches(
+            records,
+            stream="orders",
+            shard=SHARD,
+            columns=columns,
+            session=7,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+    )
+
+
+def test_a_row_says_everything_that_is_known_of_a_record() -> None:
+    """Every column carries its value, in UTC and with the hash key as text."""
+    record = UserRecord(b"\x00\xff", "key", "49" * 28, 1_700_000_000_123, "KMS", 3, 2**127, True)
+    (batch,) = batches_of([record], ALL_COLUMNS)
+    assert batch.to_pylist() == [
+        {
+            "partitionKey": "key",
+            "data": b"\x00\xff",
+            "stream": "orders",
+            "shardId": SHARD,
+            "sequenceNumber": "49" * 28,
+            "approximateArrivalTimestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
+            "subSequenceNumber": 3,
+            "explicitHashKey": str(2**127),
+            "slice": {"index": 0, "count": 1, "holding": 7},
+        }
+    ]
+
+
+def test_batches_have_the_schema_that_was_declared() -> None:
+    """Spark refuses a batch whose schema is not equal to the declared one."""
+    for columns in (DEFAULT_COLUMNS, ARCHIVE_COLUMNS, ("data", "slice", "explicitHashKey")):
+        for batch in batches_of(records_of(1, 2, 3), columns, rows_max=2):
+            assert batch.schema == arrow_schema(columns)
+
+
+def test_what_is_not_known_is_null() -> None:
+    """A record without arrival time or hash key has nulls there, and hash key 0 is a hash key."""
+    bare, zero = UserRecord(b"", "k", "1"), UserRecord(b"", "k", "2", explicit_hash_key=0)
+    (batch,) = batches_of([bare, zero], ["approximateArrivalTimestamp", "explicitHashKey"])
+    assert batch.column(0).to_pylist() == [None, None]
+    assert batch.column(1).to_pylist() == [None, "0"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows_max", "bytes_max", "expected"),
+    [
+        ([], 10, 10, []),
+        ([5, 5, 5], 2, 100, [2, 1]),
+        ([5, 5, 5], 10, 10, [2, 1]),
+        ([50, 1, 50], 10, 10, [1, 1, 1]),
+        ([0, 0, 0], 10, 10, [3]),
+    ],
+)
+def test_batches_keep_to_both_limits(
+    sizes: list[int], rows_max: int, bytes_max: int, expected: list[int]
+) -> None:
+    """A batch is as large as rows and bytes allow; a record that is too large stands alone."""
+    batches = batches_of(records_of(*sizes), rows_max=rows_max, bytes_max=bytes_max)
+    assert [batch.num_rows for batch in batches] == expected
+
+
+def test_slice_counts_through_all_batches_of_a_range() -> None:
+    """The index goes on over the batches, and the count is that of the whole range."""
+    batches = batches_of(records_of(1, 1, 1, 1, 1), ["slice"], rows_max=2)
+    rows = [row["slice"] for batch in batches for row in batch.to_pylist()]
+    assert rows == [{"index": i, "count": 5, "holding": 7} for i in range(5)]
+
+
+def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
+    """The error lists what can be asked for."""
+    with pytest.raises(ConfigError, match=r"column 'Data': expected some of partitionKey, data, "):
+        arrow_schema(["Data"])
+    with pytest.raises(ConfigError, match="'x'"):
+        spark_ddl(["x"])
+
+
+def test_holding_numbers_fit_into_a_signed_64_bit_column() -> None:
+    """Whatever the id, the number can be stored."""
+    for i in range(200):
+        assert -(2**63) <= session_number(LeaseSessionId(str(i))) < 2**63

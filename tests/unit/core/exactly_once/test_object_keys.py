@@ -1,0 +1,106 @@
+"""Names of archived objects."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.core.exactly_once.object_keys import (
+    EXTENSIONS,
+    ObjectKey,
+    key_from_text,
+    key_to_text,
+    minute_path,
+    validate_prefix,
+)
+from leasehold.core.exactly_once.position_ranges import Range
+from leasehold.core.model import ShardId
+from leasehold.core.position import Position
+from leasehold.errors import ConfigError, InvalidPositionError
+
+FIRST, LAST = Position("49" * 28), Position("49" * 28, 3)
+KEY = ObjectKey(28_333_333, ShardId("shardId-000000000001"), Range(FIRST, LAST), "parquet")
+TEXT = f"orders/2023/11/14/22/13/shardId-000000000001/{'49' * 28}.0000000000-{'49' * 28}.0000000003.parquet"
+
+positions = st.builds(
+    Position, st.integers(0, 10**56 - 1).map(str), st.one_of(st.just(0), st.integers(0, 10**10 - 1))
+)
+keys = st.builds(
+    ObjectKey,
+    st.integers(0, 4_000_000_000),
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,30}", fullmatch=True).map(ShardId),
+    st.tuples(positions, positions).map(lambda pair: Range(*sorted(pair, key=lambda each: each._order))),
+    st.sampled_from(EXTENSIONS),
+)
+
+
+def test_a_name_is_minute_shard_and_range() -> None:
+    """UTC minute, shard, and both ends in full width."""
+    assert key_to_text(KEY, "orders") == TEXT
+    assert key_from_text(TEXT, "orders") == KEY
+
+
+@given(keys, st.sampled_from(["", "orders", "a/b=c/d"]))
+def test_names_are_read_as_they_were_written(key: ObjectKey, prefix: str) -> None:
+    """Whatever is written can be read back, and is below its prefix and minute."""
+    text = key_to_text(key, prefix)
+    assert key_from_text(text, prefix) == key
+    assert text.startswith(minute_path(key.minute, prefix) + "/")
+
+
+@given(st.lists(keys, min_size=2, max_size=5))
+def test_names_of_a_shard_and_minute_are_in_stream_order(many: list[ObjectKey]) -> None:
+    """Sorting names sorts positions."""
+    alike = [ObjectKey(5, ShardId("s"), key.range, "parquet") for key in many]
+    by_name = sorted(alike, key=key_to_text)
+    firsts = [key.range.first for key in by_name]
+    assert all(first <= second for first, second in pairwise(firsts))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "orders/2023/11/14/22/13/readme.txt",
+        TEXT.replace("orders/", "order/"),
+        TEXT.replace("2023/11", "2023/13"),
+        TEXT.replace("2023/11/14/22/13", "1969/11/14/22/13"),
+        TEXT.replace("/22/13", "/24/13"),
+        TEXT.replace(".parquet", ".exe"),
+        TEXT.replace("shardId-000000000001", ".."),
+        TEXT.replace("shardId-000000000001", "a/b"),
+        TEXT.replace(".0000000000-", ".0000000004-"),
+        TEXT.replace("49", "4٩", 1),
+        TEXT + "\n",
+        TEXT.replace("0000000003", "03"),
+    ],
+)
+def test_a_name_that_is_not_ours_reads_as_nothing(text: str) -> None:
+    """Other people's objects, damaged names and ranges that end before they begin are left alone."""
+    assert key_from_text(text, "orders") is None
+
+
+@pytest.mark.parametrize(
+    "shard", ["..", ".", "", "a/b", "/", "../../etc", "a\x00b", "_hidden", ".hidden", "ä", "a b", "x" * 129]
+)
+def test_a_hostile_shard_id_cannot_leave_the_root(shard: str) -> None:
+    """Only letters, digits and a few signs make a name; anything else is refused."""
+    with pytest.raises(ConfigError, match="shard id"):
+        key_to_text(ObjectKey(0, ShardId(shard), Range(FIRST, LAST), "parquet"))
+
+
+@pytest.mark.parametrize("prefix", ["..", "a/../b", "/a", "a/", "a//b", "a/./b", "_a", "a\\b"])
+def test_a_hostile_prefix_cannot_leave_the_root(prefix: str) -> None:
+    """Every part of a prefix is checked like a shard id."""
+    with pytest.raises(ConfigError, match="prefix"):
+        validate_prefix(prefix)
+
+
+def test_positions_that_do_not_fit_are_refused() -> None:
+    """A name of another width would break the order of names."""
+    for position in (Position("1" * 57), Position("1" * 56, 10**10)):
+        with pytest.raises(InvalidPositionError, match="does not fit"):
+            key_to_text(ObjectKey(0, ShardId("s"), Range(position, position), "parquet"))
+    with pytest.raises(InvalidPositionError, match="1970 to 9999"):
+        minute_path(-1)

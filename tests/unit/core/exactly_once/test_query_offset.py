@@ -1,0 +1,108 @@
+"""Offsets of a query: what Spark logs, and what the log is good for."""
+
+import json
+
+import pytest
+
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.query_offset import (
+    INITIAL_OFFSET,
+    QueryOffset,
+    ReadStart,
+    is_lease_behind_log,
+    offset_from_json,
+    read_start_from_text,
+    resolve_start,
+)
+from leasehold.core.model import InitialPosition, Lease, LeaseKey, Pin, ShardId
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.errors import ConfigError, InvalidPositionError
+
+STAMP = GenerationId("00c0ffee", 3)
+STARTS = {
+    ShardId("shardId-000000000002"): ReadStart(Position("20", 4)),
+    ShardId("shardId-000000000001"): ReadStart(AT_TIMESTAMP, 1_700_000_000_000),
+    ShardId("shardId-000000000003"): ReadStart(TRIM_HORIZON),
+}
+FROM_LATEST = InitialPosition(LATEST)
+NOW_MS = 1_800_000_000_000
+
+
+def test_an_offset_survives_the_log() -> None:
+    """Spark keeps it as JSON."""
+    logged = json.loads(json.dumps(QueryOffset(STAMP, STARTS).to_json()))
+    assert offset_from_json(logged) == QueryOffset(STAMP, STARTS)
+
+
+def test_equal_offsets_are_equal_as_text() -> None:
+    """Spark compares text, so the order in which shards became known must not show."""
+    turned = dict(reversed(STARTS.items()))
+    assert json.dumps(QueryOffset(STAMP, STARTS).to_json()) == json.dumps(
+        QueryOffset(STAMP, turned).to_json()
+    )
+
+
+def test_the_initial_offset_is_no_plan() -> None:
+    """It stands for a query that has not begun."""
+    assert offset_from_json(dict(INITIAL_OFFSET)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"epoch": "../x"},
+        {"epoch": 7},
+        {"generation": True},
+        {"from": []},
+        {"from": {"s": "12x"}},
+        {"from": {"s": None}},
+    ],
+)
+def test_the_offset_of_another_source_is_refused_with_a_remedy(change: dict[str, object]) -> None:
+    """A checkpoint location that was used for something else, or by a newer version."""
+    with pytest.raises(ConfigError, match="a checkpoint location of its own"):
+        offset_from_json(QueryOffset(STAMP, STARTS).to_json() | change)
+
+
+@pytest.mark.parametrize("text", ["", "12/x", "12:5", "AT_TIMESTAMP:", "AT_TIMESTAMP:-5", "LATEST:5", "²"])
+def test_what_is_no_place_to_read_from_is_refused(text: str) -> None:
+    """Neither digits nor a word."""
+    with pytest.raises(InvalidPositionError):
+        read_start_from_text(text)
+
+
+def test_latest_is_the_moment_when_the_query_first_met_the_shard() -> None:
+    """However often it is restarted before the first record."""
+    first = resolve_start(LATEST, None, FROM_LATEST, NOW_MS)
+    assert first == ReadStart(AT_TIMESTAMP, NOW_MS)
+    assert resolve_start(LATEST, first, FROM_LATEST, NOW_MS + 5) == first
+    assert resolve_start(Position("7"), first, FROM_LATEST, NOW_MS) == ReadStart(Position("7"))
+
+
+def test_at_timestamp_needs_its_time() -> None:
+    """The lease holds the word only."""
+    at = InitialPosition(AT_TIMESTAMP, 5)
+    assert resolve_start(AT_TIMESTAMP, None, at, NOW_MS) == ReadStart(AT_TIMESTAMP, 5)
+    with pytest.raises(ConfigError, match="startingTimestamp"):
+        resolve_start(AT_TIMESTAMP, None, FROM_LATEST, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "pinned", "logged", "behind"),
+    [
+        (TRIM_HORIZON, None, Position("10"), True),
+        (LATEST, None, Position("10"), True),
+        (Position("9"), None, Position("10"), True),
+        (Position("9"), Position("10"), Position("10"), False),
+        (Position("10"), None, Position("10"), False),
+        (TRIM_HORIZON, None, TRIM_HORIZON, False),
+    ],
+)
+def test_a_table_that_was_lost_or_put_back_is_noticed(
+    checkpoint: Position, pinned: Position | None, logged: Position, behind: bool
+) -> None:
+    """A lease, with its pin, never stands before what its query has committed."""
+    pin = Pin(pinned) if pinned else None
+    lease = Lease(key=LeaseKey("s"), shard_id=ShardId("s"), checkpoint=checkpoint, pin=pin)
+    assert is_lease_behind_log(lease, ReadStart(logged)) is behind

@@ -1,0 +1,69 @@
+"""How much of each shard a batch takes, and who reads it."""
+
+import pytest
+
+from leasehold.core.exactly_once.slice_limits import (
+    SLICE_BYTES_MIN,
+    BatchLimits,
+    SliceLimits,
+    count_within,
+    deal_round_robin,
+    has_late_record,
+    limits_per_shard,
+)
+from leasehold.core.record import UserRecord
+
+
+def records(*arrivals_ms: int, size: int = 9) -> list[UserRecord]:
+    """Records of `size` + 1 bytes."""
+    return [
+        UserRecord(bytes(size), "k", str(place), at_ms) for place, at_ms in enumerate(arrivals_ms, start=1)
+    ]
+
+
+def test_every_shard_gets_an_equal_share() -> None:
+    """And at least one record and enough bytes to be worth a call."""
+    share = limits_per_shard(BatchLimits(records=10, size_bytes=100 * SLICE_BYTES_MIN, arrival_span_ms=7), 4)
+    assert share == SliceLimits(2, 25 * SLICE_BYTES_MIN, 7)
+    assert limits_per_shard(BatchLimits(records=1, size_bytes=1), 9) == SliceLimits(1, SLICE_BYTES_MIN, None)
+    assert limits_per_shard(BatchLimits(), 3) == SliceLimits()
+
+
+@pytest.mark.parametrize(("items", "hands"), [(0, 3), (2, 3), (7, 3), (300, 2)])
+def test_all_items_are_dealt_evenly(items: int, hands: int) -> None:
+    """Nobody gets nothing, nobody gets two more than another."""
+    groups = deal_round_robin(range(items), hands)
+    assert sorted(item for group in groups for item in group) == list(range(items))
+    assert len(groups) == min(items, hands)
+    assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (SliceLimits(), 4),
+        (SliceLimits(records=3), 3),
+        (SliceLimits(records=9), 4),
+        (SliceLimits(size_bytes=25), 2),
+        (SliceLimits(size_bytes=1), 1),  # one record at least, or the shard would stand still
+        (SliceLimits(arrival_span_ms=10), 2),
+        (SliceLimits(arrival_span_ms=0), 1),
+        (SliceLimits(records=3, size_bytes=100, arrival_span_ms=10), 2),
+    ],
+)
+def test_a_slice_is_cut_at_the_first_limit(limits: SliceLimits, kept: int) -> None:
+    """Records, bytes or arrival, whichever comes first."""
+    assert count_within(records(100, 110, 111, 105), limits) == kept
+
+
+def test_no_records_are_kept_of_none() -> None:
+    """An empty slice has no first record whose time would count."""
+    assert count_within([], SliceLimits(records=1, size_bytes=1, arrival_span_ms=1)) == 0
+    assert not has_late_record([], SliceLimits(arrival_span_ms=1))
+
+
+def test_reading_stops_at_a_record_that_arrived_too_late() -> None:
+    """There is no need to read on to the tip."""
+    assert has_late_record(records(100, 111), SliceLimits(arrival_span_ms=10))
+    assert not has_late_record(records(100, 110), SliceLimits(arrival_span_ms=10))
+    assert not has_late_record(records(100, 10_000), SliceLimits())

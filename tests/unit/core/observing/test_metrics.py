@@ -1,0 +1,253 @@
+"""Which numbers events mean, and how they are merged."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from leasehold.config.settings import MetricsLevel
+from leasehold.core.events import (
+    BatchHandled,
+    Checkpointed,
+    DeaggregationFailed,
+    Event,
+    FleetRefreshed,
+    GapFound,
+    HandlerFailed,
+    IteratorExpired,
+    LeaseLost,
+    LeasesRenewed,
+    LeaseTaken,
+    OperationFailed,
+    PageRead,
+    ProcessorCalled,
+    RecordDeadLettered,
+    RecordSkipped,
+    ShardEnded,
+    ShardsSynced,
+    ShardStalled,
+)
+from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId
+from leasehold.core.observing.metrics import MetricWindow, StatisticSet, Unit, metric_points
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.records.iterators import Gap
+from tests.sample_events import EVENT_TYPES, sample
+
+ME = WorkerId("w-1")
+A, B = ShardId("shard-a"), ShardId("shard-b")
+OF_A = (("Operation", "ProcessTask"), ("ShardId", "shard-a"))
+TAKING = (("Operation", "TakeLeases"), ("WorkerIdentifier", "w-1"))
+RENEWING = (("Operation", "RenewAllLeases"), ("WorkerIdentifier", "w-1"))
+SYNCING = (("Operation", "ShardSyncTask"),)
+
+
+def taken(shard: ShardId) -> LeaseTaken:
+    return LeaseTaken(LeaseKey(shard), shard, None, None, 1, TRIM_HORIZON)
+
+
+def page(shard: ShardId, records: int, behind_ms: int | None = 0) -> PageRead:
+    return PageRead(shard, records, 100 * records, behind_ms, 5)
+
+
+def closed(
+    events: Iterable[Event], level: MetricsLevel = MetricsLevel.SUMMARY, now_ms: int = 0
+) -> dict[tuple[str, object], StatisticSet]:
+    """What is published after these events, by name and dimensions."""
+    window = MetricWindow(level, ME)
+    for event in events:
+        window.observe(event, 0)
+    return {(each.name, each.dimensions): each for each in window.close(now_ms)}
+
+
+def test_two_streams_are_told_apart_as_the_kcl_does() -> None:
+    """By a dimension StreamId, before the shard's; and the shards of both are counted."""
+    stream = StreamIdentifier("1:orders:2")
+    sets = closed(
+        [
+            ShardsSynced(3, 0, stream=stream),
+            ShardsSynced(4, 0, stream=StreamIdentifier("1:returns:2")),
+            BatchHandled(A, 7, 700, Position("9"), 31, 0, stream=stream),
+        ]
+    )
+    assert ("RecordsProcessed", (OF_A[0], ("StreamId", stream), OF_A[1])) in sets
+    assert sets["total_shards", ()].total == 7
+
+
+def merged(each: StatisticSet) -> tuple[int, int, int, int]:
+    return each.minimum, each.maximum, each.total, each.count
+
+
+@pytest.mark.parametrize(
+    ("event", "dimensions", "points"),
+    [
+        (
+            BatchHandled(A, 7, 700, Position("9"), 31, 0),
+            OF_A,
+            {
+                "RecordsProcessed": 7,
+                "DataBytesProcessed": 700,
+                "RecordProcessor.processRecords.Time": 31,
+                "Time": 31,
+                "Success": 1,
+            },
+        ),
+        (HandlerFailed(A, Position("1"), Position("9"), 7, 1, "ValueError"), OF_A, {"Success": 0}),
+        (IteratorExpired(A), (("Operation", "ProcessTask"),), {"ExpiredIterator": 1}),
+        (
+            LeasesRenewed(4, 1, 12),
+            RENEWING,
+            {"Success": 0, "Time": 12, "CurrentLeases": 4, "LostLeases": 0},
+        ),
+        (LeaseLost(LeaseKey(A), A, None, "taken"), RENEWING, {"LostLeases": 1}),
+        (taken(A), TAKING, {"TakenLeases": 1}),
+        (ShardsSynced(8, 2, 90), SYNCING, {"Success": 1, "Time": 90}),
+        (
+            ProcessorCalled(A, "initialize", 5),
+            (("Operation", "InitializeTask"),),
+            {"RecordProcessor.initialize.Time": 5},
+        ),
+        (
+            ProcessorCalled(A, "shard_ended", 6),
+            (("Operation", "ShutdownTask"),),
+            {"RecordProcessor.shutdown.Time": 6},
+        ),
+        (OperationFailed("audit", "no answer"), SYNCING, {"Success": 0}),
+        (OperationFailed("look", "no answer"), TAKING, {"Success": 0}),
+        (GapFound(A, Gap(Position("1"), "5", None)), (), {"gaps": 1}),
+        (DeaggregationFailed(A, Position("1"), "outside", 3), (), {"dropped_records": 3}),
+        (RecordDeadLettered(A, Position("1"), "ValueError"), (), {"dead_letters": 1}),
+        (RecordSkipped(A, Position("1"), "ValueError"), (), {"skipped_records": 1}),
+        (ShardStalled(LeaseKey(A), A, 900_000), (), {"stalled_shards": 1}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_event_means_these_numbers(event: Event, dimensions: object, points: dict[str, int]) -> None:
+    """Alarms that were made for the KCL find its names, dimensions and meanings."""
+    found = [point for point in metric_points(event, ME) if point.level is MetricsLevel.SUMMARY]
+    assert {point.name: point.value for point in found} == points
+    assert {point.dimensions for point in found} == {dimensions}
+
+
+@pytest.mark.parametrize(
+    ("event", "name", "values"),
+    [
+        (LeasesRenewed(2, 1, 12), "RenewLease.Success", [1, 1, 0]),
+        (ShardsSynced(8, 2, 90), "CreateLease.Success", [1, 1]),
+        (ShardsSynced(8, 0, 90), "SyncShards.Success", [1]),
+        (Checkpointed(A, Position("1"), 4), "UpdateLease.Time", [4]),
+    ],
+)
+def test_details_are_told_one_by_one(event: Event, name: str, values: list[int]) -> None:
+    """So that their number, and the share of those that succeeded, can be seen."""
+    found = [point for point in metric_points(event, ME) if point.name == name]
+    assert [point.value for point in found] == values
+    assert {point.level for point in found} == {MetricsLevel.DETAILED}
+
+
+def test_a_look_at_the_fleet_means_the_takers_numbers() -> None:
+    """NumWorkers, ExpiredLeases and a zero for TakenLeases come with every look; TotalLeases is a detail."""
+    points = {
+        point.name: (point.value, point.level.value)
+        for point in metric_points(FleetRefreshed(9, 2, 4, 3, 7), ME)
+    }
+    assert points == {
+        "Success": (1, "summary"),
+        "Time": (7, "summary"),
+        "NumWorkers": (3, "summary"),
+        "ExpiredLeases": (2, "summary"),
+        "TakenLeases": (0, "summary"),
+        "TotalLeases": (9, "detailed"),
+    }
+
+
+def test_points_of_one_name_and_dimensions_are_merged() -> None:
+    """Minimum, maximum, sum and count of a window are sent, not every point."""
+    found = closed(BatchHandled(A, records, 10, Position("9"), 3, 0) for records in (5, 1, 3))
+    each = found["RecordsProcessed", OF_A]
+    assert (merged(each), each.unit) == ((1, 5, 9, 3), Unit.COUNT)
+
+
+def test_traffic_is_one_sample_a_shard_and_window() -> None:
+    """The maximum against the average shows a hot shard; an idle one counts as zero."""
+    found = closed([taken(A), taken(B), page(A, 6), page(A, 4)])
+    assert merged(found["records", ()]) == (0, 10, 10, 2)
+    assert merged(found["bytes", ()]) == (0, 1_000, 1_000, 2)
+
+
+def test_the_lag_is_sampled_once_a_shard_and_window() -> None:
+    """It stands under three names: for the shard, for the application, and kcl-rust's."""
+    found = closed([taken(A), taken(B), page(A, 0, 500), page(B, 0, 0)])
+    assert merged(found["MillisBehindLatest", OF_A]) == (500, 500, 500, 1)
+    assert merged(found["MillisBehindLatest", (("Operation", "ApplicationTracker"),)]) == (0, 500, 500, 2)
+    assert merged(found["millis_behind_latest", ()]) == (0, 500, 500, 2)
+
+
+def test_the_lag_of_a_hanging_handler_grows() -> None:
+    """The alarm on the lag fires although no page and no batch comes any more."""
+    found = closed([taken(A), page(A, 3, 0)], now_ms=300_000)
+    assert found["millis_behind_latest", ()].maximum == 300_000
+
+
+def test_the_state_of_the_fleet_is_sampled_once_a_window() -> None:
+    """The newest look counts, and a fleet that was not seen is not told."""
+    found = closed([ShardsSynced(9, 0), FleetRefreshed(8, 8, 0, 1), FleetRefreshed(9, 1, 4, 2)])
+    names = ("total_leases", "unclaimed_leases", "worker_leases", "total_shards")
+    assert [merged(found[name, ()]) for name in names] == [
+        (9, 9, 9, 1),
+        (1, 1, 1, 1),
+        (4, 4, 4, 1),
+        (9, 9, 9, 1),
+    ]
+    window = MetricWindow(MetricsLevel.SUMMARY, ME)
+    window.observe(FleetRefreshed(9, 1, 4, 2), 0)
+    window.close(0)
+    window.observe(ShardsSynced(9, 0), 0)
+    assert {each.name for each in window.close(0)} == {"Success", "Time", "total_shards"}
+
+
+def test_closing_empties_the_window() -> None:
+    """No point is published twice."""
+    window = MetricWindow(MetricsLevel.SUMMARY, ME)
+    window.observe(IteratorExpired(A), 0)
+    assert [each.name for each in window.close(0)] == ["ExpiredIterator"]
+    assert window.close(0) == ()
+
+
+def test_a_shard_that_ended_is_no_longer_sampled() -> None:
+    """What is gone costs nothing."""
+    found = closed([taken(A), page(A, 5), ShardEnded(A, ())])
+    assert ("records", ()) not in found
+
+
+@pytest.mark.parametrize(
+    ("level", "names"),
+    [
+        (MetricsLevel.NONE, set()),
+        (MetricsLevel.SUMMARY, {"ExpiredIterator"}),
+        (
+            MetricsLevel.DETAILED,
+            {
+                "ExpiredIterator",
+                "KinesisDataFetcher.getRecords.Success",
+                "KinesisDataFetcher.getRecords.Time",
+            },
+        ),
+    ],
+)
+def test_the_level_decides_what_is_kept(level: MetricsLevel, names: set[str]) -> None:
+    """NONE costs nothing, SUMMARY is for alarms, DETAILED adds the single calls."""
+    assert {name for name, _ in closed([IteratorExpired(A), page(A, 1)], level)} == names
+
+
+def test_memory_is_bounded_and_the_excess_is_counted() -> None:
+    """Any number of shards cannot grow the window without end."""
+    window = MetricWindow(MetricsLevel.SUMMARY, ME, sets_max=10)
+    for number in range(100):
+        window.observe(HandlerFailed(ShardId(f"s-{number}"), Position("1"), Position("1"), 1, 1, "E"), 0)
+    assert len(window.close(0)) == 10
+    assert window.dropped == 90
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_every_event_is_expected(kind: type[Event]) -> None:
+    """A new event must be handled or ignored in so many words."""
+    list(metric_points(sample(kind), ME))

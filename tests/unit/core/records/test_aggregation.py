@@ -1,0 +1,219 @@
+"""Making aggregates and taking batches of them apart. What becomes of a single Kinesis record is told by the files in
+scenarios/aggregation.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool
+
+from leasehold.core.model import HASH_KEY_MAX, HashRange
+from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.record import PutEntry, Record, UserRecord, hash_key_of
+from leasehold.core.records.aggregation import (
+    PARTITION_KEY_CHARACTERS_MAX,
+    RECORD_BYTES_MAX,
+    Aggregator,
+    aggregate,
+)
+from leasehold.core.records.deaggregation import (
+    DeaggregatedBatch,
+    DeaggregationOutcome,
+    DeaggregationSettings,
+    Incident,
+    Unreadable,
+    deaggregate,
+    deaggregate_all,
+    records_after,
+)
+from leasehold.errors import ConfigError, InvalidRecordError, MalformedAggregateError
+from tests.kpl_encoder import add_frame, partition_key, user_record
+
+GOLDEN = bytes.fromhex(
+    "f3899ac2 0a03706b31 0a03706b32 1203313233 1a0908001a0568656c6c6f 1a0c080110001a06776f726c6421 1a0408001a00"
+    "da98f181d4711227aaa8dea63a984604"
+)
+GOLDEN_ENTRIES = [PutEntry(b"hello", "pk1"), PutEntry(b"world!", "pk2", 123), PutEntry(b"", "pk1")]
+
+
+def test_the_golden_vector_is_made_to_the_byte() -> None:
+    """What we write is what the KPL writes, outer keys included."""
+    assert aggregate(GOLDEN_ENTRIES) == PutEntry(GOLDEN, "a", hash_key_of("pk1"))
+
+
+def test_the_outer_hash_key_is_that_of_the_first_record() -> None:
+    """The aggregate goes to the shard of its first record, by explicit hash key or by partition key."""
+    assert aggregate([PutEntry(b"x", "pk1", 7), PutEntry(b"y", "pk2")]).explicit_hash_key == 7
+
+
+def test_a_key_is_written_once() -> None:
+    """A thousand records with one key pay for the key once."""
+    entry = aggregate(PutEntry(b"", "k" * 256, 2**127) for _ in range(1000))
+    assert entry.data.count(b"k" * 256) == 1
+    assert entry.data.count(str(2**127).encode()) == 1
+
+
+def test_an_aggregator_takes_what_fits_and_not_a_byte_more() -> None:
+    """The largest aggregate and its outer key fill a Kinesis record exactly; one more record is turned away."""
+    aggregator = Aggregator()
+    assert aggregator.add(PutEntry(b"", "k"))
+    room = RECORD_BYTES_MAX - len("a") - aggregator.size
+    header = 2 + 2 * (1 + 3)  # an index, and two lengths of three bytes each
+    assert not aggregator.add(PutEntry(bytes(room - header + 1), "k"))
+    assert aggregator.add(PutEntry(bytes(room - header), "k"))
+    assert not aggregator.add(PutEntry(b"", "k"))
+    entry = aggregator.flush()
+    assert len(entry.data) + len(entry.partition_key) == RECORD_BYTES_MAX
+
+
+def test_an_aggregator_starts_anew_after_each_aggregate() -> None:
+    """Nothing of one aggregate, neither records nor keys nor size, shows in the next."""
+    aggregator = Aggregator()
+    for entry in [PutEntry(b"other", "pk9", 5), PutEntry(b"other", "pk8", 6)]:
+        aggregator.add(entry)
+    aggregator.flush()
+    assert (len(aggregator), aggregator.size) == (0, 20)
+    for entry in GOLDEN_ENTRIES:
+        aggregator.add(entry)
+    assert aggregator.flush() == PutEntry(GOLDEN, "a", hash_key_of("pk1"))
+
+
+def test_an_aggregator_can_be_kept_smaller() -> None:
+    """The KPL's own default is 51,200 bytes."""
+    aggregator = Aggregator(size_max=200)
+    while aggregator.add(PutEntry(b"0123456789", "k")):
+        pass
+    assert len(aggregator.flush().data) <= 200
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (PutEntry(b"", ""), "a partition key of 0 characters"),
+        (PutEntry(b"", "k" * (PARTITION_KEY_CHARACTERS_MAX + 1)), "a partition key of 257 characters"),
+        (PutEntry(b"", "\ud800"), "lone surrogate"),
+        (PutEntry(b"", "k", -1), "explicit hash key -1 is outside"),
+        (PutEntry(b"", "k", HASH_KEY_MAX + 1), "is outside 0..2"),
+        (PutEntry(bytes(RECORD_BYTES_MAX - 20), "k"), "put it without aggregation, or split it"),
+    ],
+)
+def test_what_kinesis_would_refuse_is_refused_at_once(entry: PutEntry, words: str) -> None:
+    """A bad key or size is an error where the record is added, and leaves the aggregator as it was."""
+    aggregator = Aggregator()
+    with pytest.raises(InvalidRecordError, match=words):
+        aggregator.add(entry)
+    assert (len(aggregator), aggregator.size) == (0, 20)
+
+
+@pytest.mark.parametrize("key", ["k", "k" * PARTITION_KEY_CHARACTERS_MAX, "ß" * PARTITION_KEY_CHARACTERS_MAX])
+def test_keys_up_to_the_limit_are_accepted(key: str) -> None:
+    """Kinesis counts characters, not bytes; hash keys include both ends."""
+    entries = [PutEntry(b"x", key, 0), PutEntry(b"y", key, HASH_KEY_MAX)]
+    users = deaggregate(Record(aggregate(entries).data, "a", "7")).records
+    assert [PutEntry(user.data, user.partition_key, user.explicit_hash_key) for user in users] == entries
+
+
+def test_aggregate_says_when_records_do_not_fit_together() -> None:
+    """A caller who has too much learns how much would have fitted."""
+    with pytest.raises(InvalidRecordError, match="no room for more than 3 of the records"):
+        aggregate(PutEntry(bytes(300_000), "k") for _ in range(5))
+
+
+def test_aggregate_of_nothing_is_refused() -> None:
+    """Consumers would see nothing, and the caller wonder."""
+    with pytest.raises(InvalidRecordError, match="no records"):
+        aggregate([])
+
+
+def test_a_batch_keeps_order_and_reports_what_was_remarkable() -> None:
+    """Plain, aggregated, damaged and stray records come out in shard order, with one incident for each oddity."""
+    plain, whole = Record(b"plain", "k", "10"), Record(GOLDEN, "a", "11")
+    damaged = Record(GOLDEN[:-1] + b"?", "a", "12")
+    stray = Record(aggregate([PutEntry(b"x", "k", 4), PutEntry(b"y", "k", 5)]).data, "a", "13")
+    shard = HashRange(5, HASH_KEY_MAX)
+    result = deaggregate_all([plain, whole, damaged, stray, plain], shard)
+    assert result == DeaggregatedBatch(
+        (
+            plain.as_user_record(),
+            *deaggregate(whole).records,
+            damaged.as_user_record(),
+            plain.as_user_record(),
+        ),
+        (
+            Incident("12", DeaggregationOutcome.RAW_BAD_CHECKSUM),
+            Incident("13", DeaggregationOutcome.OUT_OF_RANGE, 2),
+        ),
+    )
+
+
+def test_a_failing_aggregate_gives_away_neither_payload_nor_key() -> None:
+    """The error names the record and the remedy; the message may end up in a log."""
+    data = add_frame(partition_key(b"secret-key") + user_record(0, 3, b"secret-data"))
+    settings = DeaggregationSettings(unreadable=Unreadable.FAIL)
+    with pytest.raises(MalformedAggregateError) as error:
+        deaggregate_all([Record(data, "secret-outer", "4711")], settings=settings)
+    assert error.value.sequence_number == "4711"
+    assert "4711" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("limits", [(0, 1), (1, 0), (-1, 1)])
+def test_a_limit_of_nothing_is_refused(limits: tuple[int, int]) -> None:
+    """With a limit of 0 every aggregate would be delivered raw; whoever wants that must not ask for it by accident."""
+    records, size = limits
+    with pytest.raises(ConfigError, match=f"user_records_max={records}, expanded_bytes_max={size}"):
+        DeaggregationSettings(user_records_max=records, expanded_bytes_max=size)
+
+
+def users(*places: tuple[str, int]) -> tuple[UserRecord, ...]:
+    return tuple(UserRecord(b"", "k", number, sub_sequence_number=sub) for number, sub in places)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "left"),
+    [
+        (TRIM_HORIZON, 5),
+        (LATEST, 5),
+        (AT_TIMESTAMP, 5),
+        (Position("8"), 5),
+        (Position("9"), 4),
+        (Position("10"), 3),
+        (Position("10", 1), 2),
+        (Position("10", 2), 1),
+        (Position("10", 7), 1),
+        (Position("11"), 0),
+        (SHARD_END, 0),
+    ],
+)
+def test_resuming_drops_what_is_done(checkpoint: Position, left: int) -> None:
+    """After (S, k) the parts 0 to k of the aggregate S are done, k+1 and all after it are not."""
+    records = users(("9", 0), ("10", 0), ("10", 1), ("10", 2), ("11", 0))
+    assert records_after(records, checkpoint) == records[5 - left :]
+
+
+def test_a_stand_in_is_not_lost_to_a_checkpoint_among_what_it_stands_for() -> None:
+    """A member without our limits got as far as part 1 of 3; we deliver the aggregate raw, so all of it comes."""
+    record = Record(GOLDEN, "a", "11")
+    result = deaggregate(record, settings=DeaggregationSettings(user_records_max=2))
+    assert len(records_after(result.records, Position("11", 1))) == 1
+    assert deaggregate(record).records[-1].position == result.records[0].position
+
+
+def test_the_pure_python_backend_of_protobuf_is_refused() -> None:
+    """Hostile records can crash it, so importing says what to change instead."""
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    command = [sys.executable, "-c", "import leasehold.core.records.deaggregation"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode != 0
+    assert "ConfigError: protobuf runs on its pure-Python backend" in answer.stderr
+    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in answer.stderr
+
+
+def test_another_librarys_schema_may_have_the_same_names() -> None:
+    """Our message lives in a pool of its own, so that a program may also use the KPL's generated classes."""
+    file = descriptor_pb2.FileDescriptorProto(name="kpl.proto", package="kpl", syntax="proto2")
+    file.message_type.add(name="AggregatedRecord").field.add(name="other", number=9, type="TYPE_BOOL")
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+    assert len(deaggregate(Record(GOLDEN, "a", "11")).records) == 3

@@ -1,0 +1,325 @@
+"""Members under a leader: everything is read, by one member at a time, through starts, stops, deaths and silence."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.config.settings import Mode
+from leasehold.core.coordinator.kcl_rows import LEADER_KEY
+from leasehold.core.events import (
+    HandoffRequested,
+    LeadershipEnded,
+    LeadershipTaken,
+    LeaseAssigned,
+    LeaseLost,
+    LeaseTaken,
+)
+from leasehold.core.leases.row_writes import PutRow, Row
+from leasehold.core.model import WorkerId
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from tests.unit.fleet.test_member import assert_never_interleaved
+from tests.unit.fleet.world import SETTINGS, World, even_shards
+
+LED = replace(SETTINGS, mode=Mode.LEADER)
+MIGRATED: Row = {
+    "leaseKey": {"S": "Migration3.0"},
+    "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
+    "cv": {"S": "CLIENT_VERSION_3X"},
+}
+
+
+def played(scenario: Callable[[World], Awaitable[None]], shards: int = 12) -> World:
+    """Play a story in a new world of members under a leader, and stop whoever still runs."""
+    world = World(even_shards(shards), settings=LED)
+
+    async def story() -> None:
+        await scenario(world)
+        await world.stop_all()
+
+    run_in_virtual_time(story())
+    assert_never_interleaved(world)
+    return world
+
+
+def leaders(world: World) -> list[WorkerId]:
+    """Who took the lead, in order."""
+    taken = [
+        (at_ms, worker)
+        for worker, log in world.events.items()
+        for at_ms, event in log
+        if isinstance(event, LeadershipTaken)
+    ]
+    return [worker for _, worker in sorted(taken)]
+
+
+def test_a_lone_member_leads_itself() -> None:
+    """It takes the lock and assigns everything to itself within a few seconds."""
+
+    async def scenario(world: World) -> None:
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 12, within_s=8)
+
+    assert leaders(played(scenario)) == ["a"]
+
+
+def test_members_that_start_together_share_evenly_and_rest() -> None:
+    """Four members, sixteen shards: four each, with one move for each lease, and then none for ten minutes."""
+
+    async def scenario(world: World) -> None:
+        for name in "abcd":
+            world.start(name)
+        await world.until(lambda: world.shares() == [4, 4, 4, 4], within_s=15)
+        await world.clock.sleep_ms(600_000)
+        assert len(world.told(LeaseTaken)) == 16
+        assert world.told(LeaseLost) == []
+        assert len(leaders(world)) == 1
+
+    played(scenario, shards=16)
+
+
+def test_newcomers_get_their_share_by_handoff_with_the_fewest_moves() -> None:
+    """One member with twelve leases, then two more: eight move, once each, and nobody loses one."""
+
+    async def scenario(world: World) -> None:
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 12, within_s=10)
+        world.start("b")
+        world.start("c")
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=240)
+        assert world.told(LeaseLost) == []
+        assert len(world.told(LeaseTaken)) == 12 + 8
+        assert len(world.told(HandoffRequested)) >= 8
+
+    played(scenario)
+
+
+def test_a_killed_member_is_replaced_within_fifteen_seconds() -> None:
+    """Its leases are spread over the living in one pass, once they have been silent for the failover time."""
+
+    async def scenario(world: World) -> None:
+        members = [world.start(name) for name in "abc"]
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
+        dying = next(worker for worker in members if worker not in leaders(world))
+        await world.kill(dying)
+        await world.until(lambda: world.shares() == [6, 6], within_s=15)
+        assert len(world.told(LeaseTaken)) == 12 + 4
+
+    played(scenario)
+
+
+def test_a_killed_leader_is_replaced_within_thirty_seconds() -> None:
+    """Another member leads, and the dead one's shards are read again."""
+
+    async def scenario(world: World) -> None:
+        for name in "abc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
+        await world.kill(leaders(world)[0])
+        await world.until(lambda: world.shares() == [6, 6], within_s=30)
+        assert len(leaders(world)) == 2
+
+    played(scenario)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_clean_stop_is_quickly_made_up_for(leads: bool) -> None:
+    """A member that stops gives back its leases, its report and the lead; others read on within two seconds."""
+
+    async def scenario(world: World) -> None:
+        members = [world.start(name) for name in "abc"]
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
+        leaving = next(worker for worker in members if (worker in leaders(world)) == leads)
+        await world.stop(leaving)
+        await world.until(lambda: world.shares() == [6, 6], within_s=2)
+        assert world.told(LeaseLost) == []
+        assert await world.rows.get(leaving) is None
+
+    played(scenario)
+
+
+def test_a_stopped_fleet_leaves_only_leases_behind() -> None:
+    """No lock, no reports, no owners: the next fleet starts at once, in whatever mode."""
+
+    async def scenario(world: World) -> None:
+        for name in "ab":
+            world.start(name)
+        await world.until(lambda: world.shares() == [6, 6], within_s=15)
+        await world.stop_all()
+        rows = await world.rows.scan()
+        assert len(rows) == 12
+        assert all("leaseOwner" not in row for row in rows)
+
+    played(scenario)
+
+
+def test_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_a_follower() -> None:
+    """Two never lead at once; when the first can be heard again it serves what it is given."""
+
+    async def scenario(world: World) -> None:
+        for name in "abc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
+        first = leaders(world)[0]
+        world.cut_off.add(first)
+        await world.until(lambda: world.shares() == [6, 6], within_s=40)
+        world.cut_off.remove(first)
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=240)
+        assert len(leaders(world)) == 2
+        ended = [event for event in world.told(LeadershipEnded) if isinstance(event, LeadershipEnded)]
+        assert [event.worker for event in ended] == [first]
+
+    played(scenario)
+
+
+def test_a_leader_whose_decisions_fail_lets_others_try() -> None:
+    """Leases that nobody can write make it resign, and it leaves the lead to another for a while."""
+
+    async def scenario(world: World) -> None:
+        for name in "abc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=15)
+        dying = next(name for name in "abc" if name not in leaders(world))
+        theirs = {shard for shard, reader in world.readers().items() if reader == dying}
+        world.unwritable |= theirs
+        await world.kill(WorkerId(dying))
+        await world.until(lambda: len(leaders(world)) >= 2, within_s=60)
+        assert leaders(world)[0] != leaders(world)[1]
+        world.unwritable -= theirs
+        await world.until(lambda: world.shares() == [6, 6], within_s=60)
+
+    played(scenario)
+
+
+def test_a_rolling_replacement_moves_each_lease_once() -> None:
+    """Old members stop one after the other, each a moment after its successor has started."""
+
+    async def scenario(world: World) -> None:
+        old = [world.start(f"old{number}") for number in range(4)]
+        await world.until(lambda: world.shares() == [3, 3, 3, 3], within_s=15)
+        for number, leaving in enumerate(old):
+            world.start(f"new{number}")
+            await world.clock.sleep_ms(5_000)
+            await world.stop(leaving)
+            await world.clock.sleep_ms(25_000)
+        await world.until(lambda: world.shares() == [3, 3, 3, 3], within_s=60)
+        assert len(world.told(LeaseTaken)) == 12 + 12
+        assert world.told(LeaseLost) == []
+
+    played(scenario)
+
+
+def test_a_lock_without_a_heartbeat_is_taken_over() -> None:
+    """A row left behind by a leader that died long ago, with a duration of years, keeps nobody waiting for long."""
+
+    async def scenario(world: World) -> None:
+        row: Row = {
+            "leaseKey": {"S": LEADER_KEY},
+            "entityType": {"S": "LEADER"},
+            "ownerName": {"S": "java-1"},
+            "leaseDuration": {"S": "99999999999"},
+            "recordVersionNumber": {"S": "7f3c1a52"},
+        }
+        await world.rows.write(PutRow(LEADER_KEY, row))
+        world.start("a")
+        await world.clock.sleep_ms(590_000)
+        assert leaders(world) == []
+        await world.until(lambda: len(world.readers()) == 12, within_s=30)
+
+    played(scenario)
+
+
+def test_auto_joins_a_led_fleet_and_leads_a_new_one() -> None:
+    """With no row at all, and with Java's row that says 3.x, members get their leases from a leader."""
+    for rows in ((), (MIGRATED,)):
+
+        async def scenario(world: World, rows: tuple[Row, ...] = rows) -> None:
+            world.settings = replace(SETTINGS, mode=Mode.AUTO)
+            for row in rows:
+                await world.rows.write(PutRow(row["leaseKey"]["S"], row))
+            world.start("a")
+            world.start("b")
+            await world.until(lambda: world.shares() == [6, 6], within_s=15)
+            assert len(world.told(LeaseAssigned)) == 12
+
+        played(scenario)
+
+
+def test_auto_joins_a_fleet_of_three_tables() -> None:
+    """Lock and reports go where KCL 3.0 to 3.4 look for them, and nothing but leases into the lease table."""
+
+    async def scenario(world: World) -> None:
+        world.settings = replace(SETTINGS, mode=Mode.AUTO)
+        migration: Row = {"key": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
+        world.coordinator = MemoryRows([migration], key_attribute="key")
+        world.metrics = MemoryRows(key_attribute="wid")
+        world.start("a")
+        world.start("b")
+        await world.until(lambda: world.shares() == [6, 6], within_s=15)
+        assert all("leaseCounter" in row for row in await world.rows.scan())
+        assert [row["wid"]["S"] for row in await world.metrics.scan()] == ["a", "b"]
+        lock = await world.coordinator.get(LEADER_KEY)
+        assert lock is not None
+        assert lock["ownerName"]["S"] == leaders(world)[0]
+        await world.kill(leaders(world)[0])
+        await world.until(lambda: world.shares() == [12], within_s=30)
+
+    played(scenario)
+
+
+def test_auto_joins_peers_and_follows_them_to_a_leader() -> None:
+    """Peers with owners and no leader are joined as peers; when a Java member flips the fleet, everyone follows."""
+
+    async def scenario(world: World) -> None:
+        world.settings = replace(SETTINGS, mode=Mode.PEER)
+        first = world.start("peer")
+        await world.until(lambda: len(world.readers()) == 12, within_s=10)
+        world.settings = replace(SETTINGS, mode=Mode.AUTO)
+        world.start("a")
+        world.start("b")
+        await world.until(lambda: world.shares() == [4, 4, 4], within_s=60)
+        assert leaders(world) == []
+        await world.stop(first)
+        await world.rows.write(PutRow("Migration3.0", MIGRATED))
+        await world.until(lambda: len(leaders(world)) == 1, within_s=70)
+        await world.until(lambda: world.shares() == [6, 6], within_s=30)
+
+    played(scenario)
+
+
+def test_a_member_asks_for_few_rows_in_a_large_fleet() -> None:
+    """Those who do not lead ask the index for what is theirs, and do not scan a large table, not even once a minute."""
+
+    async def scenario(world: World) -> None:
+        for name in "ab":
+            world.start(name)
+        await world.until(lambda: len(world.readers()) == 210, within_s=20)
+        await world.clock.sleep_ms(5_000)
+        before = dict(world.calls)
+        await world.clock.sleep_ms(70_000)
+        follower = next(name for name in "ab" if name not in leaders(world))
+        assert world.calls[follower, "scan"] == before[follower, "scan"]
+        assert world.calls[follower, "keys_owned_by"] - before[follower, "keys_owned_by"] >= 6
+
+    played(scenario, shards=210)
+
+
+def test_no_leader_assigns_to_a_member_that_cannot_read() -> None:
+    """A member that gives shards up without reading a page withdraws its report, and its shards go to others."""
+
+    async def scenario(world: World) -> None:
+        async def serve(_: World, worker: WorkerId, held: object) -> None:
+            if worker == "sick":
+                raise OSError("no route to Kinesis")
+            await healthy(world, worker, held)  # type: ignore[arg-type]
+
+        healthy, world.serve = world.serve, serve
+        world.settings = replace(LED, cooldown_after_failure=timedelta(seconds=20))
+        world.start("sick")
+        world.start("well")
+        await world.until(lambda: world.shares() == [12], within_s=120)
+        assert set(world.readers().values()) == {"well"}
+
+    played(scenario)

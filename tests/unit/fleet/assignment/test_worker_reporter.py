@@ -1,0 +1,52 @@
+"""A member's report: who has left is not counted upon."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import cast
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.core.coordinator.fleet_mode import TableLayout
+from leasehold.core.coordinator.worker_metrics import REPORT_EVERY_MS
+from leasehold.core.leases.row_writes import RowWrite
+from leasehold.core.model import WorkerId
+from leasehold.fleet.assignment.worker_reporter import WorkerReporter
+from leasehold.fleet.held_leases import HeldLeases
+from leasehold.fleet.operations import Operations, cancelled
+from leasehold.fleet.table.coordinator_rows import CoordinatorRows
+from leasehold.ports import Applied, Refused
+from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+
+
+class _LateAnswers(MemoryRows):
+    """A write happens at once, and its answer takes a while."""
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        answer = await super().write(write)
+        await asyncio.sleep(0.5)
+        return answer
+
+
+def test_who_leaves_while_its_report_is_on_its_way_leaves_no_report() -> None:
+    """The report that was not answered is taken back too: a leader would give leases to whoever is gone."""
+
+    async def scenario() -> None:
+        rows, clock = _LateAnswers(), VirtualClock()
+        reporter = WorkerReporter(
+            coordinator_rows=CoordinatorRows(rows),
+            place=TableLayout.SINGLE_TABLE,
+            worker=WorkerId("w-1"),
+            meter=None,
+            held_leases=cast(HeldLeases, SimpleNamespace(is_healthy=True)),
+            operations=Operations(clock, random.Random(1), lambda _: None),
+        )
+        reporting = asyncio.ensure_future(reporter.run())
+        first = None
+        while (row := await rows.get("w-1")) is None or row == (first := first or row):
+            assert clock.now_ms() < 2 * REPORT_EVERY_MS
+            await clock.sleep_ms(100)
+        await cancelled(reporting)  # the second report is in the table, and its answer is not here
+        await reporter.withdraw()
+        assert await rows.get("w-1") is None
+
+    run_in_virtual_time(scenario())

@@ -1,0 +1,134 @@
+"""The leases of several streams, looked after by one member: what is wrong with one is no matter to the others."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.config.settings import FleetSettings
+from leasehold.core.events import Event, OperationFailed
+from leasehold.core.leases.row_writes import DeleteRow
+from leasehold.core.model import InitialPosition, Lease, Shard, ShardId, StreamIdentifier, lease_key
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.shards.lease_creation import ShardFilter
+from leasehold.errors import NotFoundError
+from leasehold.fleet.maintenance.lease_maintenance import CHECK_KEY_FORMAT, JOIN_RETRY_MS, LeaseMaintenance
+from leasehold.fleet.operations import Operations, cancelled
+from leasehold.fleet.streams import Streams, TrackedStream
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from tests.unit.fleet.world import ListedStream, even_shards
+
+SETTINGS = FleetSettings()
+
+
+class _Late(ListedStream):
+    """A stream that is not there at first."""
+
+    is_there = False
+
+    async def identifier(self) -> StreamIdentifier:
+        if not self.is_there:
+            raise NotFoundError(f"stream {self.name} is not there")
+        return await super().identifier()
+
+
+class _Slow(ListedStream):
+    """A stream whose lists take as long as it is told."""
+
+    takes_ms = 0
+
+    def __init__(self, clock: VirtualClock, name: str) -> None:
+        super().__init__(even_shards(1), name)
+        self._clock = clock
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        await self._clock.sleep_ms(self.takes_ms)
+        return await super().list_shards(shard_filter)
+
+
+class _Several:
+    """One member of several streams, without its other parts. To be made while a virtual loop runs."""
+
+    def __init__(self, *streams: tuple[str, ListedStream]) -> None:
+        self.told: list[Event] = []
+        self.rows, self.clock = MemoryRows(), VirtualClock()
+        self.table = LeaseTable(self.rows)
+        tracked = [TrackedStream(name, stream, InitialPosition(TRIM_HORIZON)) for name, stream in streams]
+        operations = Operations(self.clock, random.Random(1), self.told.append)
+        self.tending = LeaseMaintenance(
+            self.table, Streams(tracked, is_multi_stream=True), SETTINGS, operations
+        )
+
+    def failures(self, operation: str) -> list[str]:
+        """What was told of a step."""
+        return [
+            each.error
+            for each in self.told
+            if isinstance(each, OperationFailed) and each.operation == operation
+        ]
+
+    async def streams_with_leases(self) -> set[StreamIdentifier | None]:
+        """The streams that have leases."""
+        return {lease.stream for lease in (await self.table.list()).leases}
+
+
+def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() -> None:
+    """Two were not there at the start; one turns out to be named twice, and the other is joined all the same."""
+
+    async def scenario() -> None:
+        orders, again, refunds = (
+            ListedStream(even_shards(1), "orders"),
+            _Late(even_shards(1), "orders"),
+            _Late(even_shards(1), "refunds"),
+        )
+        several = _Several(("orders", orders), ("arn:orders", again), ("refunds", refunds))
+        await several.tending.join()
+        again.is_there = refunds.is_there = True
+        joining = asyncio.create_task(several.tending.join_rest())
+        await several.clock.sleep_ms(2 * JOIN_RETRY_MS + 1)
+        assert await refunds.identifier() in await several.streams_with_leases()
+        _not_there, *twice = several.failures("join stream arn:orders")
+        assert len(twice) == 2
+        assert all("one and the same" in each for each in twice)
+        await cancelled(joining)
+
+    run_in_virtual_time(scenario())
+
+
+def test_leases_of_the_other_kind_that_come_later_are_told_of() -> None:
+    """Members with `stream=` and with `streams=` started together; each audit says so, and goes on auditing."""
+
+    async def scenario() -> None:
+        several = _Several(("orders", ListedStream(even_shards(2), "orders")))
+        await several.tending.join()
+        await several.tending.audit(1)
+        assert not several.failures(CHECK_KEY_FORMAT)
+        shard = ShardId("shardId-000000000000")
+        await several.table.create(Lease(key=lease_key(shard), shard_id=shard, checkpoint=TRIM_HORIZON))
+        missed = next(lease for lease in (await several.table.list()).leases if lease.stream is not None)
+        await several.rows.write(DeleteRow(key=missed.key, when=()))
+        for _ in range(SETTINGS.audit_confirmations):
+            await several.tending.audit(1)
+        told = several.failures(CHECK_KEY_FORMAT)
+        assert len(told) == SETTINGS.audit_confirmations
+        assert "another application name" in told[0]
+        assert await several.table.get(missed.key) is not None
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_stream_may_be_joined_while_the_others_are_audited() -> None:
+    """An audit takes a while; the stream that comes meanwhile is for the next one."""
+
+    async def scenario() -> None:
+        slow, late = _Slow(VirtualClock(), "orders"), _Late(even_shards(1), "refunds")
+        several = _Several(("orders", slow), ("refunds", late))
+        await several.tending.join()
+        late.is_there, slow.takes_ms = True, 2 * JOIN_RETRY_MS
+        joining = asyncio.create_task(several.tending.join_rest())
+        await several.tending.audit(1)
+        await joining
+        assert await late.identifier() in await several.streams_with_leases()
+
+    run_in_virtual_time(scenario())

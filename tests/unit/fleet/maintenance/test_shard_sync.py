@@ -1,0 +1,231 @@
+"""Creating and deleting leases when a member is slow: what it decided may be long out of date when it acts."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.leases.row_writes import DeleteRow, PutRow, RowWrite
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Lease,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    lease_key,
+)
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.shards.lease_audit import Sightings
+from leasehold.core.shards.lease_cleanup import EndedSince
+from leasehold.core.shards.lease_creation import ShardFilter
+from leasehold.errors import UnavailableError
+from leasehold.fleet.maintenance.shard_sync import WAVE_SIZE_MAX, ShardSync, creation_waves
+from leasehold.fleet.streams import TrackedStream
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.ports import Applied, Refused, RowStore
+from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from tests.unit.fleet.world import ListedStream, even_shards
+
+SETTINGS = FleetSettings()
+STAY_MS = milliseconds(SETTINGS.keep_finished_for)
+(PARENT,) = even_shards(1)
+CHILDREN = [
+    replace(PARENT, id=ShardId(f"shardId-00000000000{number}"), hash_range=keys, parents=(PARENT.id,))
+    for number, keys in ((1, HashRange(0, 99)), (2, HashRange(100, HASH_KEY_MAX)))
+]
+ORDERS, RETURNS = (StreamIdentifier(f"000000000000:{name}:1700000000") for name in ("orders", "returns"))
+AFTER_THE_SPLIT = [replace(PARENT, ending_sequence_number="900"), *CHILDREN]
+
+
+class _HeldUp(ListedStream):
+    """A stream whose first list takes very long. Others read the shard to its end meanwhile, and clean up."""
+
+    def __init__(self, rows: RowStore, clock: VirtualClock) -> None:
+        super().__init__([PARENT])
+        self._table = LeaseTable(rows)
+        self._clock = clock
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        listed = await super().list_shards(shard_filter)
+        if self.listed == 1:
+            await self._clock.sleep_ms(STAY_MS)
+            self.shards = list(AFTER_THE_SPLIT)
+            for child in CHILDREN:
+                await self._table.create(_lease(child, Position("1000")))
+        return listed
+
+
+class _SlowRows(MemoryRows):
+    """Rows whose writes take a moment."""
+
+    under_way = 0
+    under_way_max = 0
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        await asyncio.sleep(0.02)
+        self.under_way -= 1
+        return await super().write(write)
+
+
+def _sync(
+    rows: RowStore, stream: ListedStream, clock: VirtualClock, *, one_of: StreamIdentifier | None = None
+) -> ShardSync:
+    return ShardSync(
+        table=LeaseTable(rows),
+        tracked=TrackedStream("orders", stream, InitialPosition(TRIM_HORIZON), one_of),
+        settings=SETTINGS,
+        clock=clock,
+        rng=random.Random(1),
+        observe=lambda _: None,
+    )
+
+
+async def _cleaned_up(sync: ShardSync, before: EndedSince) -> EndedSince:
+    return await sync.clean_up(before, await sync.table.list(), sync.clock.now_ms())
+
+
+def _lease(shard: Shard, at: Position, children: Sequence[Shard] = ()) -> Lease:
+    return Lease(
+        key=lease_key(shard.id),
+        shard_id=shard.id,
+        checkpoint=at,
+        parents=frozenset(shard.parents),
+        children=frozenset(child.id for child in children),
+        hash_range=shard.hash_range,
+    )
+
+
+async def _shards_with_lease(table: LeaseTable) -> set[ShardId]:
+    return {lease.shard_id for lease in (await table.list()).leases}
+
+
+def test_a_member_that_was_held_up_does_not_bring_back_what_others_have_finished() -> None:
+    """It saw an empty table and one shard; by the time it can write, others have read that shard to its end."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, _HeldUp(rows, clock), clock)
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {child.id for child in CHILDREN}
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_create_whose_answers_are_lost_is_not_put_for_ever() -> None:
+    """Each round has its own look at the table; when no round gets anywhere, the caller is told."""
+
+    async def scenario() -> None:
+        clock = VirtualClock()
+        lost = FaultyRows(MemoryRows(), lambda call, _: StoreFault.REQUEST_LOST if call == "write" else None)
+        stream = ListedStream([PARENT])
+        with pytest.raises(UnavailableError, match="none could be created in 4 rounds"):
+            await _sync(lost, stream, clock).sync()
+        assert stream.listed == 4
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_finished_lease_stays_for_a_while() -> None:
+    """Its children are being read, but who has just seen it finished does not delete it; later it does."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, ListedStream(AFTER_THE_SPLIT), clock)
+        await sync.table.create(_lease(PARENT, SHARD_END, CHILDREN))
+        for child in CHILDREN:
+            await sync.table.create(_lease(child, Position("1000")))
+        ended = await _cleaned_up(sync, {})
+        await clock.sleep_ms(STAY_MS - 1)
+        ended = await _cleaned_up(sync, ended)
+        assert PARENT.id in await _shards_with_lease(sync.table)
+        await clock.sleep_ms(1)
+        await _cleaned_up(sync, ended)
+        assert PARENT.id not in await _shards_with_lease(sync.table)
+
+    run_in_virtual_time(scenario())
+
+
+def test_first_leases_are_created_some_at_a_time() -> None:
+    """A stream of many shards is not created one by one, nor all at once."""
+
+    async def scenario() -> None:
+        rows, clock = _SlowRows(), VirtualClock()
+        shards = even_shards(3 * WAVE_SIZE_MAX)
+        sync = _sync(rows, ListedStream(shards), clock)
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
+        assert rows.under_way_max == WAVE_SIZE_MAX
+
+    run_in_virtual_time(scenario())
+
+
+def _unreadable(stream: StreamIdentifier | None) -> PutRow:
+    """A row that says of which stream it is, and nothing else."""
+    key = lease_key(ShardId("shardId-000000000009"), stream)
+    return PutRow(key, {"leaseKey": {"S": key}})
+
+
+def test_an_unreadable_row_of_another_stream_holds_nothing_up() -> None:
+    """Leases are created, missed and cleaned up as if it were not there."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        stream = ListedStream([PARENT])
+        sync = _sync(rows, stream, clock, one_of=ORDERS)
+        await rows.write(_unreadable(RETURNS))
+        await sync.bootstrap()
+        (parent,) = (await sync.table.list()).leases
+        stream.shards = list(AFTER_THE_SPLIT)
+        for child in CHILDREN:
+            key = lease_key(child.id, ORDERS)
+            await sync.table.create(replace(_lease(child, Position("1000")), key=key, stream=ORDERS))
+        await rows.write(DeleteRow(key=parent.key, when=()))
+        ended = replace(parent, checkpoint=SHARD_END, children=frozenset(child.id for child in CHILDREN))
+        await sync.table.create(ended)
+        seen = await _cleaned_up(sync, {})
+        await clock.sleep_ms(STAY_MS)
+        await _cleaned_up(sync, seen)
+        assert await _shards_with_lease(sync.table) == {child.id for child in CHILDREN}
+        await rows.write(DeleteRow(key=lease_key(CHILDREN[0].id, ORDERS), when=()))
+        found = Sightings()
+        for _ in range(SETTINGS.audit_confirmations):
+            found = await sync.audit(found, await sync.table.list())
+        # Its parent is still in the stream, and comes first.
+        assert await _shards_with_lease(sync.table) == {PARENT.id, CHILDREN[1].id}
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("stream", [ORDERS, None], ids=["of ours", "of any"])
+def test_first_leases_that_an_unreadable_row_holds_up_are_tried_again(
+    stream: StreamIdentifier | None,
+) -> None:
+    """Whoever joined without them would never look again; so it is told which row is in the way."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        sync = _sync(rows, ListedStream([PARENT]), clock, one_of=ORDERS)
+        bad = _unreadable(stream)
+        await rows.write(bad)
+        with pytest.raises(UnavailableError, match="may be one of them; repair or delete it"):
+            await sync.bootstrap()
+        await rows.write(DeleteRow(key=bad.key, when=()))
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {PARENT.id}
+
+    run_in_virtual_time(scenario())
+
+
+def test_no_child_is_created_at_the_same_time_as_its_parent() -> None:
+    """A crash half-way must not leave the child alone."""
+    parent, *children = (_lease(shard, TRIM_HORIZON) for shard in (PARENT, *CHILDREN))
+    assert list(creation_waves([parent, *children])) == [[parent], children]

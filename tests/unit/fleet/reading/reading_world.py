@@ -1,0 +1,207 @@
+"""A stream in memory, a virtual clock, and a reader of one of its shards: what the tests of reading share."""
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.config.settings import ReadSettings
+from leasehold.core.events import Event
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    stream_identifier,
+)
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.record import PutEntry, UserRecord
+from leasehold.core.records.aggregation import aggregate
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSettings
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
+from leasehold.fleet.reading.shard_reader import ByteBudget, ReadChunk, read_shard
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.settings import ServiceSettings
+from leasehold.kinesis_model.writing import PutRequest
+from leasehold.ports import Page, Stream
+from leasehold.simulation.virtual_time import VirtualClock
+
+T = TypeVar("T")
+E = TypeVar("E")
+
+SHARD = ShardId("shardId-000000000000")
+CHILD = ShardId("shardId-000000000001")  # once it is split
+FROM_THE_START = InitialPosition(TRIM_HORIZON)
+MIDDLE = (HASH_KEY_MAX + 1) // 2
+# Longer than an iterator lives.
+SIX_MINUTES_MS = 360_000
+HOUR_MS = 3_600_000
+
+
+class TroubledStream(Stream):
+    """Passes calls on, notes when they came, and raises what `trouble_for(operation)` returns before they happen."""
+
+    def __init__(self, stream: Stream, clock: VirtualClock) -> None:
+        self._stream = stream
+        self._clock = clock
+        self.trouble_for: Callable[[str], Exception | None] = lambda _: None
+        self.limit_for: Callable[[int], int] = lambda limit: limit
+        self.calls: list[tuple[int, str]] = []
+        self.starts: list[IteratorStart] = []
+        self.limits: list[int] = []
+        self.empty_pages_first = 0  # as the service does over a long stretch without records
+
+    def times(self, operation: str) -> list[int]:
+        """When an operation was called."""
+        return [at_ms for at_ms, called in self.calls if called == operation]
+
+    async def identifier(self) -> StreamIdentifier:
+        return stream_identifier("000000000000", "orders", 1)
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        return await self._through("list_shards", lambda: self._stream.list_shards(shard_filter))
+
+    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        self.starts.append(start)
+        return await self._through("iterator", lambda: self._stream.iterator(shard, start))
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        self.limits.append(limit)
+        limit = self.limit_for(limit)
+        page = await self._through("get_records", lambda: self._stream.get_records(iterator, limit=limit))
+        if self.empty_pages_first:
+            self.empty_pages_first -= 1
+            return Page((), iterator, millis_behind=1_000_000)
+        return page
+
+    async def close(self) -> None:
+        await self._stream.close()
+
+    async def _through(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.calls.append((self._clock.now_ms(), operation))
+        trouble = self.trouble_for(operation)
+        if trouble:
+            raise trouble
+        return await call()
+
+
+def in_turn(*troubles: Exception | None) -> Callable[[str], Exception | None]:
+    """The troubles of the first reads, one after the other; then none."""
+    following = iter(troubles)
+    return lambda operation: next(following, None) if operation == "get_records" else None
+
+
+@dataclass
+class ReadWorld:
+    """A stream with one shard, unless told otherwise. To be made while the virtual loop runs."""
+
+    shards: int = 1
+    service_settings: ServiceSettings = field(default_factory=ServiceSettings)
+    settings: ReadSettings = field(default_factory=ReadSettings)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.service = KinesisModel(settings=self.service_settings)
+        self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
+        self.stream = TroubledStream(MemoryStream(self.service, "orders", self.clock), self.clock)
+        self.budget = ByteBudget(self.settings.buffer_bytes)
+        self._names = itertools.count()
+
+    def put(self, count: int = 1, *, size: int = 0, hash_key: int = 0) -> list[str]:
+        """Put plain records, each with other data; returns their sequence numbers."""
+        return [self._put(PutEntry(self.data(size), "k", hash_key)) for _ in range(count)]
+
+    def put_aggregate(self, count: int, *, hash_key: int = 0, stray_key: int | None = None) -> str:
+        """Put one aggregate of so many user records; one of them strays if told so. Returns its sequence number."""
+        entries = [PutEntry(self.data(), "k", hash_key) for _ in range(count)]
+        if stray_key is not None:
+            entries[-1] = entries[-1]._replace(explicit_hash_key=stray_key)
+        return self._put(aggregate(entries)._replace(explicit_hash_key=hash_key))
+
+    def put_data(self, data: bytes) -> str:
+        """Put one record of just these bytes."""
+        return self._put(PutEntry(data, "k", 0))
+
+    def data(self, size: int = 0) -> bytes:
+        """Data that no other record has."""
+        return b"%d" % next(self._names) + bytes(size)
+
+    def split(self) -> None:
+        self.service.split_shard(self.clock.wall_ms(), "orders", SHARD, MIDDLE)
+
+    def read(
+        self,
+        start: Position = TRIM_HORIZON,
+        *,
+        initial: InitialPosition = FROM_THE_START,
+        hash_range: HashRange | None = None,
+        deaggregation: DeaggregationSettings = DEFAULT_DEAGGREGATION,
+        shard: ShardId = SHARD,
+        **changes: Any,
+    ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
+        arguments: dict[str, Any] = {
+            "start": start,
+            "initial": initial,
+            "hash_range": hash_range,
+            "settings": self.settings,
+            "deaggregation": deaggregation,
+            "budget": self.budget,
+            "clock": self.clock,
+            "rng": random.Random(1),
+            "observe": self.events.append,
+        }
+        return read_shard(self.stream, shard, **arguments | changes)
+
+    async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[UserRecord]:
+        """User records, until there are so many; every slice is given back."""
+        records: list[UserRecord] = []
+        while len(records) < count:
+            records += (await self.next_slice(slices)).records
+        return records
+
+    async def to_end(self, slices: AsyncIterator[ReadChunk]) -> tuple[list[UserRecord], ReadChunk]:
+        """Every user record up to the end of the shard, and the last slice."""
+        records: list[UserRecord] = []
+        async for each in slices:
+            self.budget.release(each.size_bytes)
+            records += each.records
+            last = each
+        return records, last
+
+    async def next_slice(self, slices: AsyncIterator[ReadChunk]) -> ReadChunk:
+        found = await anext(slices)
+        self.budget.release(found.size_bytes)
+        return found
+
+    def told(self, kind: type[E]) -> list[E]:
+        """The events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def _put(self, entry: PutEntry) -> str:
+        stored = self.service.put_record(
+            self.clock.wall_ms(),
+            "orders",
+            PutRequest(entry.partition_key, entry.data, entry.explicit_hash_key),
+        )
+        return str(stored.number)
+
+
+def data_of(records: Sequence[UserRecord]) -> list[bytes]:
+    return [record.data for record in records]
+
+
+def names_of(records: Sequence[UserRecord]) -> list[int]:
+    """The numbers that `ReadWorld.data` gave."""
+    return [int(record.data.rstrip(b"\x00")) for record in records]
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)

@@ -1,0 +1,293 @@
+"""Slices of a batch: fetched, pinned, then given away, on virtual time."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
+from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.core.exactly_once.pinned_batch import (
+    GenerationId,
+    PinMetadata,
+    pin_metadata,
+    pin_metadata_to_bytes,
+)
+from leasehold.core.exactly_once.query_offset import ReadStart
+from leasehold.core.exactly_once.slice_limits import SliceLimits
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
+from leasehold.errors import DataLossError, UnavailableError
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, pinned_slice
+from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, names_of
+
+STAMP = GenerationId("00c0ffee", 4)
+ME = WorkerId("me")
+
+
+@dataclass
+class SliceWorld(ReadWorld):
+    """A stream with one shard, and its lease."""
+
+    trouble: Callable[[str, str], StoreFault | None] = lambda _operation, _key: None
+    fail_on_data_loss: bool = True
+    rows: MemoryRows = field(default_factory=MemoryRows)
+
+    @property
+    def table(self) -> LeaseTable:
+        return LeaseTable(FaultyRows(self.rows, self.trouble))
+
+    async def taken(self, at: Position = TRIM_HORIZON) -> Lease:
+        """The lease, taken by us."""
+        free = Lease(key=LeaseKey(SHARD), shard_id=SHARD, checkpoint=at)
+        await LeaseTable(self.rows).create(free)
+        taken = await LeaseTable(self.rows).take(free, ME, LeaseSessionId("first"))
+        assert isinstance(taken, Lease)
+        return taken
+
+    async def slice_of(self, plan: SlicePlan) -> PinnedSlice | None:
+        ports = ReaderPorts(
+            stream=self.stream,
+            table=self.table,
+            clock=self.clock,
+            rng=random.Random(1),
+            observe=self.events.append,
+            budget=self.budget,
+            read=self.settings,
+            deaggregation=DEFAULT_DEAGGREGATION,
+            fail_on_data_loss=self.fail_on_data_loss,
+        )
+        return await pinned_slice(plan, ports)
+
+    async def lease(self) -> Lease:
+        found = await LeaseTable(self.rows).get(LeaseKey(SHARD))
+        assert found is not None
+        return found
+
+
+def plan_for(lease: Lease, **changes: object) -> SlicePlan:
+    plan = SlicePlan(lease, STAMP, ReadStart(lease.checkpoint), SliceLimits())
+    return replace(plan, **changes)  # type: ignore[arg-type]
+
+
+def test_a_slice_ends_at_its_limit_and_says_that_there_is_more() -> None:
+    """What lies beyond the limit was read and is not given away."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(5)
+        lease = await world.taken()
+        done = await world.slice_of(plan_for(lease, limits=SliceLimits(records=3)))
+        assert done is not None
+        assert names_of(done.records) == [0, 1, 2]
+        now = await world.lease()
+        assert now.pin is not None
+        assert now.pin.end == done.end == done.records[-1].position
+        note = pin_metadata(now)
+        assert note is not None
+        assert (note.generation_id, note.records, note.has_more, note.children) == (STAMP, 3, True, None)
+
+    run_in_virtual_time(main())
+
+
+def test_the_end_of_a_shard_is_noted_and_never_pinned() -> None:
+    """Whoever does the slice again needs a place of a record to read to; the planner needs the children."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.split()
+        assert await world.slice_of(plan_for(await world.taken())) is None
+        now = await world.lease()
+        assert now.pin is not None
+        assert now.pin.end == TRIM_HORIZON
+        note = pin_metadata(now)
+        assert note is not None
+        assert note.children is not None
+        assert len(note.children) == 2
+
+    run_in_virtual_time(main())
+
+
+def test_a_slice_without_records_is_pinned_where_it_began() -> None:
+    """So that no other attempt at it can find any."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        lease = await world.taken()
+        assert await world.slice_of(plan_for(lease)) is None
+        world.put(3)
+        assert await world.slice_of(plan_for(lease)) is None
+        now = await world.lease()
+        assert now.pin is not None
+        assert now.pin.end == TRIM_HORIZON
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("first", [2, 4])
+def test_a_second_attempt_cuts_or_reads_on_to_the_pin_of_the_first(first: int) -> None:
+    """It would have ended elsewhere by itself."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(6)
+        lease = await world.taken()
+        one = await world.slice_of(plan_for(lease, limits=SliceLimits(records=first)))
+        two = await world.slice_of(plan_for(lease, limits=SliceLimits(records=3)))
+        assert one is not None
+        assert two is not None
+        assert one.records == two.records
+        assert len(one.records) == first
+
+    run_in_virtual_time(main())
+
+
+def test_an_answer_that_got_lost_is_no_second_pin() -> None:
+    """The write happened, the reply did not come: the row shows it."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        lease = await world.taken()
+        lost = iter([StoreFault.RESPONSE_LOST, StoreFault.RESPONSE_LOST])
+        world.trouble = lambda operation, _key: next(lost, None) if operation == "write" else None
+        done = await world.slice_of(plan_for(lease))
+        assert done is not None
+        assert len(done.records) == 3
+
+    run_in_virtual_time(main())
+
+
+def test_nothing_is_given_away_without_a_pin() -> None:
+    """A table that cannot be written fails the task; the next attempt finds the slice as it was."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        lease = await world.taken()
+        world.trouble = lambda operation, _key: StoreFault.REQUEST_LOST if operation == "write" else None
+        with pytest.raises(UnavailableError):
+            await world.slice_of(plan_for(lease))
+        assert (await world.lease()).pin is None
+
+    run_in_virtual_time(main())
+
+
+def test_a_lease_in_other_hands_delivers_nothing() -> None:
+    """Lost, and also lost and regained: the holding is another."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        lease = await world.taken()
+        for owner in (WorkerId("thief"), ME):
+            await LeaseTable(world.rows).take(await world.lease(), owner, LeaseSessionId(f"of {owner}"))
+            assert await world.slice_of(plan_for(lease)) is None
+        assert (await world.lease()).pin is None
+
+    run_in_virtual_time(main())
+
+
+def test_an_unfinished_slice_of_another_is_done_to_its_end_under_our_note() -> None:
+    """No further, although there is more, and no shorter, whatever the limits are."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        numbers = world.put(6)
+        lease = await world.taken()
+        pinned = await LeaseTable(world.rows).pin(lease, Position(numbers[3]), b"a stranger's")
+        assert isinstance(pinned, Lease)
+        plan = plan_for(pinned, limits=SliceLimits(records=2), redeliver_to=Position(numbers[3]))
+        for _ in range(2):
+            done = await world.slice_of(plan)
+            assert done is not None
+            assert names_of(done.records) == [0, 1, 2, 3]
+        note = pin_metadata(await world.lease())
+        assert note is not None
+        assert note.generation_id == STAMP
+
+    run_in_virtual_time(main())
+
+
+def test_a_note_of_a_later_batch_is_not_written_over() -> None:
+    """A late attempt at doing a slice again finds that another generation has it by now."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        numbers = world.put(3)
+        table = LeaseTable(world.rows)
+        pinned = await table.pin(await world.taken(), Position(numbers[1]), b"a stranger's")
+        assert isinstance(pinned, Lease)
+        plan = plan_for(pinned, redeliver_to=Position(numbers[1]))
+        assert await world.slice_of(replace(plan, generation_id=STAMP.next)) is not None
+        assert await world.slice_of(plan) is None
+        note = pin_metadata(await world.lease())
+        assert note is not None
+        assert note.generation_id == STAMP.next
+
+    run_in_virtual_time(main())
+
+
+def test_a_replay_writes_nothing_and_ends_where_the_pin_is() -> None:
+    """And delivers nothing once another member has taken over what was pinned."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        first = await world.slice_of(plan_for(await world.taken()))
+        world.put(3)
+        before = await world.lease()
+        assert first is not None
+        again = plan_for(before, start=ReadStart(TRIM_HORIZON), replay_to=first.end)
+        done = await world.slice_of(again)
+        assert done is not None
+        assert done.records == first.records
+        assert await world.lease() == before
+        await LeaseTable(world.rows).repin(
+            before, pin_metadata_to_bytes(PinMetadata(GenerationId("0badcafe", 1)))
+        )
+        assert await world.slice_of(again) is None
+
+    run_in_virtual_time(main())
+
+
+def test_trimmed_records_are_told_unless_the_options_say_otherwise() -> None:
+    """The sentence names the shard, where it would go on, and the option."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        numbers = world.put(3)
+        lease = await world.taken(Position(numbers[0]))
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        kept = world.put(2)
+        with pytest.raises(DataLossError, match=f"{SHARD}.*{numbers[0]}.*{kept[0]}.*failOnDataLoss=false"):
+            await world.slice_of(plan_for(lease))
+        world.fail_on_data_loss = False
+        done = await world.slice_of(plan_for(lease))
+        assert done is not None
+        assert names_of(done.records) == [3, 4]
+
+    run_in_virtual_time(main())
+
+
+def test_a_pinned_slice_that_was_trimmed_is_told_too() -> None:
+    """It cannot be delivered again as it was."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        first = await world.slice_of(plan_for(await world.taken()))
+        assert first is not None
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        again = plan_for(await world.lease(), start=ReadStart(TRIM_HORIZON), replay_to=first.end)
+        with pytest.raises(DataLossError, match="were trimmed"):
+            await world.slice_of(again)
+        world.fail_on_data_loss = False
+        done = await world.slice_of(again)
+        assert done is None or not done.records
+
+    run_in_virtual_time(main())

@@ -1,0 +1,139 @@
+"""Only whole pinned ranges, in order, reach the archive."""
+
+import pickle
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from leasehold.archive import ArchiveSettings
+from leasehold.archive.columns import ARCHIVE_COLUMNS
+from leasehold.errors import BrokenRangeError, ConfigError
+from leasehold.spark.archive_sink import ArchiveSink, archive_settings, require_columns
+from leasehold.spark.range_assembly import assemble_ranges
+from tests.unit.archive.archive_world import A, B, records, table
+
+
+def cut(rows: Any, *sizes: int) -> list[Any]:
+    """Rows in batches of these sizes, wherever Spark would cut them."""
+    batches, first = [], 0
+    for size in (*sizes, rows.num_rows):
+        if first < rows.num_rows:
+            batches += rows.slice(first, size).combine_chunks().to_batches()
+        first += size
+    return batches
+
+
+TWO = pa.concat_tables([table(records(range(5))), table(records(range(5, 12)), shard=B)])
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (3, 3, 3), (1,) * 12, (4, 7), (11,)])
+def test_ranges_are_put_together_however_spark_cuts_the_batches(sizes: Sequence[int]) -> None:
+    """A batch may hold parts of several ranges, and a range may come in several batches."""
+    first, second = assemble_ranges(cut(TWO, *sizes))
+    assert (first.shard, first.session, first.table.equals(TWO.slice(0, 5))) == (A, 1, True)
+    assert (second.shard, second.table.equals(TWO.slice(5))) == (B, True)
+
+
+def test_no_rows_are_no_range() -> None:
+    """A batch of a query without input still has a write task."""
+    assert list(assemble_ranges([])) == []
+    assert (
+        list(assemble_ranges([TWO.slice(0, 0).to_batches(1)[0]] if TWO.slice(0, 0).to_batches(1) else []))
+        == []
+    )
+
+
+def _shuffled() -> Any:
+    order = list(range(12))
+    random.Random(7).shuffle(order)
+    return TWO.take(order)
+
+
+@pytest.mark.parametrize(
+    ("rows", "how"),
+    [
+        pytest.param(TWO.slice(0, 11), "this task got 6: the rest of it is missing", id="limit"),
+        pytest.param(TWO.slice(1), "is number 1 of its range", id="beginning-elsewhere"),
+        pytest.param(TWO.filter(pa.array([True, False] * 6)), "this task got 0", id="filter"),
+        pytest.param(TWO.take([0, 1, 1, 2, 3, 4]), "missing, doubled or out of order", id="doubled"),
+        pytest.param(TWO.take([0, 2, 1, 3, 4]), "missing, doubled or out of order", id="out-of-order"),
+        pytest.param(TWO.take([0, 5, 1, 6, 2, 3, 4]), "rows of another range came in between", id="mixed"),
+        pytest.param(_shuffled(), "whole pinned ranges", id="shuffle"),
+    ],
+)
+def test_anything_else_stops_the_query_with_cause_and_remedy(rows: Any, how: str) -> None:
+    """The sentence says what was seen, what may have caused it, and what to do instead."""
+    for sizes in ((), (2, 2, 2)):
+        with pytest.raises(BrokenRangeError) as caught:
+            list(assemble_ranges(cut(rows, *sizes)))
+        assert how in str(caught.value)
+        assert "repartition, orderBy, join, filter, limit" in str(caught.value)
+
+
+def test_rows_without_a_slice_stop_the_query() -> None:
+    """An outer join makes such rows."""
+    place = TWO.column_names.index("slice")
+    rows = TWO.set_column(place, "slice", pa.nulls(12, TWO.schema.field("slice").type))
+    with pytest.raises(BrokenRangeError, match="no shardId or no slice"):
+        list(assemble_ranges(cut(rows)))
+
+
+def test_options_become_settings() -> None:
+    """In any case, with Spark's own options left to Spark."""
+    options = {
+        "path": "s3://b/x",
+        "fileformat": "jsonl",
+        "COMPRESSION": "gzip",
+        "awsProfile": "p",
+        "checkpointLocation": "/c",
+        "maxconcurrentputs": "3",
+    }
+    assert archive_settings(options) == ArchiveSettings(
+        url="s3://b/x", format="jsonl", compression="gzip", profile="p", max_concurrent_puts=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"path": "x", "compresion": "zstd"}, "option 'compresion' .* did you mean compression?"),
+        ({"path": "x", "zzz": "1"}, "option 'zzz' .* expected some of path, prefix, fileFormat"),
+        ({}, "has no path"),
+        ({"path": "x", "maxConcurrentPuts": "many"}, "maxConcurrentPuts='many'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], sentence: str) -> None:
+    """With the nearest known name, or with all of them."""
+    with pytest.raises(ConfigError, match=sentence):
+        archive_settings(options)
+
+
+def test_missing_columns_are_refused_with_the_way_to_get_them() -> None:
+    """The sentence names the option of the source."""
+    require_columns(list(ARCHIVE_COLUMNS))
+    with pytest.raises(
+        ConfigError, match=r'columns subSequenceNumber, slice, .*option\("columns", "archive"\)'
+    ):
+        require_columns(["shardId", "sequenceNumber", "approximateArrivalTimestamp"])
+
+
+def test_an_archive_is_never_overwritten() -> None:
+    """Output mode complete would mean that."""
+    from pyspark.sql.types import StructType
+
+    with pytest.raises(ConfigError, match="only appends"):
+        ArchiveSink({"path": "x"}).streamWriter(StructType(), overwrite=True)
+
+
+def test_a_writer_travels_to_executors() -> None:
+    """Spark pickles it for every batch."""
+    from pyspark.sql.types import BinaryType, StructType
+
+    schema = StructType()
+    for name in ARCHIVE_COLUMNS:
+        schema = schema.add(name, BinaryType())
+    writer = ArchiveSink({"path": "x"}).streamWriter(schema, overwrite=False)
+    assert pickle.loads(pickle.dumps(writer))._settings == ArchiveSettings(url="x")

@@ -1,0 +1,146 @@
+"""What a pipeline asks of Spark and how it follows a query, with queries that are only played."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.query_offset import QueryOffset
+from leasehold.errors import ConfigError, QueryFailedError
+from leasehold.spark.pipeline import run_pipeline as module
+from leasehold.spark.pipeline.pipeline_file import Pipeline, Sink, SinkKind
+from leasehold.spark.pipeline.progress import BatchProgress
+from leasehold.spark.pipeline.run_pipeline import spark_settings, start_query, watch_query
+from leasehold.spark.query.batch_load import BatchEndFile
+
+EPOCH = "00c0ffee"
+SOURCE = {"streamName": "orders", "applicationName": "billing"}
+
+
+def _pipeline(sink: Sink, **spark: str) -> Pipeline:
+    return Pipeline(name="p", checkpoint="c", source=SOURCE, sink=sink, spark=spark)
+
+
+def test_a_sink_brings_the_settings_that_it_needs() -> None:
+    """And the user's go before them."""
+    delta = Sink(kind=SinkKind.DELTA, path="out")
+    assert "spark.sql.extensions" in spark_settings(_pipeline(delta))
+    theirs = {"spark.sql.extensions": "theirs"}
+    assert spark_settings(_pipeline(delta, **theirs))["spark.sql.extensions"] == "theirs"
+    assert spark_settings(_pipeline(Sink(kind=SinkKind.CONSOLE))) == {}
+
+
+@pytest.mark.parametrize(
+    ("sink", "jar"),
+    [
+        (Sink(kind=SinkKind.DELTA, path="out"), "io.delta:delta-spark"),
+        (Sink(kind=SinkKind.ICEBERG, table="db.t"), "org.apache.iceberg:iceberg-spark-runtime"),
+    ],
+)
+def test_a_table_format_that_spark_does_not_know_is_refused(sink: Sink, jar: str) -> None:
+    """With the jar to add, before anything is started."""
+    with pytest.raises(ConfigError, match=f"jars.packages = .*{jar}"):
+        start_query(SimpleNamespace(version="4.3.0"), _pipeline(sink))
+
+
+@dataclass
+class PlayedQuery:
+    """A query that reports some batches and then ends, or goes on until it is stopped."""
+
+    looks: list[Sequence[Any]]  # what `recentProgress` holds, look by look
+    goes_on: bool = False
+    failure: str | None = None
+    ends_after: int = 0  # looks at its status until its batch has ended
+    stops: int = 0
+    recentProgress: Sequence[Any] = field(default=())  # noqa: N815 - Spark's name
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        if self.looks:
+            self.recentProgress = self.looks.pop(0)
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        return bool(self.looks) or (self.goes_on and not self.stops)
+
+    @property
+    def status(self) -> dict[str, bool]:
+        self.ends_after -= 1
+        if self.ends_after == 0:
+            self.looks = [[_report(1)]]
+        return {"isTriggerActive": self.ends_after > 0}
+
+    def stop(self) -> None:
+        self.stops += 1
+
+    def exception(self) -> str | None:
+        return self.failure
+
+
+def _report(batch: int) -> Any:
+    report = {
+        "batchId": batch,
+        "timestamp": f"2026-11-16T00:00:0{batch}Z",
+        "numInputRows": 1,
+        "durationMs": {"triggerExecution": 500},
+        "sources": [{"endOffset": QueryOffset(GenerationId(EPOCH, batch), {}).to_json()}],
+    }
+    return SimpleNamespace(timestamp=report["timestamp"], json=json.dumps(report))
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(module, "_BATCH_LOOK_SECONDS", 0)
+
+
+def test_every_batch_is_told_once() -> None:
+    """Also those that came between two looks, and those of the last moment."""
+    reports = [_report(number) for number in range(5)]
+    query = PlayedQuery([[], reports[:1], reports[:1], reports[:4], reports])
+    told: list[BatchProgress] = []
+    watch_query(query, told.append, lambda: False)
+    assert [each.batch for each in told] == [0, 1, 2, 3, 4]
+    assert query.stops == 1
+
+
+def test_the_member_is_told_when_a_batch_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As Spark reports it, beside the JVM whose child the member is; nothing is left there in the end."""
+    jvm = SimpleNamespace(pid=4711)
+    ends = BatchEndFile(tmp_path / "batch-end")
+    monkeypatch.setattr(module, "jvm_process", lambda: jvm)
+    monkeypatch.setattr(module, "batch_end_file", lambda pid: ends if pid == jvm.pid else None)
+    noted: list[tuple[int | None, GenerationId | None]] = []
+    query = PlayedQuery([[_report(1)], [_report(2)]])
+    watch_query(query, lambda _: noted.append((ends.last_end_ms(), ends.committed())), lambda: False)
+    assert noted == [(1_794_787_201_500, GenerationId(EPOCH, 1)), (1_794_787_202_500, GenerationId(EPOCH, 2))]
+    assert ends.last_end_ms() is None
+
+
+def test_a_stop_waits_for_the_batch_that_is_under_way() -> None:
+    """And for its report: what is committed is not repeated by the next owner of its leases."""
+    query = PlayedQuery([], goes_on=True, ends_after=3)
+    told: list[BatchProgress] = []
+    watch_query(query, told.append, lambda: True)
+    assert [each.batch for each in told] == [1]
+    assert query.stops == 1
+
+
+def test_a_query_is_stopped_on_request() -> None:
+    """And what it says about that is no failure."""
+    query = PlayedQuery([], goes_on=True, failure="interrupted")
+    watch_query(query, lambda _: None, lambda: True)
+    assert query.stops == 1
+
+
+def test_a_failed_query_is_an_error_with_its_reason() -> None:
+    """Not a silent end."""
+    query = PlayedQuery([], failure="[STREAM_FAILED] no more disk")
+    with pytest.raises(QueryFailedError, match="no more disk"):
+        watch_query(query, lambda _: None, lambda: False)

@@ -1,0 +1,95 @@
+"""A plain worker archives its stream, exactly once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from leasehold.adapters.memory.faults import StoreFault
+from leasehold.adapters.memory.objects import MemoryObjects
+from leasehold.archive.settings import ArchiveSettings
+from leasehold.errors import ConfigError
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from leasehold.testing import consume
+from leasehold.worker.archive_handler import ALWAYS, archive_batches, archive_handler, to_archive_table
+from leasehold.worker.consumer import Consumer
+from tests.unit.archive.archive_world import archive_on, keys_in, numbers_in, troubled, written_blindly
+from tests.unit.worker.worker_world import WorkerWorld
+
+
+def options(**more: Any) -> dict[str, Any]:
+    return {**ALWAYS, "max_wait": "1s", **more}
+
+
+def test_every_record_is_archived_and_checkpointed() -> None:
+    """The checkpoint follows the objects, to the end of the shards."""
+    store = MemoryObjects()
+    consumer = Consumer(stream="orders", application="archive")
+    consumer.batch(**options(max_records=10))(archive_handler(lambda: archive_on(store)))
+    run = consume(consumer, [b"record %d" % number for number in range(100)], shards=2, end_shards=True)
+    assert run.is_done
+    assert len(numbers_in(store)) == len(set(numbers_in(store))) == 100
+
+
+def test_the_next_owner_redoes_the_pinned_range() -> None:
+    """Whoever comes after an owner that died between pin and checkpoint writes the same objects, although more
+    records are there by then; and what the dead one's attempt still writes changes nothing.
+    """
+    store = MemoryObjects()
+    left: list[Any] = []
+
+    async def story() -> None:
+        world = WorkerWorld()
+
+        async def dies(batch: Any) -> None:
+            await batch.prepare()
+            left.append(
+                (batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard))
+            )
+            await asyncio.Event().wait()
+
+        world.put("a", "b")
+        first = world.start(dies, **options())
+        await world.until(lambda: bool(left))
+        first.task.cancel()
+        world.put("c", "d", "e")  # a new cut would take them in
+        second = world.start(archive_handler(lambda: archive_on(store)), **options())
+        await world.until(lambda: len(numbers_in(store)) == 5)
+        await second.stopped()
+        assert await world.checkpoint() == "e"
+        await written_blindly(store, *left[0])
+
+    run_in_virtual_time(story())
+    assert len(numbers_in(store)) == 5
+    assert len(keys_in(store)) == 2
+
+
+def test_a_store_that_is_away_makes_the_shard_wait_and_cuts_nothing() -> None:
+    """The whole range is tried again until it is there; no half of it is ever written alone."""
+    store = MemoryObjects()
+    away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 50, *[None] * 100]}
+    consumer = Consumer(stream="orders", application="archive")
+    archive = archive_on(troubled(store, away))
+    consumer.batch(**options())(archive_handler(lambda: archive))
+    run = consume(consumer, [b"one", b"two", b"three"])
+    assert run.is_done
+    assert len(numbers_in(store)) == 3
+    assert len(keys_in(store)) == 1
+
+
+def test_an_archive_holds_one_stream(tmp_path: Any) -> None:
+    """Shards of two streams have the same names, and their objects would pass for each other."""
+    consumer = Consumer(streams=["orders", "returns"], application="archive")
+    with pytest.raises(ConfigError, match="an archive holds one stream"):
+        archive_batches(consumer, ArchiveSettings(url=str(tmp_path)))
+
+
+def test_a_consumer_is_told_to_archive_in_one_line(tmp_path: Any) -> None:
+    """Options of the batch are the consumer's to choose; those that would cut a range are not."""
+    consumer = Consumer(stream="orders", application="archive")
+    archive_batches(consumer, ArchiveSettings(url=str(tmp_path)), max_records=7, bisect=True)
+    handling = consumer._handling
+    assert (handling.batch.max_records, handling.errors.bisect) == (7, False)
+    run = consume(consumer, [b"x"] * 20)
+    assert run.is_done
+    assert len(list(tmp_path.rglob("*.parquet"))) >= 3

@@ -1,0 +1,103 @@
+"""What follows a failure: waits that grow, halves in order, and exactly the poison records in the end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.errors import ConfigError
+from leasehold.worker.delivery.retry_policy import Poison, Retry, RetryRange, Split, decide_after_failure
+from leasehold.worker.settings import ErrorSettings, OnPoison
+
+SKIP = ErrorSettings(retries=2, on_poison=OnPoison.SKIP)
+
+
+def search(count: int, poison: set[int], settings: ErrorSettings) -> tuple[list[range], list[int], list[int]]:
+    """Every call, what was handled and what was found to be poison, each in order."""
+    calls: list[range] = []
+    handled: list[int] = []
+    found: list[int] = []
+    pieces = [RetryRange(0, count)]
+    while pieces:
+        piece = pieces.pop()
+        records = range(piece.first, piece.stop)
+        calls.append(records)
+        if not poison & set(records):
+            handled += records
+            continue
+        match decide_after_failure(piece, settings, 0.5):
+            case Retry(again, _):
+                pieces.append(again)
+            case Split(first, second):
+                pieces += [second, first]
+            case Poison():
+                found += records
+    return calls, handled, found
+
+
+@given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=20), st.integers(0, 3))
+def test_the_search_finds_exactly_the_poison(count: int, poison: set[int], retries: int) -> None:
+    """Whatever is poison is found, whatever is not is handled once, and both in shard order."""
+    poison &= set(range(count))
+    _, handled, found = search(count, poison, ErrorSettings(retries=retries, on_poison=OnPoison.SKIP))
+    assert found == sorted(poison)
+    assert handled == [record for record in range(count) if record not in poison]
+
+
+@given(st.integers(0, 1023), st.integers(0, 4))
+def test_one_poison_record_among_1024_costs_two_calls_a_halving(record: int, retries: int) -> None:
+    """The whole batch and the record itself are tried 1 + retries times, every other piece once."""
+    calls, _, _ = search(1024, {record}, ErrorSettings(retries=retries, on_poison=OnPoison.SKIP))
+    assert len(calls) == (1 + retries) + 2 * 10 + retries
+
+
+@given(st.integers(2, 200), st.sets(st.integers(0, 199), min_size=1, max_size=5))
+def test_what_succeeded_is_never_given_again(count: int, poison: set[int]) -> None:
+    """After the call in which a record was handled, no call holds it."""
+    poison &= set(range(count))
+    calls, handled, _ = search(count, poison, SKIP)
+    for record in handled:
+        last = max(index for index, records in enumerate(calls) if record in records)
+        assert not poison & set(calls[last])
+
+
+def test_waits_double_up_to_the_limit() -> None:
+    """The draw spreads each wait over the whole of its range, never quite to zero."""
+    waits = []
+    piece = RetryRange(0, 1)
+    settings = ErrorSettings(retries=100)
+    for _ in range(12):
+        again = decide_after_failure(piece, settings, 0.9999)
+        assert isinstance(again, Retry)
+        waits.append(again.wait_ms)
+        piece = again.piece
+    assert waits[:4] == [199, 399, 799, 1599]
+    assert waits[-1] == 29_997
+    spread = decide_after_failure(piece, settings, 0.0)
+    assert isinstance(spread, Retry)
+    assert spread.wait_ms == 50
+
+
+def test_a_held_record_is_tried_for_ever() -> None:
+    """The default gives up on nothing."""
+    piece = RetryRange(3, 4, attempt=10_000, is_whole=False)
+    assert isinstance(decide_after_failure(piece, ErrorSettings(), 0.5), Retry)
+
+
+def test_without_bisecting_a_batch_is_poison_as_a_whole() -> None:
+    """Or it is held as a whole."""
+    batch = RetryRange(0, 10, attempt=3)
+    assert (
+        decide_after_failure(batch, ErrorSettings(retries=2, bisect=False, on_poison=OnPoison.SKIP), 0.5)
+        == Poison()
+    )
+    assert isinstance(decide_after_failure(batch, ErrorSettings(retries=2, bisect=False), 0.5), Retry)
+
+
+def test_dead_letters_need_a_place_and_a_place_needs_them() -> None:
+    """Naming a place is enough; contradictions are refused."""
+    assert ErrorSettings().poison is OnPoison.HOLD
+    assert ErrorSettings(dead_letters="letters.jsonl").poison is OnPoison.DEAD_LETTER
+    with pytest.raises(ConfigError, match="name a place"):
+        ErrorSettings(on_poison=OnPoison.DEAD_LETTER)
+    with pytest.raises(ConfigError, match=r"letters\.jsonl"):
+        ErrorSettings(on_poison=OnPoison.STOP_SHARD, dead_letters="letters.jsonl")
