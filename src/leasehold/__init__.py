@@ -61,7 +61,7 @@ _HOMES: Final = {
     "RecordProcessor": "worker.processors",
     "ShardEndedInput": "worker.processors",
     "ShutdownRequestedInput": "worker.processors",
-    "ShardBatches": "worker.shards",
+    "ShardBatches": "worker.shard_iteration",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see
