@@ -28,7 +28,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
         # Shards of two streams have one id; tokens have not.
         shard = f"{batch.stream}/{batch.shard}" if consumer.settings.identity.streams else batch.shard
         lines = [
-            f"{now_ns + place} {worker} {batch.token} {shard} "
+            f"{now_ns + place} {worker} {batch.fencing_token} {shard} "
             f"{record.sequence_number}/{record.sub_sequence_number} {record.data.decode()} #\n"
             for place, record in enumerate(batch)
         ]

@@ -71,7 +71,7 @@ def test_a_role_is_assumed_with_the_credentials_that_are_there(
     access = AwsAccess(role_arn="arn:aws:iam::000000000000:role/reader", endpoint_url=ministack.url)
     found = aws_session(access).get_credentials().get_frozen_credentials()
     assert found.access_key != "test"
-    assert found.token
+    assert found.fencing_token
     assert kinesis_client(access).list_streams()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 

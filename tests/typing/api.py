@@ -44,7 +44,7 @@ def plain_handlers(consumer: Consumer) -> None:
         assert_type(batch.records, tuple[UserRecord, ...])
         assert_type(batch.start, Position)
         assert_type(batch.shard, ShardId)
-        assert_type(batch.token, str)
+        assert_type(batch.fencing_token, str)
         assert_type(batch.millis_behind, int | None)
         assert_type(batch.pending, Pin | None)
         assert_type(len(batch), int)

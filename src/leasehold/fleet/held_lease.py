@@ -83,7 +83,7 @@ class HeldLease:
         return self._lease.shard_id
 
     @property
-    def token(self) -> str:
+    def fencing_token(self) -> str:
         """Names this holding; rises with every change of owner, so a sink can refuse the older of two."""
         return f"{self._lease.key}:{self._counter_at_take_over}"
 

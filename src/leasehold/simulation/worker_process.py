@@ -114,9 +114,9 @@ class SimulatedHandler:
         kept = [index for index in indexes if index >= kept_from]
         if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
             world.report_broken_promise("order-within-an-ownership", f"{batch!r} is no run of records")
-        ownership = world.ownerships.find_by_token(batch.token, self._process)
+        ownership = world.ownerships.find_by_token(batch.fencing_token, self._process)
         delivery = Delivery(
-            self._process, batch.shard, batch.token, ownership, first, last, batch.attempt, world.now_ms()
+            self._process, batch.shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
         )
         world.delivery_began(delivery)
         return delivery

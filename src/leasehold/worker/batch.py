@@ -81,8 +81,8 @@ class Batch:
     records: tuple[UserRecord, ...]
     start: Position
     end: Position
-    # Names this holding of the lease: the shard, a colon, and `token_number`.
-    token: str
+    # Names this holding of the lease: the shard, a colon, and `fencing_number`.
+    fencing_token: str
     # How far behind the tip of the shard it was when it was read; None where Kinesis did not say.
     millis_behind: int | None = None
     # 1 when these records are given for the first time.
@@ -95,9 +95,9 @@ class Batch:
     _portion: InFlightBatch = field(kw_only=True)
 
     @property
-    def token_number(self) -> int:
+    def fencing_number(self) -> int:
         """Rises with every change of owner: a sink can refuse the older of two. Compare it, not the texts."""
-        return int(self.token.rpartition(":")[2])
+        return int(self.fencing_token.rpartition(":")[2])
 
     @property
     def session(self) -> LeaseSessionId:

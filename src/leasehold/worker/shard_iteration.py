@@ -31,11 +31,11 @@ class ShardBatches(AsyncIterator[Batch]):
     """
 
     def __init__(
-        self, shard_consumer: _IterationConsumer, engine: EngineCalls, stream: str, shard: ShardId, token: str
+        self, shard_consumer: _IterationConsumer, engine: EngineCalls, stream: str, shard: ShardId, fencing_token: str
     ) -> None:
         self.stream = stream
         self.shard = shard
-        self.token = token
+        self.fencing_token = fencing_token
         self._session = shard_consumer
         self._engine = engine
         self._asked: asyncio.Future[Batch | None] | None = None
@@ -73,7 +73,7 @@ class ShardIterationHandler(HandlerKind):
         stream = shard.context.stream
         self.offer(
             ShardBatches(
-                shard_consumer, accounting.engine, stream, accounting.held.shard, accounting.held.token
+                shard_consumer, accounting.engine, stream, accounting.held.shard, accounting.held.fencing_token
             )
         )
         return shard_consumer

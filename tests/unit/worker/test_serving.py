@@ -1018,8 +1018,8 @@ def test_the_token_rises_with_every_ownership() -> None:
         world, tokens, numbers = WorkerWorld(), list[str](), list[int]()
 
         async def note(batch: Batch) -> None:
-            tokens.append(batch.token)
-            numbers.append(batch.token_number)
+            tokens.append(batch.fencing_token)
+            numbers.append(batch.fencing_number)
 
         for owner in (1, 2):
             world.put(owner)

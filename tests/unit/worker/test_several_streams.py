@@ -490,7 +490,7 @@ def test_shards_that_are_iterated_over_say_their_stream() -> None:
         assert sorted((each.stream, each.shard) for each in offered) == [
             (name, shard) for name in BOTH for shard in (FIRST, SECOND)
         ]
-        assert len({each.token for each in offered}) == 4
+        assert len({each.fencing_token for each in offered}) == 4
 
     played(story)
 

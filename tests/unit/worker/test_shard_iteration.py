@@ -33,7 +33,7 @@ def test_batches_come_in_order_and_the_checkpoint_follows_done() -> None:
         worker, offered = start(world, checkpoint_every=0)
         shard = await offered.get()
         assert shard.shard == SHARD
-        assert shard.token.startswith(f"{SHARD}:")
+        assert shard.fencing_token.startswith(f"{SHARD}:")
         batches = [await anext(shard) for _ in range(3)]
         assert [text(batch) for batch in batches] == ["ab", "cd", "ef"]
         await world.clock.sleep_ms(60_000)

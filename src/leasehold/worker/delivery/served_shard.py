@@ -80,7 +80,7 @@ class ServedShard:
             cut.records[piece.first : piece.stop],
             cut.start if is_start else cut.records[piece.first - 1].position,
             cut.end if is_end else cut.records[piece.stop - 1].position,
-            held.token,
+            held.fencing_token,
             cut.millis_behind,
             piece.attempt,
             cut.ends_shard and is_end,
