@@ -1,57 +1,57 @@
-"""Every way to fail, on one screen.
+"""All errors of the package.
 
 LeaseholdError
-+ ConfigError               a setting, or a pair of settings, cannot work (also a ValueError)
-+ InvalidPositionError      neither digits nor a sentinel, or absurdly long (also a ValueError)
-+ InvalidRangeError         no set of ranges, or a range that ends before it begins (also a ValueError)
-+ InvalidRecordError        a record that Kinesis would refuse: too large, or a bad key (also a ValueError)
-+ MalformedAggregateError   a KPL aggregate that cannot be taken apart, or only at an absurd price
-+ MalformedRowError         a row of the lease table is not what it claims to be
-+ ShardListError            the list of shards is incomplete or contradicts itself; list again
-+ LeaseLostError            someone else owns the shard now; stop, nothing to repair
++ ConfigError               a setting, or a combination of settings, is invalid (also a ValueError)
++ InvalidPositionError      neither digits nor a sentinel, or far too long (also a ValueError)
++ InvalidRangeError         not a set of ranges, or a range that ends before its start (also a ValueError)
++ InvalidRecordError        Kinesis would refuse the record: too large, or a bad key (also a ValueError)
++ MalformedAggregateError   a KPL aggregate cannot be deaggregated, or only at an unreasonable cost
++ MalformedRowError         a row of the lease table is invalid
++ ShardListError            the list of shards is incomplete or inconsistent; list again
++ LeaseLostError            another member owns the shard; stop working on it
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
 + DataLossError             records were trimmed before they were read, and the settings say to stop
-+ ArchiveConflictError      the archive holds other records under the name of a range
-+ BrokenRangeError          rows of a pinned range are missing, doubled or out of order
-+ OffsetMismatchError       a query's own log and the lease table tell different stories
++ ArchiveConflictError      the archive has other records under the name of a range
++ BrokenRangeError          rows of a pinned range are missing, duplicated or out of order
++ OffsetMismatchError       a query's own log and the lease table disagree
 + QueryFailedError          the Spark query of a pipeline has ended with an error
-+ HandlerError              user code keeps failing, and the settings say to stop rather than to skip
-+ ServiceError              the other side said no, or said nothing
-  + ThrottledError          too fast; wait and ask again
++ HandlerError              user code fails in every attempt, and the settings say to stop rather than to skip
++ ServiceError              a service refused a request or did not respond
+  + ThrottledError          too many requests; wait and retry
   + NotFoundError           the stream, shard, table or index does not exist
-  + UnavailableError        no answer, or one that blames the server; a write may have happened
-  + IteratorExpiredError    a shard iterator lives five minutes; ask for a new one
-  + KinesisApiError            the modelled Kinesis says no, in the service's words (core.stream_model.refusal)
+  + UnavailableError        no response, or a server error; a write may or may not have been applied
+  + IteratorExpiredError    a shard iterator is valid for five minutes; get a new one
+  + RefusedError            the Kinesis model refuses a request, with the service's message (kinesis_model.refusal)
 
-Losing a race is not an error: the lease table returns it as a value (see `fleet.lease_table.Contended`). A bug of ours
-is an assertion.
+A lost race is not an error: the lease table returns it as a value (`fleet.table.lease_table.Contended`). A programming
+error of this package is an AssertionError.
 """
 
 from __future__ import annotations
 
 
 class LeaseholdError(Exception):
-    """The root of everything that this package raises on purpose."""
+    """The base of all errors that this package raises."""
 
 
 class ConfigError(LeaseholdError, ValueError):
-    """A setting, or a pair of settings, cannot work."""
+    """A setting, or a combination of settings, is invalid."""
 
 
 class InvalidPositionError(LeaseholdError, ValueError):
-    """Text that is no place in a shard."""
+    """A text is not a position in a shard."""
 
 
 class InvalidRangeError(LeaseholdError, ValueError):
-    """Text or values that are no set of ranges of positions."""
+    """A text or values are not a set of position ranges."""
 
 
 class InvalidRecordError(LeaseholdError, ValueError):
-    """A record that Kinesis would refuse."""
+    """Kinesis would refuse a record."""
 
 
 class MalformedAggregateError(LeaseholdError):
-    """A KPL aggregate that cannot be taken apart, or only at an absurd price."""
+    """A KPL aggregate cannot be deaggregated, or only at an unreasonable cost."""
 
     def __init__(self, sequence_number: str, problem: str) -> None:
         super().__init__(f"Kinesis record {sequence_number} is an unreadable KPL aggregate: {problem}")
@@ -60,7 +60,7 @@ class MalformedAggregateError(LeaseholdError):
 
 
 class MalformedRowError(LeaseholdError):
-    """A row of the lease table is not what it claims to be."""
+    """A row of the lease table is invalid."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"row {key!r} of the lease table is unreadable: {problem}")
@@ -69,11 +69,11 @@ class MalformedRowError(LeaseholdError):
 
 
 class ShardListError(LeaseholdError):
-    """The list of shards is incomplete or contradicts itself."""
+    """The list of shards is incomplete or inconsistent."""
 
 
 class LeaseLostError(LeaseholdError):
-    """Someone else owns the shard now."""
+    """Another member owns the shard."""
 
 
 class CheckpointRejectedError(LeaseholdError):
@@ -81,42 +81,42 @@ class CheckpointRejectedError(LeaseholdError):
 
 
 class DataLossError(LeaseholdError):
-    """Records were trimmed before they were read, and the settings say to stop rather than to go on without them."""
+    """Records were trimmed before they were read, and the settings say to stop."""
 
 
 class ArchiveConflictError(LeaseholdError):
-    """The archive holds other records under the name of a range."""
+    """The archive has other records under the name of a range."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(
-            f"object {key} is there already and {problem}: something else writes to this archive; give every stream, "
-            "and every pipeline with another content, a prefix of its own"
+            f"object {key} exists already and {problem}: another program writes to this archive; use a separate prefix for "
+            "each stream, and for each pipeline with different content"
         )
         self.key = key
 
 
 class BrokenRangeError(LeaseholdError):
-    """Rows of a pinned range are missing, doubled or out of order."""
+    """Rows of a pinned range are missing, duplicated or out of order."""
 
 
 class OffsetMismatchError(LeaseholdError):
-    """A query's own log and the lease table tell different stories about what is done."""
+    """A query's own log and the lease table disagree about which records are done."""
 
 
 class QueryFailedError(LeaseholdError):
-    """The Spark query of a pipeline has ended with an error, which this one repeats."""
+    """The Spark query of a pipeline has ended with an error. The message repeats it."""
 
 
 class HandlerError(LeaseholdError):
-    """User code keeps failing, and the settings say to stop. Its own error is the cause of this one."""
+    """User code fails in every attempt, and the settings say to stop. Its error is the `__cause__`."""
 
 
 class ServiceError(LeaseholdError):
-    """The other side said no, or said nothing."""
+    """A service refused a request or did not respond."""
 
 
 class ThrottledError(ServiceError):
-    """Too fast; wait and ask again."""
+    """The service throttled a request. Wait and retry."""
 
 
 class NotFoundError(ServiceError):
@@ -124,8 +124,8 @@ class NotFoundError(ServiceError):
 
 
 class UnavailableError(ServiceError):
-    """No answer, or one that blames the server. A write may or may not have happened."""
+    """The service did not respond, or failed. A write may or may not have been applied."""
 
 
 class IteratorExpiredError(ServiceError):
-    """The shard iterator is too old; ask for a new one at the last position."""
+    """The shard iterator has expired. Get a new one at the last position."""

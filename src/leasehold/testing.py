@@ -34,13 +34,13 @@ from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.writing import PutRequest
+from leasehold.loop_thread import LoopThread
 from leasehold.simulation.virtual_time import START_WALL_MS, VirtualClock, VirtualLoop
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
 from leasehold.worker.engine.run_worker import WorkerPorts
 from leasehold.worker.user_code.handler_runners import (
     Function,
-    HandlerLoop,
     HandlerRunner,
     HandlerRunners,
     Outcome,
@@ -108,13 +108,13 @@ class _Trial:
             self._split(shards)
 
     def run(self, limit_ms: int) -> ConsumerRun:
-        handlers = HandlerLoop()
+        handlers = LoopThread("leasehold-handlers")
         user_code = _NotedUserCode(ThreadedRunners(handlers.loop))
         try:
             with asyncio.Runner(loop_factory=lambda: VirtualLoop(lambda: user_code.calls > 0)) as runner:
                 return runner.run(self._run(user_code, limit_ms))
         finally:
-            handlers.close(patience_s=_PATIENCE_S)
+            handlers.close(timeout_s=_PATIENCE_S)
 
     async def _run(self, user_code: HandlerRunners, limit_ms: int) -> ConsumerRun:
         stop = asyncio.Event()

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from leasehold.config.connection import ConnectionSettings
 from leasehold.local import LocalKinesis
 from leasehold.spark.pipeline.start_up import FAST_START_JVM_OPTIONS
-from leasehold.wiring import lease_table
-from leasehold.worker.settings import ConnectionSettings
+from leasehold.wiring import open_lease_table
 from tests.cluster.standalone import Cluster, cluster, spark_environment, wait_until
 from tests.fleet.record_producer import RecordProducer
 from tests.servers import Server
@@ -148,7 +148,7 @@ def _owners(application: str, dynamodb_url: str) -> set[Any]:
     connection = ConnectionSettings(region=REGION, dynamodb_endpoint=dynamodb_url)
 
     async def listed() -> set[Any]:
-        table = lease_table(connection, application)
+        table = open_lease_table(connection, application)
         try:
             return {lease.owner for lease in (await table.list()).leases if lease.owner}
         finally:

@@ -9,12 +9,12 @@ import boto3
 import pytest
 
 from leasehold.adapters.aws.clients import AwsAccess, aws_session, kinesis_client
+from leasehold.config.connection import ConnectionSettings
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import ConfigError, UnavailableError
-from leasehold.wiring import open_dead_letters
+from leasehold.worker.connect import open_dead_letters
 from leasehold.worker.dead_letters import DeadLetter, dead_letter_to_json, object_name
-from leasehold.worker.settings import ConnectionSettings
 from tests.servers import Server
 
 LETTER = DeadLetter(

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from leasehold.config.connection import ConnectionSettings
 from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
-from leasehold.wiring import lease_table
-from leasehold.worker.settings import ConnectionSettings
+from leasehold.wiring import open_lease_table
 from tests.integration.cli_process import cli, environment
 from tests.servers import Server
 
@@ -86,7 +86,7 @@ class Stage:
         """The leases as they are in the table."""
 
         async def look() -> tuple[Lease, ...]:
-            table = lease_table(ConnectionSettings(**self.connection), "billing")
+            table = open_lease_table(ConnectionSettings(**self.connection), "billing")
             try:
                 return (await table.list()).leases
             finally:

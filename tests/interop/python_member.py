@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leasehold import wiring as connecting
 from leasehold.core.coordinator import table_move, upgrade
 from leasehold.fleet import member
 from leasehold.ports import LoadMeter
+from leasehold.worker import connect
 from tests.fleet import worker_program
 
 
@@ -47,7 +47,7 @@ def main(options: dict[str, Any], folder: Path) -> None:
     load = options.pop("load", None)
     if load is not None:
         # The one seam that a user does not have: nobody wants to lie about the load of a machine.
-        setattr(connecting, "detect_load_meter", lambda _environment: FixedLoad(load))  # noqa: B010 a name that is not exported
+        setattr(connect, "detect_load_meter", lambda _environment: FixedLoad(load))  # noqa: B010 a name that is not exported
     worker_program.main(options, folder)
 
 

@@ -27,6 +27,7 @@ LAYERS = (
     "adapters",
     "fleet.table",
     "fleet.reading",
+    "loop_thread",
     "wiring",
     "fleet.operations",
     "fleet.streams",
@@ -70,8 +71,6 @@ SEPARATE = {
 }
 # Imports that still break the order.
 EXCEPTIONS = {
-    ("config", "core"),
-    ("wiring", "worker"),
     ("spark", "worker"),
     ("worker.batch", "worker.delivery"),
     ("spark.options", "spark.query"),

@@ -1,4 +1,4 @@
-"""Settings as frozen values, in small groups by concern. Each checks itself, and says what to do instead."""
+"""Settings as frozen values, grouped by concern. Each group checks its values and says what to change."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from leasehold.errors import ConfigError
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration as the core counts it."""
+    """Convert a duration to whole milliseconds, the unit of the core."""
     return duration // timedelta(milliseconds=1)
 
 
 class Mode(Enum):
-    """How the members of a fleet share out its leases."""
+    """How the members of a fleet assign its leases."""
 
-    AUTO = "auto"  # join what is there; a new fleet gets a leader
-    LEADER = "leader"  # one member, elected, assigns leases by load (KCL 3.x)
-    PEER = "peer"  # every member takes its own share (KCL 2.x)
+    AUTO = "auto"  # join the mode of the existing fleet; a new fleet elects a leader
+    LEADER = "leader"  # an elected leader assigns leases by load (KCL 3.x)
+    PEER = "peer"  # each member takes its own fair share (KCL 2.x)
 
 
 class BalanceBy(Enum):
-    """What a leader evens out."""
+    """What a leader balances."""
 
-    LOAD = "load"  # throughput of the shards, and how busy the members are
+    LOAD = "load"  # the throughput of the shards and the load of the members
     COUNT = "count"  # the number of leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """How a member keeps its leases and shares the shards with others.
+    """How a member keeps its leases and shares the shards with other members.
 
-    `failover_after` must be the same for every member, Java's included (there: failoverTimeMillis).
+    `failover_after` must be the same for all members, including Java members (there: failoverTimeMillis).
+    It has one attribute for each setting of a fleet.
     """
 
     mode: Mode = Mode.AUTO
     failover_after: timedelta = timedelta(seconds=10)
-    refresh_every: timedelta = timedelta(seconds=1.8)  # at the lease table, unless heartbeats bring the news
-    max_leases: int | None = None  # for this member, and as a leader for each; None: no limit
-    leases_to_acquire: int | None = None  # free leases to take in one look; None: a fair share at once
-    handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish what it has in hand
-    stalled_after: timedelta = timedelta(minutes=15)  # without any progress a shard is given up
-    cooldown_after_failure: timedelta = timedelta(seconds=10)  # before a shard that we gave up is taken again
-    check_parents_every: timedelta = timedelta(
-        seconds=1
-    )  # how often a shard asks whether its parents have ended
+    refresh_every: timedelta = timedelta(seconds=1.8)  # reads of the lease table, unless nudges replace them
+    max_leases: int | None = None  # of this member, and as a leader of each member; None: no limit
+    leases_to_acquire: int | None = None  # free leases to take in one refresh; None: the whole fair share
+    handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish its delivered records
+    stalled_after: timedelta = timedelta(minutes=15)  # a shard without progress is released after this time
+    cooldown_after_failure: timedelta = timedelta(
+        seconds=10
+    )  # before a member takes a shard again that failed
+    check_parents_every: timedelta = timedelta(seconds=1)  # while a shard waits for the end of its parents
     first_audit_after: timedelta = timedelta(seconds=60)
     audit_every: timedelta = timedelta(seconds=120)
     audit_confirmations: int = 3
@@ -54,7 +55,7 @@ class FleetSettings:
     ignore_unexpected_child_shards: bool = False
     leader_lock_duration: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
     balance_by: BalanceBy = BalanceBy.LOAD
-    max_kbps: int | None = None  # whoever delivers more gets no further lease from the leader; None: no limit
+    max_kbps: int | None = None  # the leader assigns no more leases to a member above it; None: no limit
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -67,13 +68,13 @@ class FleetSettings:
             )
         if self.failover_after < timedelta(seconds=1):
             raise ConfigError(
-                f"failover_after={self.failover_after}: less than a second would cost a healthy member its leases "
-                "with every slow write; the KCL's default is 10 seconds"
+                f"failover_after={self.failover_after}: with less than a second, a healthy member loses its leases "
+                "at each slow write; the KCL's default is 10 seconds"
             )
         if not timedelta(seconds=5) <= self.leader_lock_duration <= timedelta(minutes=10):
             raise ConfigError(
-                f"leader_lock_duration={self.leader_lock_duration}: expected 5 seconds to 10 minutes; shorter costs a healthy leader its "
-                "place with every slow write, longer leaves a fleet alone"
+                f"leader_lock_duration={self.leader_lock_duration}: expected 5 seconds to 10 minutes; with less, a "
+                "healthy leader is replaced at each slow write, with more, a fleet stays long without a leader"
             )
         for name in ("max_leases", "leases_to_acquire", "max_kbps"):
             value = getattr(self, name)
@@ -82,82 +83,81 @@ class FleetSettings:
         if self.refresh_every * 2 > self.failover_after:
             raise ConfigError(
                 f"refresh_every={self.refresh_every} is more than half of failover_after={self.failover_after}: "
-                "a silent owner would be noticed late"
+                "the fleet would notice a silent owner late"
             )
 
     @property
     def renew_every(self) -> timedelta:
-        """Half the failover time: a heartbeat that does not get through is put again several times before that."""
+        """The interval of heartbeats: half the failover time, so that a failed heartbeat can be retried in time."""
         return self.failover_after / 2
 
     @property
     def leader_refresh_every(self) -> timedelta:
-        """How often a leader looks: so much later than a heartbeat it sees it, at most."""
+        """The interval of a leader's refreshes, and so the longest delay until it sees a heartbeat."""
         return self.failover_after * 0.4
 
     @property
     def lease_valid_for(self) -> timedelta:
-        """How long a heartbeat proves a lease to ourselves: a little less than others wait, so that we stop first."""
+        """How long a heartbeat is valid for its owner: less than the failover time, so that the owner stops first."""
         return self.failover_after * 0.9
 
     @property
     def snapshot_max_age(self) -> timedelta:
-        """How long a look at the table is good for creating leases: far less than finished ones stay there."""
+        """The age up to which a table snapshot may be used to create leases: far less than `keep_finished_for`."""
         return self.clean_up_every / 2
 
     @property
     def keep_finished_for(self) -> timedelta:
-        """How long a finished lease is left in the table: nobody who looked before it was there creates it again."""
+        """How long a finished lease stays in the table, so that no member creates it again from an old snapshot."""
         return self.clean_up_every * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How shards are read by polling. Kinesis allows 5 calls and 2 MB a second and shard, shared by all readers."""
+    """How shards are polled. Kinesis allows 5 calls and 2 MB per second and shard, for all readers together."""
 
     records_per_call: int = 10_000
     calls_per_second: float = 5.0
     bytes_per_second: int = 2_000_000
     idle_poll_every: timedelta = timedelta(seconds=1)  # at the tip of a shard
-    buffer_bytes: int = 64 * 1024 * 1024  # read ahead, for all shards of the process together
-    check_gaps_when_behind: timedelta = timedelta(
-        hours=20
-    )  # retention is 24 h at least; look for trimmed records then
+    buffer_bytes: int = 64 * 1024 * 1024  # read-ahead of all shards of the process together
+    # Retention is at least 24 hours. A reader so far behind checks for trimmed records.
+    check_gaps_when_behind: timedelta = timedelta(hours=20)
 
     def __post_init__(self) -> None:
         if not 1 <= self.records_per_call <= 10_000:
             raise ConfigError(
-                f"records_per_call={self.records_per_call}: Kinesis gives 1 to 10,000 records a call"
+                f"records_per_call={self.records_per_call}: Kinesis returns 1 to 10,000 records per call"
             )
         if not 0 < self.calls_per_second <= 5:
-            raise ConfigError(f"calls_per_second={self.calls_per_second}: Kinesis allows 5 a shard")
+            raise ConfigError(f"calls_per_second={self.calls_per_second}: Kinesis allows 5 per shard")
         if self.bytes_per_second < 1:
             raise ConfigError(
-                f"bytes_per_second={self.bytes_per_second}: Kinesis allows up to 2,000,000 a shard"
+                f"bytes_per_second={self.bytes_per_second}: Kinesis allows up to 2,000,000 per shard"
             )
         if self.buffer_bytes < 1024 * 1024:
             raise ConfigError(f"buffer_bytes={self.buffer_bytes}: less than one record of 1 MiB")
         if self.idle_poll_every < timedelta(milliseconds=200):
             raise ConfigError(
-                f"idle_poll_every={self.idle_poll_every}: Kinesis allows 5 calls a second and shard"
+                f"idle_poll_every={self.idle_poll_every}: Kinesis allows 5 calls per second and shard"
             )
 
 
 class MetricsLevel(Enum):
-    """How much is published to CloudWatch, where every metric costs money. The KCL's levels."""
+    """How many metrics are published to CloudWatch, which charges for each. The levels are the KCL's."""
 
     NONE = "none"
-    SUMMARY = "summary"  # what alarms need
-    DETAILED = "detailed"  # and every call
+    SUMMARY = "summary"  # the metrics that alarms need
+    DETAILED = "detailed"  # and metrics of every call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSettings:
-    """How a member can be watched. Logs are always there; they are configured as any other Python logging."""
+    """How to monitor a member. Logs are always written; configure them with Python's logging."""
 
-    status_port: int | None = None  # serves /health and /metrics; 0: any free port; None: neither
-    status_host: str = "127.0.0.1"  # another address is open to everyone who can reach it
-    stuck_after: timedelta = timedelta(minutes=5)  # without moving; more than the longest batch takes
+    status_port: int | None = None  # serves /health and /metrics; 0: any free port; None: no status server
+    status_host: str = "127.0.0.1"  # any other address is open to everyone who can reach it
+    stuck_after: timedelta = timedelta(minutes=5)  # without progress; more than the longest batch takes
     cloudwatch_metrics: MetricsLevel = MetricsLevel.NONE
 
     def __post_init__(self) -> None:
@@ -166,9 +166,7 @@ class ObserveSettings:
                 f"status_port={self.status_port}: expected 0 to 65535, or None for no status server"
             )
         if not self.status_host:
-            raise ConfigError(
-                "status_host is empty, which means every address: write 0.0.0.0 if you want that"
-            )
+            raise ConfigError("status_host is empty, which would mean every address: write 0.0.0.0 for that")
         if self.stuck_after < timedelta(seconds=1):
             raise ConfigError(
                 f"stuck_after={self.stuck_after}: expected at least a second, and more than the longest batch takes"

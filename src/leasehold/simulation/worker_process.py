@@ -116,7 +116,14 @@ class SimulatedHandler:
             world.report_broken_promise("order-within-an-ownership", f"{batch!r} is no run of records")
         ownership = world.ownerships.find_by_token(batch.fencing_token, self._process)
         delivery = Delivery(
-            self._process, batch.shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
+            self._process,
+            batch.shard,
+            batch.fencing_token,
+            ownership,
+            first,
+            last,
+            batch.attempt,
+            world.now_ms(),
         )
         world.delivery_began(delivery)
         return delivery

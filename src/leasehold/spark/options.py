@@ -17,15 +17,16 @@ from typing import Any, Final
 
 from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLUMNS
 from leasehold.config import values
+from leasehold.config.connection import ConnectionSettings
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings, milliseconds
 from leasehold.core.exactly_once.query_offset import ReadStart, read_start_from_text
 from leasehold.core.exactly_once.slice_limits import BatchLimits
+from leasehold.core.initial_position import parse_initial_position
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError, InvalidPositionError
 from leasehold.spark.query.batch_planner import OnLeasesBehind, QuerySettings
-from leasehold.worker.settings import ConnectionSettings
 
 BATCH_BYTES_DEFAULT: Final = (
     64 * 1024 * 1024
@@ -80,7 +81,7 @@ def column_names(text: str) -> tuple[str, ...]:
 
 def timestamp(text: str) -> int:
     """A time with its zone, as milliseconds since 1970."""
-    moment = values.initial_position(text)
+    moment = parse_initial_position(text)
     if moment.timestamp_ms is None:
         raise ConfigError("expected a time with its zone such as '2026-11-15T12:00:00Z'")
     return moment.timestamp_ms
@@ -284,7 +285,7 @@ def _initial(text: str, starting_ms: int | None) -> InitialPosition:
         return InitialPosition(AT_TIMESTAMP, starting_ms)
     if word in {"latest", "earliest", "trim_horizon"}:
         return InitialPosition(LATEST if word == "latest" else TRIM_HORIZON)
-    return values.initial_position(text)
+    return parse_initial_position(text)
 
 
 def _shard_start(text: str) -> ReadStart:

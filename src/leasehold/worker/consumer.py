@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, Unpack, overload
 
 from leasehold.core.events import Observer
 from leasehold.errors import ConfigError
+from leasehold.loop_thread import LoopThread
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.delivery.served_shard import HandlerKind
@@ -21,7 +22,7 @@ from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_
 from leasehold.worker.processors import ProcessorFactory, ProcessorHandler
 from leasehold.worker.settings import Checkpointing, CheckpointSettings, ConsumerSettings, HandlingSettings
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
-from leasehold.worker.user_code.handler_runners import HandlerLoop, HandlerRunners, ThreadedRunners
+from leasehold.worker.user_code.handler_runners import HandlerRunners, ThreadedRunners
 
 # Plain or async: whatever it returns is awaited if it can be, and otherwise of no interest.
 Handler = TypeVar("Handler", bound=Callable[[Batch], object])
@@ -112,7 +113,7 @@ class Consumer:
 
         Raises HandlerError if the settings say to stop at a record that cannot be handled.
         """
-        handlers = HandlerLoop()
+        handlers = LoopThread("leasehold-handlers")
         engine = self._make_engine(self._required_form(), ThreadedRunners(handlers.loop))
         try:
             with stop_on_signals(engine.stop):
@@ -120,7 +121,7 @@ class Consumer:
                 reason = engine.ended.result()
         finally:
             engine.stop()
-            handlers.close(patience_s=_HANDLER_LOOP_PATIENCE_S)
+            handlers.close(timeout_s=_HANDLER_LOOP_PATIENCE_S)
         if reason is not None:
             raise reason
 
@@ -224,7 +225,7 @@ async def _run(
     stop: asyncio.Event,
 ) -> BaseException | None:
     # boto3 takes its time to import; whoever only declares a consumer does not need it.
-    from leasehold.wiring import connect  # noqa: PLC0415
+    from leasehold.worker.connect import connect  # noqa: PLC0415
 
     async with connect(settings, observe) as ports:
         return await run_worker(settings, form, ports, user_code, stop)

@@ -1,7 +1,7 @@
-"""From keywords, environment and a TOML file to settings. Every option has one flat name, the same in all three places.
+"""Reads the settings of a consumer from keywords, the environment and a TOML file.
 
-A keyword goes before the environment, the environment before the file. A name that nobody knows is an error, with the
-nearest name that exists: a setting that is silently ignored is worse than none.
+Every option has one flat name, the same in all three places. Keywords override the environment, and the environment
+overrides the file. An unknown name is an error that suggests the nearest known name.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, TypedDict, TypeVar, get_args, get_type_hints
 
 from leasehold.config import values
+from leasehold.config.connection import ConnectionSettings
+from leasehold.config.did_you_mean import did_you_mean, nearest
 from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
+from leasehold.core.initial_position import parse_initial_position
 from leasehold.core.model import InitialPosition
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError
@@ -26,7 +28,6 @@ from leasehold.worker.dead_letters import DeadLetterFunction
 from leasehold.worker.settings import (
     BatchSettings,
     CheckpointSettings,
-    ConnectionSettings,
     ConsumerIdentity,
     ConsumerSettings,
     ErrorSettings,
@@ -40,11 +41,11 @@ T = TypeVar("T")
 PREFIX: Final = "LEASEHOLD_"
 CONFIG: Final = "config"
 TABLES: Final = ("leasehold", "consumer")
-# Read by `leasehold run`; it may stand in the same file.
+# Read by `leasehold run` from the same file.
 OTHER_TABLES: Final = ("run",)
 
-# Kubernetes sets such variables for every service; one named leasehold must not keep workers from starting.
-_OF_A_SERVICE: Final = re.compile(
+# Kubernetes sets such variables for every service. A service named leasehold must not keep workers from starting.
+_KUBERNETES_VARIABLE: Final = re.compile(
     r"(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT\w*=.*|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)\w*=.*)"
 )
 
@@ -52,7 +53,7 @@ Duration = str | float | timedelta
 
 
 class HandlingOptions(TypedDict, total=False):
-    """What a handler can be told, as keywords of the decorator or of the consumer."""
+    """Options of a handler, as keywords of the decorator or of the consumer."""
 
     max_records: int
     max_bytes: int
@@ -69,7 +70,7 @@ class HandlingOptions(TypedDict, total=False):
 
 
 class ConsumerOptions(HandlingOptions, total=False):
-    """What a consumer can be told, beside its stream and its application."""
+    """Options of a consumer, besides its stream and its application."""
 
     worker_id: str
     initial_position: str | datetime
@@ -134,7 +135,7 @@ _GROUPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: its name, the group that it belongs to, and how it is read."""
+    """One setting: its name, its group, and the parser of its value."""
 
     name: str
     group: type
@@ -142,7 +143,7 @@ class Option:
 
 
 def parse_streams(value: object) -> tuple[StreamSettings, ...]:
-    """Several streams: a list of names, a mapping of names to starting points, or text such as "orders,returns=latest".
+    """Parse several streams: a list of names, a mapping of names to starts, or text such as "orders,returns=latest".
 
     >>> [each.name for each in parse_streams("orders, returns=latest")]
     ['orders', 'returns']
@@ -157,7 +158,7 @@ def parse_streams(value: object) -> tuple[StreamSettings, ...]:
     else:
         raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
     return tuple(
-        StreamSettings(_stream_name(name), None if at is None else values.initial_position(at))
+        StreamSettings(_stream_name(name), None if at is None else parse_initial_position(at))
         for name, at in given
     )
 
@@ -171,7 +172,7 @@ def _stream_name(value: object) -> str:
 
 
 def _parser(hint: Any) -> Callable[[object], object]:
-    """How values of a type are read. Decides by the type alone, so that a new field needs no line here."""
+    """Return the parser for values of a type. It depends on the type alone, so a new field needs no change here."""
     if NoneType in get_args(hint):
         parts = [part for part in get_args(hint) if part is not NoneType]
         return values.optional(_parser(parts[0]) if len(parts) == 1 else values.url_or_function)
@@ -183,7 +184,7 @@ def _parser(hint: Any) -> Callable[[object], object]:
         float: values.real_number,
         str: values.text,
         timedelta: values.duration,
-        InitialPosition: values.initial_position,
+        InitialPosition: parse_initial_position,
         tuple[StreamSettings, ...]: parse_streams,
     }
     return parsers[hint]
@@ -200,14 +201,14 @@ OPTIONS: Final[Mapping[str, Option]] = {
 
 
 def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, str]) -> ConsumerSettings:
-    """The settings of a consumer. `config` among the keywords, or LEASEHOLD_CONFIG, names a TOML file."""
+    """Return the settings of a consumer. The keyword `config`, or LEASEHOLD_CONFIG, names a TOML file."""
     keywords = dict(keywords)
     file = keywords.pop(CONFIG, None) or environment.get(PREFIX + CONFIG.upper())
     given: dict[str, object] = {}
     if file is not None:
-        given |= _from_file(Path(str(file)))
-    given |= _from_environment(environment)
-    given |= _from_keywords(keywords)
+        given |= _read_file(Path(str(file)))
+    given |= _read_environment(environment)
+    given |= _read_keywords(keywords)
     return ConsumerSettings(
         identity=_group(ConsumerIdentity, given),
         connection=_group(ConnectionSettings, given),
@@ -225,12 +226,12 @@ def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, 
 
 
 def handling_settings(base: HandlingSettings, keywords: Mapping[str, object]) -> HandlingSettings:
-    """The settings of one handler: the consumer's, except where the decorator says otherwise."""
+    """Return the settings of one handler: the keywords of its decorator override the settings of the consumer."""
     known = {name for name, option in OPTIONS.items() if option.group in _HANDLING}
     for name in keywords:
         if name not in known:
             raise _unknown(name, known, name)
-    given = _from_keywords(keywords)
+    given = _read_keywords(keywords)
     return HandlingSettings(
         batch=replace(base.batch, **_of_group(BatchSettings, given)),
         errors=replace(base.errors, **_of_group(ErrorSettings, given)),
@@ -246,23 +247,23 @@ def _of_group(group: object, given: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if OPTIONS[name].group is group}
 
 
-def _from_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
-    return {name: _parsed(name, value, name) for name, value in keywords.items()}
+def _read_keywords(keywords: Mapping[str, object]) -> dict[str, object]:
+    return {name: _parse(name, value, name) for name, value in keywords.items()}
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+def _read_environment(environment: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
     for variable, value in environment.items():
         name = variable.removeprefix(PREFIX)
         if name in {variable, CONFIG.upper()}:
             continue
-        if name.lower() not in OPTIONS and _OF_A_SERVICE.fullmatch(f"{name}={value}"):
+        if name.lower() not in OPTIONS and _KUBERNETES_VARIABLE.fullmatch(f"{name}={value}"):
             continue
-        given[name.lower()] = _parsed(name.lower(), value, variable)
+        given[name.lower()] = _parse(name.lower(), value, variable)
     return given
 
 
-def _from_file(path: Path) -> dict[str, object]:
+def _read_file(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -272,7 +273,7 @@ def _from_file(path: Path) -> dict[str, object]:
         raise ConfigError(f"configuration file {path} is not TOML: {error}") from error
     for name, value in content.items():
         if name not in TABLES + OTHER_TABLES or not isinstance(value, dict):
-            raise ConfigError(f"configuration file {path}: {_misplaced(name, value)}")
+            raise ConfigError(f"configuration file {path}: {_describe_misplaced(name, value)}")
     tables = {name: table for name, table in content.items() if name in TABLES}
     if not tables:
         raise ConfigError(f"configuration file {path}: expected a table [{TABLES[0]}] or [{TABLES[1]}]")
@@ -280,27 +281,30 @@ def _from_file(path: Path) -> dict[str, object]:
     for table, members in tables.items():
         for name, value in members.items():
             if name in given:
-                raise ConfigError(f"configuration file {path}: {name} stands in more than one table")
-            given[name] = _parsed(name, value, f"{path} [{table}] {name}")
+                raise ConfigError(f"configuration file {path}: {name} is in more than one table")
+            given[name] = _parse(name, value, f"{path} [{table}] {name}")
     return given
 
 
-def _misplaced(name: str, value: object) -> str:
-    """What is wrong with something at the top of a file that is none of the tables known there."""
+def _describe_misplaced(name: str, value: object) -> str:
+    """Describe the problem with a top-level entry of a file that is not a known table."""
     tables = TABLES + OTHER_TABLES
     if name in tables:
         return f"{name} must be a table, [{name}]"
     if isinstance(value, dict):
-        near = get_close_matches(name, tables, n=1)
-        hint = f"did you mean [{near[0]}]?" if near else f"expected [{TABLES[0]}] or [{TABLES[1]}]"
-        return f"[{name}] is no table of settings: {hint}"
+        hint = did_you_mean(
+            f"[{name}]",
+            [f"[{table}]" for table in tables],
+            otherwise=f"expected [{TABLES[0]}] or [{TABLES[1]}]",
+        )
+        return f"[{name}] is not a table of settings: {hint}"
     if name in OPTIONS:
-        return f"{name} stands outside of a table: put it below [{TABLES[0]}]"
+        return f"{name} is outside of a table: put it below [{TABLES[0]}]"
     return str(_unknown(name, OPTIONS, name))
 
 
-def _parsed(name: str, value: object, source: str) -> object:
-    """A value, checked; `source` is what the user called it."""
+def _parse(name: str, value: object, source: str) -> object:
+    """Parse and check a value. `source` is the name under which the user gave it."""
     option = OPTIONS.get(name)
     if option is None:
         raise _unknown(source, OPTIONS, name)
@@ -310,9 +314,10 @@ def _parsed(name: str, value: object, source: str) -> object:
         raise ConfigError(f"{source}={value!r}: {error}") from None
 
 
-def _unknown(source: str, known: Mapping[str, Option] | set[str], name: str) -> ConfigError:
-    near = get_close_matches(name, known, n=1, cutoff=0.6)
-    if source.startswith(PREFIX):
-        near = [PREFIX + each.upper() for each in near]
-    hint = f"did you mean {near[0]}?" if near else "see docs/worker.md for all of them"
-    return ConfigError(f"{source} is no setting: {hint}")
+def _unknown(source: str, known: Iterable[str], name: str) -> ConfigError:
+    match = nearest(name, known)
+    if match is None:
+        hint = "see docs/worker.md for all of them"
+    else:
+        hint = f"did you mean {PREFIX + match.upper() if source.startswith(PREFIX) else match}?"
+    return ConfigError(f"{source} is not a setting: {hint}")

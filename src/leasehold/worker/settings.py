@@ -1,6 +1,6 @@
-"""What a consumer can be told, as frozen values in small groups. Each checks itself, and says what to do instead.
+"""Settings of a consumer as frozen values, grouped by concern. Each group checks its values and says what to change.
 
-Where the values come from (keywords, environment, a file) is the business of `options`.
+`options` reads the values from keywords, the environment and a file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
+from leasehold.config.connection import ConnectionSettings
 from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
@@ -18,22 +19,22 @@ from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError
 from leasehold.worker.dead_letters import DeadLetterFunction
 
-# Of the grace period, what handlers may use; the rest is for the last checkpoints and for releasing the leases.
+# The share of the grace period for handlers. The rest is for the last checkpoints and the release of the leases.
 HANDLERS_SHARE_OF_GRACE: Final = 0.8
 
 
 class OnPoison(Enum):
-    """What becomes of a record on which the handler keeps failing."""
+    """What to do with a poison record, on which the handler fails in every attempt."""
 
-    HOLD = "hold"  # go on trying; the shard waits, all others go on
-    DEAD_LETTER = "dead_letter"  # put it aside, go on
-    STOP_SHARD = "stop_shard"  # give the shard up for now; whoever takes it next tries again
-    STOP_WORKER = "stop_worker"  # drain the other shards, release everything, raise
-    SKIP = "skip"  # pass over it, and say so
+    HOLD = "hold"  # retry for ever; the shard waits, all other shards continue
+    DEAD_LETTER = "dead_letter"  # store it as a dead letter and continue
+    STOP_SHARD = "stop_shard"  # release the shard; its next owner retries
+    STOP_WORKER = "stop_worker"  # drain the other shards, release all leases, raise
+    SKIP = "skip"  # continue without it, and report it
 
 
 class Checkpointing(Enum):
-    """Who decides when a position is stored."""
+    """What moves the checkpoint."""
 
     AUTOMATIC = "automatic"  # it follows the handlers that have returned
     MANUAL = "manual"  # only `batch.checkpoint()` and `prepare().commit()` move it
@@ -41,7 +42,7 @@ class Checkpointing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """One of several streams: its name, ARN or identifier, and where it begins if not where all do."""
+    """One of several streams: its name, ARN or identifier, and its own start if it differs from the common one."""
 
     name: str
     initial_position: InitialPosition | None = None
@@ -49,20 +50,20 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerIdentity:
-    """Which stream or streams, in whose name. All members with one application name share the shards among them."""
+    """The streams and the application. All members of an application share its shards."""
 
     stream: str = ""
-    streams: tuple[StreamSettings, ...] = ()  # several in one lease table; all members should have the same
+    streams: tuple[StreamSettings, ...] = ()  # several in one lease table; the same for all members
     application: str = ""
     worker_id: str = ""  # unique; empty: host, process and a random part
-    # A consumer that must not lose a record begins at the oldest one. It matters only while there are no leases.
+    # Used only for shards without leases. The oldest record by default, so that no record is missed.
     initial_position: InitialPosition = field(default_factory=lambda: InitialPosition(TRIM_HORIZON))
 
     def __post_init__(self) -> None:
         if self.stream and self.streams:
             raise ConfigError(
-                f"stream={self.stream!r} and streams={self._names()}: give one of the two; leases of a single stream "
-                "and of several have different keys"
+                f"stream={self.stream!r} and streams={self._names()}: give one of the two; the leases of a single "
+                "stream and of several streams have different keys"
             )
         for name, example in (("stream", "orders"), ("application", "billing")):
             if not getattr(self, name) and not (name == "stream" and self.streams):
@@ -71,50 +72,26 @@ class ConsumerIdentity:
                 )
         for name in (names := self._names()):
             if names.count(name) > 1:
-                raise ConfigError(f"streams={names}: {name} is there twice")
+                raise ConfigError(f"streams={names}: {name} is listed twice")
 
     def _names(self) -> list[str]:
         return [each.name for each in self.streams]
 
     @property
     def initial_positions(self) -> Mapping[str, InitialPosition]:
-        """The streams, and where each begins."""
+        """The start of each stream, by the stream's name."""
         if not self.streams:
             return {self.stream: self.initial_position}
         return {each.name: each.initial_position or self.initial_position for each in self.streams}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSettings:
-    """How AWS is reached, and where the leases are. What is None is left to the AWS SDK's own chain."""
-
-    leases: str = "dynamodb"  # or sqlite:///file for one machine
-    lease_table: str | None = None  # None: named like the application
-    region: str | None = None
-    profile: str | None = None
-    role_arn: str | None = None
-    role_external_id: str | None = None  # what the role's owner asks for, in another account
-    role_session_name: str | None = None
-    kinesis_endpoint: str | None = None
-    dynamodb_endpoint: str | None = None
-    cloudwatch_endpoint: str | None = None
-    s3_endpoint: str | None = None  # for dead letters
-
-    def __post_init__(self) -> None:
-        if self.leases != "dynamodb" and not self.leases.startswith("sqlite:///"):
-            raise ConfigError(
-                f"leases={self.leases!r}: expected 'dynamodb', or 'sqlite:///leases.sqlite' (one machine; four "
-                "slashes begin an absolute path)"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """When a batch is full: whichever limit is reached first."""
+    """When a batch is complete: at whichever limit is reached first."""
 
     max_records: int = 500
     max_bytes: int = 5 * 1024 * 1024
-    max_wait: timedelta = timedelta(seconds=1)  # of its first record; 0: whatever has arrived
+    max_wait: timedelta = timedelta(seconds=1)  # of the first record; 0: deliver what has arrived
 
     def __post_init__(self) -> None:
         for name in ("max_records", "max_bytes"):
@@ -126,40 +103,43 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSettings:
-    """What happens when a handler raises: try again, find the record, then `on_poison`. Never skips by default."""
+    """What happens when a handler raises: retry, search for the poison record, then `on_poison`.
+
+    By default no record is skipped.
+    """
 
     retries: int = 5
-    retry_initial_wait: timedelta = timedelta(milliseconds=200)  # the first wait at most; it doubles
+    retry_initial_wait: timedelta = timedelta(milliseconds=200)  # at most; it doubles with each attempt
     retry_max_wait: timedelta = timedelta(seconds=30)
     bisect: bool = True
-    on_poison: OnPoison | None = None  # None: dead_letter where dead_letters are given, else hold
-    dead_letters: str | DeadLetterFunction | None = (
-        None  # a file, an object store prefix (s3://...), or a function
-    )
+    on_poison: OnPoison | None = None  # None: dead_letter if dead_letters is set, else hold
+    # A file, an object store prefix (s3://...), or a function.
+    dead_letters: str | DeadLetterFunction | None = None
 
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise ConfigError(f"retries={self.retries}: expected 0 or more")
         if not timedelta(0) < self.retry_initial_wait <= self.retry_max_wait:
             raise ConfigError(
-                f"retry_initial_wait={self.retry_initial_wait}, retry_max_wait={self.retry_max_wait}: expected 0 < retry_initial_wait <= retry_max_wait"
+                f"retry_initial_wait={self.retry_initial_wait}, retry_max_wait={self.retry_max_wait}: expected "
+                "0 < retry_initial_wait <= retry_max_wait"
             )
-        wanted = self.dead_letters is not None
-        if self.on_poison is not None and (self.on_poison is OnPoison.DEAD_LETTER) != wanted:
+        has_dead_letters = self.dead_letters is not None
+        if self.on_poison is not None and (self.on_poison is OnPoison.DEAD_LETTER) != has_dead_letters:
             raise ConfigError(
-                f"on_poison={self.on_poison.value!r} with dead_letters={self.dead_letters!r}: name a place for dead "
-                "letters with on_poison='dead_letter', and only with it"
+                f"on_poison={self.on_poison.value!r} with dead_letters={self.dead_letters!r}: set dead_letters with "
+                "on_poison='dead_letter', and only with it"
             )
 
     @property
     def poison(self) -> OnPoison:
-        """What becomes of a record on which the handler keeps failing."""
+        """The value of `on_poison`, or its default."""
         return self.on_poison or (OnPoison.HOLD if self.dead_letters is None else OnPoison.DEAD_LETTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """When the position of a shard is stored. A crash repeats what was done since."""
+    """When the position of a shard is stored. After a crash, the records since then are delivered again."""
 
     checkpoint: Checkpointing = Checkpointing.AUTOMATIC
     checkpoint_every: timedelta = timedelta(seconds=5)  # 0: after every batch
@@ -176,9 +156,9 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """How this process runs handlers, and how it stops."""
+    """How this process runs handlers and how it stops."""
 
-    grace: timedelta = timedelta(seconds=25)  # Kubernetes kills after 30
+    grace: timedelta = timedelta(seconds=25)  # for a clean stop; Kubernetes kills after 30 seconds
     max_handlers: int = 64  # that run at one time
 
     def __post_init__(self) -> None:
@@ -190,7 +170,7 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlingSettings:
-    """Everything about one handler. What the decorator says goes before what the consumer says."""
+    """All settings of one handler. Options of the decorator override settings of the consumer."""
 
     batch: BatchSettings = field(default_factory=BatchSettings)
     errors: ErrorSettings = field(default_factory=ErrorSettings)
@@ -199,7 +179,7 @@ class HandlingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Everything about one consumer."""
+    """All settings of one consumer."""
 
     identity: ConsumerIdentity
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)

@@ -31,7 +31,12 @@ class ShardBatches(AsyncIterator[Batch]):
     """
 
     def __init__(
-        self, shard_consumer: _IterationConsumer, engine: EngineCalls, stream: str, shard: ShardId, fencing_token: str
+        self,
+        shard_consumer: _IterationConsumer,
+        engine: EngineCalls,
+        stream: str,
+        shard: ShardId,
+        fencing_token: str,
     ) -> None:
         self.stream = stream
         self.shard = shard
@@ -73,7 +78,11 @@ class ShardIterationHandler(HandlerKind):
         stream = shard.context.stream
         self.offer(
             ShardBatches(
-                shard_consumer, accounting.engine, stream, accounting.held.shard, accounting.held.fencing_token
+                shard_consumer,
+                accounting.engine,
+                stream,
+                accounting.held.shard,
+                accounting.held.fencing_token,
             )
         )
         return shard_consumer

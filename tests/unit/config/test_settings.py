@@ -14,11 +14,11 @@ from leasehold.errors import ConfigError
     [
         ({"records_per_call": 0}, "1 to 10,000"),
         ({"records_per_call": 10_001}, "1 to 10,000"),
-        ({"calls_per_second": 0}, "5 a shard"),
-        ({"calls_per_second": 6}, "5 a shard"),
+        ({"calls_per_second": 0}, "5 per shard"),
+        ({"calls_per_second": 6}, "5 per shard"),
         ({"bytes_per_second": 0}, "2,000,000"),
         ({"buffer_bytes": 1000}, "1 MiB"),
-        ({"idle_poll_every": timedelta(milliseconds=100)}, "5 calls a second"),
+        ({"idle_poll_every": timedelta(milliseconds=100)}, "5 calls per second"),
     ],
 )
 def test_reading_cannot_be_set_beyond_what_kinesis_allows(wrong: dict[str, Any], remedy: str) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from leasehold.config.connection import ConnectionSettings
 from leasehold.errors import ConfigError
 from leasehold.spark.query.local_lease_guard import current_jvm, require_shared_lease_table
-from leasehold.worker.settings import ConnectionSettings
 
 SQLITE = ConnectionSettings(leases="sqlite:///leases.sqlite")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.config.connection import ConnectionSettings
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import ConfigError, UnavailableError
-from leasehold.wiring import open_dead_letters
+from leasehold.worker.connect import open_dead_letters
 from leasehold.worker.dead_letters import DeadLetter, FileDeadLetters, dead_letter_to_json, object_name
-from leasehold.worker.settings import ConnectionSettings
 
 LETTER = DeadLetter(
     application="billing",

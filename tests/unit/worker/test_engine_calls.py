@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from leasehold.errors import LeaseLostError
+from leasehold.loop_thread import LoopThread
 from leasehold.worker.user_code.engine_calls import EngineCalls
-from leasehold.worker.user_code.handler_runners import HandlerLoop
 
 PATIENCE_S = 20
 
 
 @pytest.fixture
-def engine() -> Iterator[HandlerLoop]:
+def engine() -> Iterator[LoopThread]:
     """A loop on another thread, in the part of the engine."""
-    loop = HandlerLoop()
+    loop = LoopThread("test-loop")
     yield loop
     if not loop.loop.is_closed():
-        loop.close(patience_s=PATIENCE_S)
+        loop.close(timeout_s=PATIENCE_S)
 
 
 async def thread_of_engine() -> int:
@@ -31,7 +31,7 @@ async def fail() -> None:
     raise ValueError("on the engine")
 
 
-def test_plain_code_gets_the_result_when_the_call_returns(engine: HandlerLoop) -> None:
+def test_plain_code_gets_the_result_when_the_call_returns(engine: LoopThread) -> None:
     """What it returns may still be awaited, and is there already."""
     ready = EngineCalls(engine.loop).run(thread_of_engine())
     with pytest.raises(StopIteration) as stopped:
@@ -41,7 +41,7 @@ def test_plain_code_gets_the_result_when_the_call_returns(engine: HandlerLoop) -
         EngineCalls(engine.loop).run(fail())
 
 
-def test_async_code_awaits_the_result(engine: HandlerLoop) -> None:
+def test_async_code_awaits_the_result(engine: LoopThread) -> None:
     """The work runs on the engine's loop, the caller's loop stays free."""
 
     async def main() -> None:
@@ -62,7 +62,7 @@ def test_on_the_engine_itself_it_is_a_task() -> None:
     asyncio.run(main())
 
 
-def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: HandlerLoop) -> None:
+def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: LoopThread) -> None:
     """A handler that comes back too late gets LeaseLostError, before and while the engine ends."""
     late: list[BaseException] = []
     started = threading.Event()
@@ -80,7 +80,7 @@ def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: HandlerLoo
     thread = threading.Thread(target=handler)
     thread.start()
     assert started.wait(PATIENCE_S)
-    engine.close(patience_s=PATIENCE_S)
+    engine.close(timeout_s=PATIENCE_S)
     thread.join(PATIENCE_S)
     assert len(late) == 1
     with pytest.raises(LeaseLostError):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.loop_thread import LoopThread
 from leasehold.worker.user_code.handler_runners import (
-    HandlerLoop,
     HandlerRunner,
     HandlerRunners,
     InlineRunners,
@@ -23,15 +23,15 @@ PATIENCE_S = 20
 
 
 @pytest.fixture
-def handlers() -> Iterator[HandlerLoop]:
+def handlers() -> Iterator[LoopThread]:
     """An event loop for async handlers, on a thread of its own."""
-    loop = HandlerLoop()
+    loop = LoopThread("test-loop")
     yield loop
-    loop.close(patience_s=PATIENCE_S)
+    loop.close(timeout_s=PATIENCE_S)
 
 
 @pytest.fixture(params=["threads", "inline"])
-def user_code(request: pytest.FixtureRequest, handlers: HandlerLoop) -> HandlerRunners:
+def user_code(request: pytest.FixtureRequest, handlers: LoopThread) -> HandlerRunners:
     """Both ways to run user code."""
     return ThreadedRunners(handlers.loop) if request.param == "threads" else InlineRunners()
 
@@ -111,7 +111,7 @@ def test_a_handler_that_cancels_itself_has_failed(user_code: HandlerRunners) -> 
     in_lane(user_code, use)
 
 
-def test_all_plain_calls_of_a_lane_are_on_one_thread_that_is_not_the_engines(handlers: HandlerLoop) -> None:
+def test_all_plain_calls_of_a_lane_are_on_one_thread_that_is_not_the_engines(handlers: LoopThread) -> None:
     """A connection kept in a thread-local stays with its shard; another shard has another thread."""
 
     async def main() -> None:
@@ -125,7 +125,7 @@ def test_all_plain_calls_of_a_lane_are_on_one_thread_that_is_not_the_engines(han
     asyncio.run(main())
 
 
-def test_a_blocking_handler_does_not_block_the_engine(handlers: HandlerLoop) -> None:
+def test_a_blocking_handler_does_not_block_the_engine(handlers: LoopThread) -> None:
     """While one lane blocks its thread, the engine's loop and other lanes go on."""
     release = threading.Event()
 
@@ -142,7 +142,7 @@ def test_a_blocking_handler_does_not_block_the_engine(handlers: HandlerLoop) -> 
     asyncio.run(main())
 
 
-def test_a_cancelled_wait_leaves_a_thread_alone_and_cancels_a_coroutine(handlers: HandlerLoop) -> None:
+def test_a_cancelled_wait_leaves_a_thread_alone_and_cancels_a_coroutine(handlers: LoopThread) -> None:
     """A lost lease: a thread cannot be stopped and ends by itself, an async handler is told."""
     release, ended, cancelled = threading.Event(), threading.Event(), threading.Event()
 
@@ -183,7 +183,7 @@ async def cancelled_call(runner: HandlerRunner, function: Callable[[threading.Ev
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_what_is_posted_runs_after_what_runs(handlers: HandlerLoop, kind: str) -> None:
+def test_what_is_posted_runs_after_what_runs(handlers: LoopThread, kind: str) -> None:
     """`lease_lost` comes after the `process_records` that was running, though nobody waits for either."""
     order: list[str] = []
     release, finished = threading.Event(), threading.Event()
@@ -228,8 +228,8 @@ def test_kinds_of_functions() -> None:
 
 def test_closing_a_handler_loop_cancels_what_still_waits() -> None:
     """The thread ends, and nobody waits for ever."""
-    handlers = HandlerLoop()
+    handlers = LoopThread("test-loop")
     waiting = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), handlers.loop)
-    handlers.close(patience_s=PATIENCE_S)
+    handlers.close(timeout_s=PATIENCE_S)
     assert handlers.loop.is_closed()
     assert waiting.cancelled()

@@ -7,7 +7,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from leasehold.config.settings import MetricsLevel
-from leasehold.config.values import duration, initial_position
+from leasehold.config.values import duration
+from leasehold.core.initial_position import parse_initial_position
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.core.records.deaggregation import OutOfRange
 from leasehold.errors import ConfigError
@@ -55,15 +56,15 @@ def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Pa
     ("content", "problem"),
     [
         ("[run]\nhandler = 'a:b'\n", "expected a table \\[leasehold\\] or \\[consumer\\]"),
-        ("[leasehold]\n[consumr]\nretries = 1\n", r"\[consumr\] is no table .* did you mean \[consumer\]\?"),
-        ("[consumer]\n[rum]\nhandler = 'a:b'\n", r"\[rum\] is no table .* did you mean \[run\]\?"),
-        ("[consumer]\n[other]\nx = 1\n", r"\[other\] is no table .* expected \[leasehold\] or \[consumer\]"),
-        ("retrys = 1\n[consumer]\n", r"retrys is no setting: did you mean retries\?"),
-        ("retries = 1\n[consumer]\n", r"retries stands outside of a table: put it below \[leasehold\]"),
+        ("[leasehold]\n[consumr]\nretries = 1\n", r"\[consumr\] is not a table .* did you mean \[consumer\]\?"),
+        ("[consumer]\n[rum]\nhandler = 'a:b'\n", r"\[rum\] is not a table .* did you mean \[run\]\?"),
+        ("[consumer]\n[other]\nx = 1\n", r"\[other\] is not a table .* expected \[leasehold\] or \[consumer\]"),
+        ("retrys = 1\n[consumer]\n", r"retrys is not a setting: did you mean retries\?"),
+        ("retries = 1\n[consumer]\n", r"retries is outside of a table: put it below \[leasehold\]"),
         ("[leasehold]\n[[consumer]]\nretries = 1\n", r"consumer must be a table, \[consumer\]"),
-        ("[consumer]\nmax_record = 1\n", "max_record is no setting: did you mean max_records"),
+        ("[consumer]\nmax_record = 1\n", "max_record is not a setting: did you mean max_records"),
         ("[consumer]\nmax_records = 'many'\n", "max_records='many': expected a whole number"),
-        ("[leasehold]\nstream='a'\n[consumer]\nstream='b'\n", "stream stands in more than one table"),
+        ("[leasehold]\nstream='a'\n[consumer]\nstream='b'\n", "stream is in more than one table"),
         ("[consumer\n", "is not TOML"),
     ],
 )
@@ -153,9 +154,9 @@ def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"streams": ["orders", "orders"]}, "there twice"),
-        ({"streams": "orders,orders=latest"}, "there twice"),
-        ({"streams": {"orders": None, " orders": "latest"}}, "there twice"),
+        ({"streams": ["orders", "orders"]}, "listed twice"),
+        ({"streams": "orders,orders=latest"}, "listed twice"),
+        ({"streams": {"orders": None, " orders": "latest"}}, "listed twice"),
         ({"streams": ["orders"], "stream": "returns"}, "give one of the two"),
         ({"streams": 5}, "expected a list of streams"),
         ({"streams": "orders,,"}, "has no name"),
@@ -222,8 +223,8 @@ def test_what_is_no_duration_is_refused(value: object) -> None:
 def test_initial_positions() -> None:
     """The oldest record is the default: a consumer that must not lose one begins there."""
     assert settings().identity.initial_position.sentinel == TRIM_HORIZON
-    assert initial_position("TRIM_HORIZON").sentinel == TRIM_HORIZON
-    moment = initial_position(datetime(2026, 1, 1, 0, 0, 0, 5000, tzinfo=UTC))
+    assert parse_initial_position("TRIM_HORIZON").sentinel == TRIM_HORIZON
+    moment = parse_initial_position(datetime(2026, 1, 1, 0, 0, 0, 5000, tzinfo=UTC))
     assert (moment.sentinel, moment.timestamp_ms) == (AT_TIMESTAMP, 1_767_225_600_005)
 
 
@@ -231,7 +232,7 @@ def test_initial_positions() -> None:
 def test_a_time_without_its_zone_is_refused(value: object) -> None:
     """Whose midnight it is must not depend on where a worker runs."""
     with pytest.raises(ConfigError, match="a time with its zone"):
-        initial_position(value)
+        parse_initial_position(value)
 
 
 def test_the_decorator_goes_before_the_consumer() -> None:
@@ -245,7 +246,7 @@ def test_the_decorator_goes_before_the_consumer() -> None:
 
 def test_the_decorator_takes_only_what_concerns_a_handler() -> None:
     """A setting of the consumer is unknown there, and the nearest of a handler is named."""
-    with pytest.raises(ConfigError, match="max_leases is no setting"):
+    with pytest.raises(ConfigError, match="max_leases is not a setting"):
         handling_settings(HandlingSettings(), {"max_leases": 1})
 
 

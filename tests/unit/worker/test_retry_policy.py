@@ -97,7 +97,7 @@ def test_dead_letters_need_a_place_and_a_place_needs_them() -> None:
     """Naming a place is enough; contradictions are refused."""
     assert ErrorSettings().poison is OnPoison.HOLD
     assert ErrorSettings(dead_letters="letters.jsonl").poison is OnPoison.DEAD_LETTER
-    with pytest.raises(ConfigError, match="name a place"):
+    with pytest.raises(ConfigError, match="set dead_letters"):
         ErrorSettings(on_poison=OnPoison.DEAD_LETTER)
     with pytest.raises(ConfigError, match=r"letters\.jsonl"):
         ErrorSettings(on_poison=OnPoison.STOP_SHARD, dead_letters="letters.jsonl")

@@ -1051,7 +1051,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
 
     run_in_virtual_time(scenario())
     assert "KeyError" in caplog.text
-    assert "handlers.py" in caplog.text
+    assert "batch_handler.py" in caplog.text
     assert "secret" not in caplog.text
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 
+from leasehold.config.connection import SQLITE, ConnectionSettings
 from leasehold.errors import ConfigError
-from leasehold.wiring import SQLITE
-from leasehold.worker.settings import ConnectionSettings
 
 _BLOCK_FOLDERS = "SPARK_LOCAL_DIRS"
 

@@ -19,13 +19,13 @@ from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.config.connection import ConnectionSettings
 from leasehold.fleet.reading.shard_reader import ByteBudget
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Stream
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import ReaderPorts
-from leasehold.wiring import aws_access, lease_table
-from leasehold.worker.settings import ConnectionSettings
+from leasehold.wiring import aws_access, open_lease_table
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def open_stream(options: SourceOptions) -> Stream:
 
 def open_table(options: SourceOptions) -> LeaseTable:
     """The lease table that the options name."""
-    return lease_table(options.connection, options.application)
+    return open_lease_table(options.connection, options.application)
 
 
 def rng() -> random.Random:

@@ -55,7 +55,7 @@ def decide_after_failure(piece: RetryRange, settings: ErrorSettings, draw: float
     """What follows the failed attempt at a piece. `draw` in [0, 1) spreads the waits.
 
     >>> decide_after_failure(RetryRange(0, 5, attempt=6), ErrorSettings(retries=5), 0.5).first
-    Piece(first=0, stop=2, attempt=1, is_whole=False)
+    RetryRange(first=0, stop=2, attempt=1, is_whole=False)
     """
     many = len(piece) > 1
     attempts_max = 1 if many and not piece.is_whole else 1 + settings.retries

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 Function = Callable[..., object]
 
@@ -187,33 +187,3 @@ async def _awaited(function: Function, arguments: tuple[object, ...]) -> Outcome
         return Raised(error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it must not leave the lane
         return Raised(error)
-
-
-class HandlerLoop:
-    """An event loop on a thread of its own, for the async handlers of a program that has none."""
-
-    def __init__(self) -> None:
-        self.loop: Final = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="leasehold-handlers", daemon=True)
-        self._thread.start()
-
-    def close(self, *, patience_s: float) -> None:
-        """Cancel what still runs, and end the thread. A coroutine that blocks the loop is left behind."""
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop).add_done_callback(
-            lambda _: self.loop.call_soon_threadsafe(self.loop.stop)
-        )
-        self._thread.join(patience_s)
-
-    def _run(self) -> None:
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,35 @@
+"""Settings that say how to reach AWS and where the leases are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from leasehold.errors import ConfigError
+
+DYNAMODB: Final = "dynamodb"
+SQLITE: Final = "sqlite:///"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """How to reach AWS, and where the leases are. For a value of None the AWS SDK's own chain decides."""
+
+    leases: str = DYNAMODB  # or sqlite:///file for one machine
+    lease_table: str | None = None  # None: named like the application
+    region: str | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    role_external_id: str | None = None  # as the role's owner in another account requires
+    role_session_name: str | None = None
+    kinesis_endpoint: str | None = None
+    dynamodb_endpoint: str | None = None
+    cloudwatch_endpoint: str | None = None
+    s3_endpoint: str | None = None  # for dead letters
+
+    def __post_init__(self) -> None:
+        if self.leases != DYNAMODB and not self.leases.startswith(SQLITE):
+            raise ConfigError(
+                f"leases={self.leases!r}: expected 'dynamodb', or 'sqlite:///leases.sqlite' (one machine; an absolute "
+                "path starts with four slashes)"
+            )

@@ -1,0 +1,69 @@
+"""Connects a worker: opens the adapters that the settings name and closes them at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from leasehold.adapters.aws import clients
+from leasehold.adapters.cpu import detect_load_meter
+from leasehold.adapters.observability import observing
+from leasehold.adapters.obstore_objects import open_obstore
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.config.connection import ConnectionSettings
+from leasehold.core.events import Observer
+from leasehold.core.model import WorkerId
+from leasehold.wiring import aws_access, new_rng, new_worker_id, open_lease_table, open_streams
+from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
+from leasehold.worker.engine.run_worker import WorkerPorts
+from leasehold.worker.settings import ConsumerSettings
+
+
+@asynccontextmanager
+async def connect(settings: ConsumerSettings, observe: Observer | None = None) -> AsyncIterator[WorkerPorts]:
+    """Open all ports of a worker. `observe` is an additional observer of the program."""
+    connection, identity = settings.connection, settings.identity
+    worker = WorkerId(identity.worker_id or new_worker_id())
+    clock = SystemClock()
+    dead_letters = open_dead_letters(settings.handling.errors.dead_letters, connection)
+    observers = observing(
+        settings.observe,
+        application=identity.application,
+        worker=worker,
+        failover_after=settings.fleet.failover_after,
+        clock=clock,
+        cloudwatch_client=lambda: clients.cloudwatch_client(
+            aws_access(connection, connection.cloudwatch_endpoint)
+        ),
+        also=observe,
+    )
+    async with observers as observe_all:
+        table = open_lease_table(connection, identity.application)
+        streams = open_streams(connection, identity.initial_positions)
+        try:
+            yield WorkerPorts(
+                worker,
+                table,
+                streams,
+                dead_letters,
+                clock,
+                new_rng(),
+                observe_all,
+                detect_load_meter(os.environ),
+            )
+        finally:
+            for stream in streams.values():
+                await stream.close()
+            await table.close()
+
+
+def open_dead_letters(target: object, connection: ConnectionSettings) -> DeadLetters | None:
+    """Open the file or object store prefix for dead letters. Returns None for a function and for None."""
+    if not isinstance(target, str):
+        return None
+    if "://" not in target:
+        return FileDeadLetters(Path(target))
+    access = aws_access(connection, connection.s3_endpoint)
+    return ObjectDeadLetters(open_obstore(target, access, setting="dead_letters", extra="objects"), target)
