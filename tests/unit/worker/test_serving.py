@@ -1040,7 +1040,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
     async def broken(*_: object) -> None:
         raise KeyError("".join(reversed("terces")))
 
-    monkeypatch.setattr("leasehold.worker.batch_handler.Delivery.deliver", broken)
+    monkeypatch.setattr("leasehold.worker.batch_handler.RetryingConsumer.deliver", broken)
 
     async def scenario() -> None:
         world = WorkerWorld()
