@@ -56,9 +56,15 @@ def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Pa
     ("content", "problem"),
     [
         ("[run]\nhandler = 'a:b'\n", "expected a table \\[leasehold\\] or \\[consumer\\]"),
-        ("[leasehold]\n[consumr]\nretries = 1\n", r"\[consumr\] is not a table .* did you mean \[consumer\]\?"),
+        (
+            "[leasehold]\n[consumr]\nretries = 1\n",
+            r"\[consumr\] is not a table .* did you mean \[consumer\]\?",
+        ),
         ("[consumer]\n[rum]\nhandler = 'a:b'\n", r"\[rum\] is not a table .* did you mean \[run\]\?"),
-        ("[consumer]\n[other]\nx = 1\n", r"\[other\] is not a table .* expected \[leasehold\] or \[consumer\]"),
+        (
+            "[consumer]\n[other]\nx = 1\n",
+            r"\[other\] is not a table .* expected \[leasehold\] or \[consumer\]",
+        ),
         ("retrys = 1\n[consumer]\n", r"retrys is not a setting: did you mean retries\?"),
         ("retries = 1\n[consumer]\n", r"retries is outside of a table: put it below \[leasehold\]"),
         ("[leasehold]\n[[consumer]]\nretries = 1\n", r"consumer must be a table, \[consumer\]"),
