@@ -1,4 +1,4 @@
-"""The documentation says what is there: its links lead somewhere, and every lease write has its section."""
+"""The documentation matches the code: every link has a target, and every lease write has a section."""
 
 import inspect
 import re
@@ -10,20 +10,31 @@ from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import DeleteRow, PutRow, UpdateRow
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("**/*.md")),
+    *sorted((ROOT / "tests").glob("**/README.md")),
+]
+LINK = re.compile(r"\]\((?P<file>[^)#\s]*)(?:#(?P<anchor>[^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """A link to a file of the project names a file that exists."""
-    targets = [target for target in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
-    missing = [target for target in targets if not (page.parent / target).exists()]
-    assert not missing
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_have_targets(page: Path) -> None:
+    """A link to a file of the project names an existing file, and its anchor names a heading there."""
+    links = [link for link in LINK.finditer(_text(page)) if "://" not in link["file"]]
+    files = {link["file"]: (page.parent / link["file"]) if link["file"] else page for link in links}
+    missing = [name for name, target in files.items() if not target.exists()]
+    assert missing == []
+    wrong = [
+        link[0] for link in links if link["anchor"] and link["anchor"] not in _anchors(files[link["file"]])
+    ]
+    assert wrong == []
 
 
 def test_every_lease_write_is_documented_with_its_scenarios() -> None:
-    """docs/algorithm.md has a section for each rule, and names a scenario file for it."""
+    """docs/algorithm.md has a section for each rule, and names its scenario file."""
     text = (ROOT / "docs" / "algorithm.md").read_text(encoding="utf-8")
     rules = [
         name
@@ -35,6 +46,15 @@ def test_every_lease_write_is_documented_with_its_scenarios() -> None:
         title = name.replace("_", " ")
         assert re.search(rf"^### .*\b{title}\b", text, re.MULTILINE), f"no section for {title}"
         assert f"lease_writes/{name}.json" in text, f"no scenario file named for {title}"
+
+
+def _text(page: Path) -> str:
+    return CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(_text(page))}
 
 
 def _returns_a_write(rule: object) -> bool:

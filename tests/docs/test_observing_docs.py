@@ -1,4 +1,4 @@
-"""docs/observing.md names everything by which a member can be watched."""
+"""docs/observing.md documents every event, metric and setting for observing a member."""
 
 import re
 from dataclasses import fields
@@ -26,20 +26,20 @@ LIFE: list[Event] = [
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
 def test_every_event_has_a_row(kind: type[Event]) -> None:
-    """Someone who sees an event finds out when it happens and how it is told."""
+    """The row says when the event happens and how it is reported."""
     assert re.search(rf"^\|[^|]*`{kind.__name__}`", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_the_level_of_every_event_is_told(kind: type[Event]) -> None:
-    """The log column of the row names the level of the line."""
+def test_every_row_names_the_log_level(kind: type[Event]) -> None:
+    """The log column of the row names the level of the log line."""
     (row,) = re.findall(rf"^\|[^|]*`{kind.__name__}`.*$", PAGE, re.MULTILINE)
     level = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR"}[LINES[kind].level]
     assert level in row.split("|")[3]
 
 
 def test_every_cloudwatch_metric_is_named() -> None:
-    """Names and dimensions, so that an alarm can be written from the page."""
+    """The page has names and dimensions, so a reader can define an alarm."""
     window = MetricWindow(MetricsLevel.DETAILED, WorkerId("w"))
     for event in LIFE:
         window.observe(event, 0)
@@ -51,7 +51,7 @@ def test_every_cloudwatch_metric_is_named() -> None:
 
 
 def test_every_prometheus_metric_is_named() -> None:
-    """With or without the common prefix."""
+    """A name appears with or without the common prefix."""
     metrics = PrometheusMetrics(lambda: 0)
     for event in LIFE:
         metrics(event)
@@ -62,5 +62,5 @@ def test_every_prometheus_metric_is_named() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ObserveSettings)])
 def test_every_setting_has_a_row(name: str) -> None:
-    """Whatever can be set is explained."""
+    """The table of settings is complete."""
     assert f"| `{name}` |" in PAGE

@@ -1,4 +1,4 @@
-"""docs/spark.md says what the code does: every option with all its names, every column with its type."""
+"""docs/spark.md documents every option with all its names, and every column with its type."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def rows_after(heading: str) -> dict[str, list[str]]:
 
 
 def test_every_option_is_documented_with_all_its_names() -> None:
-    """An alias that nobody can find out about is no help."""
+    """The table has the options in order, each with its aliases."""
     documented = rows_after("Options")
     assert list(documented) == list(OPTIONS)
     for name, (aliases, _) in documented.items():
@@ -25,7 +25,7 @@ def test_every_option_is_documented_with_all_its_names() -> None:
 
 
 def test_every_column_is_documented_with_its_type() -> None:
-    """In the order in which they come."""
+    """The table has the columns in the order of the schema."""
     documented = {name: cells[0].strip() for name, cells in rows_after("Columns").items()}
     assert tuple(documented) == ALL_COLUMNS
     for name, type_ in documented.items():
