@@ -1,7 +1,7 @@
-"""The smallest consumer: every record of the stream "orders", once, in order within its shard.
+"""The smallest consumer: it prints every record of the stream "orders", in order within each shard.
 
-Without AWS: start `leasehold local --stream orders:2`, set LEASEHOLD_KINESIS_ENDPOINT to the address that it prints and
-LEASEHOLD_LEASES=sqlite:///leases.sqlite, and run this file.
+Without AWS: start `leasehold local --stream orders:2`, set LEASEHOLD_KINESIS_ENDPOINT to the address that it prints,
+set LEASEHOLD_LEASES=sqlite:///leases.sqlite, and run this file.
 """
 
 from leasehold import Batch, Consumer
