@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counting_proxy import CountingProxy, counting_proxy
 from leasehold.local import LocalKinesis
 from tests.interop.fleet_tables import FleetTables
 from tests.interop.mixed_fleet import MixedFleet
+from tests.proxy import Proxy, run_proxy
 from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL
 from tests.servers.running import Run
@@ -46,7 +46,7 @@ class Bench:
     language: str
     fleet: MixedFleet
     table: FleetTables
-    proxy: CountingProxy
+    proxy: Proxy
     kinesis: Any
     shards: int
     _end: threading.Event = field(default_factory=threading.Event)
@@ -92,10 +92,10 @@ class Bench:
 
     def requests_per_shard_hour(self, seconds: float) -> dict[str, float]:
         """What the fleet asks of DynamoDB while nothing changes."""
-        before, began = Counter(self.proxy.counts), time.monotonic()
+        before, began = Counter(self.proxy.request_counts), time.monotonic()
         time.sleep(seconds)
         hours = (time.monotonic() - began) / 3600
-        made = self.proxy.counts - before
+        made = self.proxy.request_counts - before
         by_operation = {name: count / self.shards / hours for name, count in made.most_common()}
         return {"all": sum(by_operation.values()), **by_operation}
 
@@ -124,7 +124,7 @@ class Bench:
 @contextmanager
 def bench(language: str, shards: int, dynamodb: Server, folder: Path) -> Iterator[Bench]:
     """A stream, records, and a fleet that is still empty."""
-    with LocalKinesis.in_process() as kinesis, counting_proxy(dynamodb.url) as proxy:
+    with LocalKinesis.in_process() as kinesis, run_proxy(dynamodb.url) as proxy:
         client = kinesis.client()
         client.create_stream(StreamName="failover", ShardCount=shards)
         fleet = MixedFleet(

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from leasehold.local import LocalKinesis
 from tests.chaos.fault_plan import FaultCounts
-from tests.chaos.proxy import proxies
 from tests.chaos.run import ChaosOptions, ChaosRun, Servers
+from tests.proxy import run_proxies
 from tests.servers.catalog import DYNAMODB_LOCAL, MINISTACK
 from tests.servers.running import Run
 
@@ -29,7 +29,7 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is ended on the way out
     folder = Path(tempfile.mkdtemp(prefix="leasehold-chaos-"))
-    with _servers(folder) as servers, proxies() as running:
+    with _servers(folder) as servers, run_proxies() as running:
         report = ChaosRun(options, servers, running, folder, _tell).run()
     _tell(report.text())
     if report.problems:

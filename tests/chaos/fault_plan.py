@@ -11,6 +11,8 @@ from enum import Enum
 from itertools import cycle, islice
 from typing import TypeVar
 
+from tests.proxy import NetworkFaultKind
+
 T = TypeVar("T")
 
 
@@ -40,15 +42,6 @@ class Dependency(Enum):
     KINESIS = "Kinesis"
     DYNAMODB = "DynamoDB"
     STORE = "the store"
-
-
-class NetworkFaultKind(Enum):
-    """What can happen to connections."""
-
-    CUT = "cut"  # those that are open break, new ones are refused
-    DELAY = "delayed"  # every piece takes longer
-    LOSE_ANSWERS = "answers lost"  # requests arrive, and the connection is half-closed instead of an answer
-    HOLD = "held back"  # nothing passes; all of it arrives late, when nobody waits for it any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from tests.chaos.fault_plan import (
     draw_faults,
 )
 from tests.chaos.producer import Producer
-from tests.chaos.proxy import Proxies, Proxy
 from tests.chaos.report import Report, count_by_kind
 from tests.chaos.spark_processes import ROOT, SparkProcesses
 from tests.contract.lease_stores import TableLocation
@@ -41,6 +40,7 @@ from tests.fleet.options import FAILOVER_S, REGION, consumer_options
 from tests.fleet.record_producer import RecordProducer
 from tests.fleet.run_check import judge, read_logs
 from tests.fleet.worker_processes import WorkerProcesses
+from tests.proxy import Proxies, Proxy
 from tests.servers import Server
 
 STREAM = "orders"
@@ -191,7 +191,7 @@ class ChaosRun:
             Dependency.STORE: self._servers.store.url,
         }
         return {
-            (group, dependency): self._proxies.in_front_of(url)
+            (group, dependency): self._proxies.start(url)
             for group in Group
             for dependency, url in urls.items()
         }
@@ -319,10 +319,10 @@ class ChaosRun:
                 return pause(victim, pick, for_s)
             case _:
                 proxy = self._ways[card.group, card.dependency]
-                if proxy.how is not None:
+                if proxy.fault is not None:
                     return False
-                self._proxies.trouble(proxy, card.how)
-                self._later(card.for_s, lambda: self._proxies.calm(proxy))
+                self._proxies.set_fault(proxy, card.how)
+                self._later(card.for_s, lambda: self._proxies.clear_fault(proxy))
                 return True
 
     def _kill_worker(self, victim: Victim, pick: float) -> bool:

@@ -6,8 +6,8 @@ import pytest
 
 from leasehold.local import LocalKinesis
 from tests.chaos.fault_plan import FaultCounts, Kill, NetworkFault, Pause
-from tests.chaos.proxy import proxies
 from tests.chaos.run import ChaosOptions, ChaosRun, Servers
+from tests.proxy import run_proxies
 from tests.servers import Server
 
 SMALL = ChaosOptions(
@@ -25,7 +25,7 @@ def test_nothing_is_lost_or_doubled_in_chaos(
     dynamodb_local: Server, ministack: Server, tmp_path: Path
 ) -> None:
     """Workers and Spark share an application, are killed, paused and cut off; every record is archived exactly once."""
-    with LocalKinesis.in_process() as kinesis, proxies() as running:
+    with LocalKinesis.in_process() as kinesis, run_proxies() as running:
         report = ChaosRun(SMALL, Servers(kinesis, dynamodb_local, ministack), running, tmp_path, print).run()
     print(report.text())
     assert report.problems == []

@@ -7,12 +7,12 @@ from tests.chaos.fault_plan import (
     FaultCounts,
     Kill,
     NetworkFault,
-    NetworkFaultKind,
     Pause,
     Reshard,
     Victim,
     draw_faults,
 )
+from tests.proxy import NetworkFaultKind
 
 FAILOVER_S = 5.0
 COUNTS = FaultCounts(kills=48, pauses=18, reshards=7, network_faults=32)

@@ -42,8 +42,8 @@ from leasehold.errors import (
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX
 from leasehold.ports import Refused
-from tests.contract.cutting_proxy import cutting_proxy
 from tests.contract.lease_stores import ALL, SERVERS, TableLocation, filled, place
+from tests.proxy import run_proxy
 from tests.servers import Server
 
 A, B = WorkerId("worker-a"), WorkerId("worker-b")
@@ -531,15 +531,15 @@ def test_a_line_cut_before_the_answer_is_settled(on_server: TableLocation, tmp_p
     async def scenario() -> None:
         direct = LeaseTable(await filled(on_server.open, ()))
         await direct.create(new_lease(1))
-        with cutting_proxy(on_server.url) as proxy:
+        with run_proxy(on_server.url) as proxy:
             client = Server(on_server.kind, proxy.url, tmp_path).client("dynamodb")
             behind = LeaseTable(DynamoDbRows(client, on_server.table))
             lease = held(await behind.take(new_lease(1), A, H1))
             for step in range(1, 6):
-                proxy.cuts_left = 1
+                proxy.responses_to_cut = 1
                 lease = held(await behind.checkpoint(lease, Position(str(step * 100))))
                 assert lease.counter == step + 1
-            assert proxy.cuts_made == 5
+            assert proxy.injected == 5
             await behind.close()
         assert await direct.get(lease.key) == lease
         await direct.close()
