@@ -25,8 +25,9 @@ from leasehold.core.leases.heartbeats import leases_to_renew, tick_ms
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId, parent_keys
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.operations import Operations, cancelled, ended, first_of
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.fleet.tasks import cancel_and_wait, first_of, wait_for
 
 Serve = Callable[[HeldLease], Awaitable[None]]
 Tell = Callable[[WorkerId], Awaitable[None]]
@@ -86,7 +87,7 @@ class HeldLeases:
         self._worker = worker
         self._serve = serve
         self._settings = settings
-        self._steps = operations
+        self._operations = operations
         self._group = group
         self._clock, self._observe, self._rng = operations.clock, operations.observe, operations.rng
         self._serving: dict[LeaseKey, _Serving] = {}
@@ -208,17 +209,17 @@ class HeldLeases:
         serving = asyncio.ensure_future(self._keep(held) if is_over else self._serve(held))
         try:
             await first_of(
-                ended(serving),
+                wait_for(serving),
                 held.lost.wait(),
                 held.wait_for_expiry(),
                 held.stalled.wait(),
                 self._overdue_drain(held),
             )
-            await cancelled(serving)
+            await cancel_and_wait(serving)
             self._judge(held, serving)
             await self._give_back(held)
         finally:
-            await cancelled(serving)
+            await cancel_and_wait(serving)
             del self._serving[held.lease.key]
 
     async def _keep(self, held: HeldLease) -> None:
@@ -240,7 +241,7 @@ class HeldLeases:
             if self._is_stopping:
                 return
             if held.lease.is_in_handoff:
-                await self._steps.take(f"decline handoff of {held.lease.key}", held.decline_handoff)
+                await self._operations.attempt(f"decline handoff of {held.lease.key}", held.decline_handoff)
 
     def _judge(self, held: HeldLease, serving: asyncio.Future[None]) -> None:
         """Remember what the end of serving a lease means for the next looks."""

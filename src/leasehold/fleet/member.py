@@ -30,9 +30,10 @@ from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.held_leases import Serve as Serve
 from leasehold.fleet.maintenance.lease_maintenance import LeaseMaintenance
 from leasehold.fleet.maintenance.upgrade import UpgradeWatch
-from leasehold.fleet.operations import Operations, cancelled, first_of
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.tasks import cancel_and_wait, first_of
 from leasehold.ports import Clock, LoadMeter
 
 # After a look that could not take all it wanted, and after the end of a shard, the next look is this far away.
@@ -82,8 +83,8 @@ class Member:
         self._observe = observe
         self._load = load
         self._decide = decide
-        self._steps = Operations(clock, rng, observe)
-        self._tending = LeaseMaintenance(table, streams, settings, self._steps)
+        self._operations = Operations(clock, rng, observe)
+        self._tending = LeaseMaintenance(table, streams, settings, self._operations)
         self._mode = PEERS
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -91,14 +92,14 @@ class Member:
         self._observe(MemberStarted(self._worker, self._application, ",".join(self._streams.names)))
         released = 0
         try:
-            await self._steps.retry_until_success("start", self._start, stop)
+            await self._operations.retry_until_success("start", self._start, stop)
             async with asyncio.TaskGroup() as group:
                 held_leases = HeldLeases(
                     table=self._table,
                     worker=self._worker,
                     serve=self._serve,
                     settings=self._settings,
-                    operations=self._steps,
+                    operations=self._operations,
                     group=group,
                 )
                 try:
@@ -135,11 +136,11 @@ class Member:
         ]
         await self._look_loop(part, held_leases, stop)
         # First of all nobody should count on us any more; the leases are given back while others look already.
-        await cancelled(keeping.pop())
+        await cancel_and_wait(keeping.pop())
         await self._end_part(part)
         await held_leases.drain(await part.sharing.next_owners(), part.sharing.nudge_next_owner)
-        await self._steps.take("give back the rest", part.sharing.release_remaining)
-        await cancelled(*keeping)
+        await self._operations.attempt("give back the rest", part.sharing.release_remaining)
+        await cancel_and_wait(*keeping)
 
     # -- ways of sharing out -----------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Member:
                 worker=self._worker,
                 meter=self._load,
                 held_leases=held_leases,
-                operations=self._steps,
+                operations=self._operations,
             )
             tasks.append(group.create_task(reporter.run()))
         if mode.is_upgrading:
@@ -162,7 +163,7 @@ class Member:
                 coordinator_rows=self._table.coordinator_rows,
                 mode=mode,
                 worker=self._worker,
-                operations=self._steps,
+                operations=self._operations,
             )
             tasks.append(group.create_task(watch.run()))
         return _Part(mode, sharing, reporter, tasks)
@@ -187,18 +188,18 @@ class Member:
             held_leases=held_leases,
             mode=mode,
             leadership=LeaderElection(
-                coordinator_rows, mode.lock_layout, self._worker, self._settings, self._steps
+                coordinator_rows, mode.lock_layout, self._worker, self._settings, self._operations
             ),
             worker=self._worker,
             settings=self._settings,
-            operations=self._steps,
+            operations=self._operations,
             decide=self._decide,
         )
 
     async def _end_part(self, part: _Part) -> None:
-        await cancelled(*part.tasks)
+        await cancel_and_wait(*part.tasks)
         if part.reporter is not None:
-            await self._steps.take("withdraw the report", part.reporter.withdraw)
+            await self._operations.attempt("withdraw the report", part.reporter.withdraw)
         await part.sharing.leave()
 
     async def _change_over_loop(self, part: _Part, held_leases: HeldLeases, group: asyncio.TaskGroup) -> None:
@@ -209,7 +210,7 @@ class Member:
             now_ms = self._clock.now_ms()
             # Looks show everything but whether somebody has made tables of KCL 3.0 to 3.4 since.
             if not part.sharing.is_mode_current() or now_ms - checked_ms >= LOOK_FOR_TABLES_EVERY_MS:
-                await self._steps.take("change over", partial(self._change_over, part, held_leases, group))
+                await self._operations.attempt("change over", partial(self._change_over, part, held_leases, group))
                 checked_ms = now_ms
 
     async def _change_over(self, part: _Part, held_leases: HeldLeases, group: asyncio.TaskGroup) -> None:
@@ -232,7 +233,7 @@ class Member:
         """Look again and again until told to stop. A look that has begun is finished: what it takes is served."""
         refresh_soon = held_leases.refresh_soon
         while not stop.is_set():
-            await self._steps.take("look", part.sharing.look)
+            await self._operations.attempt("look", part.sharing.look)
             await first_of(stop.wait(), refresh_soon.wait(), self._time_to_look(part))
             if refresh_soon.is_set():
                 refresh_soon.clear()

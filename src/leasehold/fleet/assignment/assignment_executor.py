@@ -93,4 +93,4 @@ class AssignmentExecutor:
 
     async def _remove(self, report: WorkerReport) -> None:
         remove = partial(self.table.coordinator_rows.withdraw_report, self.reports_layout, report)
-        await self.operations.take(f"remove the report of {report.worker}", remove)
+        await self.operations.attempt(f"remove the report of {report.worker}", remove)

@@ -58,7 +58,7 @@ class LeaderElection:
         self._place = place
         self._worker = worker
         self._duration_ms = milliseconds(settings.leader_lock_duration)
-        self._steps = operations
+        self._operations = operations
         self._clock = operations.clock
         self._held: _Held | None = None
         self._lock: LeaderLock | None = None
@@ -110,7 +110,7 @@ class LeaderElection:
             self._held = _Held(version, now_ms + self._duration_ms, self._clock.now_ms())
             self._free_since_ms = None
             taken_from = None if lock is None or lock.is_released else lock.owner
-            self._steps.observe(LeadershipTaken(self._worker, taken_from))
+            self._operations.observe(LeadershipTaken(self._worker, taken_from))
 
     def note_fleet(self, seen: FleetSnapshot) -> None:
         """Having seen the fleet: a move from three tables to one is left to a Java leader, if there may be one."""
@@ -143,7 +143,7 @@ class LeaderElection:
         while True:
             await self._clock.sleep_ms(int(self._duration_ms * (BEAT_AFTER if is_kept else BEAT_AGAIN_AFTER)))
             if self._held is not None:
-                is_kept = await self._steps.take("keep the lead", self._beat)
+                is_kept = await self._operations.attempt("keep the lead", self._beat)
 
     async def _beat(self) -> None:
         held = self._held
@@ -178,9 +178,9 @@ class LeaderElection:
 
     def _end(self, reason: str) -> None:
         self._held = None
-        self._steps.observe(LeadershipEnded(self._worker, reason))
+        self._operations.observe(LeadershipEnded(self._worker, reason))
 
     def _new_version(self) -> str:
         """A random UUID, as the KCL writes it; drawn here, so that a simulated fleet can be replayed."""
-        digits = f"{self._steps.rng.getrandbits(128):032x}"
+        digits = f"{self._operations.rng.getrandbits(128):032x}"
         return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -237,7 +237,7 @@ class LeaderStrategy(AssignmentStrategy):
             now_ms=self.operations.clock.now_ms(),
             failover_ms=milliseconds(self.settings.failover_after),
         )
-        await self.operations.take(f"give away {lease.key}", partial(self._let_go, lease, next_owner))
+        await self.operations.attempt(f"give away {lease.key}", partial(self._let_go, lease, next_owner))
 
     async def _let_go(self, lease: Lease, next_owner: WorkerId | None) -> None:
         begun = await self.table.begin_session(lease, self.worker, LeaseSessionId(LEAVING))
@@ -308,7 +308,7 @@ class LeaderStrategy(AssignmentStrategy):
 
     async def run(self) -> None:
         """See to the index, without waiting for it, and keep the lead, if we have it."""
-        await self.operations.take("make the index", self.table.create_owner_index)
+        await self.operations.attempt("make the index", self.table.create_owner_index)
         await self.leadership.run()
 
     async def release_remaining(self) -> None:
@@ -320,7 +320,7 @@ class LeaderStrategy(AssignmentStrategy):
     async def leave(self) -> None:
         """Let another lead, and tell the others to see who does: a Java leader leaves no word."""
         was_leading = self.leadership.is_leading
-        await self.operations.take("resign", partial(self.leadership.resign, "it leaves the fleet"))
+        await self.operations.attempt("resign", partial(self.leadership.resign, "it leaves the fleet"))
         if was_leading:
             await self._words.leave(workers_to_nudge_on_resign(self._leases, self.worker), self._leases)
 

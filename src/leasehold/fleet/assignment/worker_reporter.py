@@ -44,7 +44,7 @@ class WorkerReporter:
         while True:
             if self.meter is not None:
                 self._samples = self._samples.with_sample(await self.meter.percent())
-            await self.operations.take("report", self._report_if_due)
+            await self.operations.attempt("report", self._report_if_due)
             await self.operations.clock.sleep_ms(SAMPLE_EVERY_MS)
 
     async def _report_if_due(self) -> None:

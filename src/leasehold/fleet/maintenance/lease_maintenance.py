@@ -53,7 +53,7 @@ class LeaseMaintenance:
         self._table = table
         self._streams = streams
         self._settings = settings
-        self._steps = operations
+        self._operations = operations
         self._tended: dict[str, _Tended] = {}
 
     async def join(self) -> None:
@@ -69,14 +69,14 @@ class LeaseMaintenance:
         if failures and not self._tended:
             raise next(iter(failures.values()))
         for name, failure in failures.items():
-            self._steps.observe(OperationFailed(f"join stream {name}", str(failure)))
+            self._operations.observe(OperationFailed(f"join stream {name}", str(failure)))
 
     async def join_rest(self) -> None:
         """Go on looking for streams that could not be found at the start, until there are no more."""
         while self._waiting():
-            await self._steps.clock.sleep_ms(JOIN_RETRY_MS)
+            await self._operations.clock.sleep_ms(JOIN_RETRY_MS)
             for tracked in self._waiting():
-                await self._steps.take(f"join stream {tracked.name}", partial(self._join, tracked))
+                await self._operations.attempt(f"join stream {tracked.name}", partial(self._join, tracked))
 
     async def audit(self, maintainers: int) -> None:
         """Look for shards that nobody reads. Of `tenders` members, about two do this each time, by chance."""
@@ -94,28 +94,28 @@ class LeaseMaintenance:
 
     async def _join(self, tracked: TrackedStream) -> None:
         tracked = await self._streams.identify(tracked)
-        operations, observe = self._steps, self._observe_of(tracked)
+        operations, observe = self._operations, self._observe_of(tracked)
         sync = ShardSync(self._table, tracked, self._settings, operations.clock, operations.rng, observe)
         await sync.bootstrap()
         self._tended[tracked.name] = _Tended(sync)
 
     def _observe_of(self, tracked: TrackedStream) -> Observer:
-        return with_stream(tracked.id, self._steps.observe)
+        return with_stream(tracked.id, self._operations.observe)
 
     async def _look(self, name: str, maintainers: int) -> _Seen | None:
         """One look at the table for all streams; None if it is the turn of others, or fails."""
-        if not maintainers or (maintainers > 2 and self._steps.rng.random() > 2 / maintainers):
+        if not maintainers or (maintainers > 2 and self._operations.rng.random() > 2 / maintainers):
             return None
-        seen_ms = self._steps.clock.now_ms()
+        seen_ms = self._operations.clock.now_ms()
         try:
-            return _Seen(await list_leases(self._table, self._steps.observe), seen_ms)
+            return _Seen(await list_leases(self._table, self._operations.observe), seen_ms)
         except LeaseholdError as error:
-            self._steps.observe(OperationFailed(name, str(error)))
+            self._operations.observe(OperationFailed(name, str(error)))
             return None
 
     async def _tend(self, name: str, tend: Callable[[_Tended], Awaitable[None]]) -> None:
         for each in list(self._tended.values()):  # others may join meanwhile
-            await self._steps.take(name, partial(tend, each))
+            await self._operations.attempt(name, partial(tend, each))
 
     def _tell_of_mixture(self, listing: LeaseListing) -> None:
         """Members of both kinds that start together on an empty table do not see each other's leases.
@@ -125,7 +125,7 @@ class LeaseMaintenance:
         try:
             refuse_mixed_streams(listing.leases, is_multi_stream=self._streams.is_multi_stream)
         except ConfigError as error:
-            self._steps.observe(OperationFailed(CHECK_KEY_FORMAT, str(error)))
+            self._operations.observe(OperationFailed(CHECK_KEY_FORMAT, str(error)))
 
     async def _audit(self, seen: _Seen, tended: _Tended) -> None:
         tended.audited = await tended.sync.audit(tended.audited, seen.listing)

@@ -34,7 +34,7 @@ class UpgradeWatch:
         """Until cancelled, by the change-over if by nothing else."""
         while True:
             await self.operations.clock.sleep_ms(upgrade.CHECK_EVERY_MS)
-            await self.operations.take(STEP, self._check)
+            await self.operations.attempt(STEP, self._check)
 
     async def _check(self) -> None:
         seen = await self.coordinator_rows.look(self.mode)

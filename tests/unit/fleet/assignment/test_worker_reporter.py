@@ -12,8 +12,9 @@ from leasehold.core.leases.row_writes import RowWrite
 from leasehold.core.model import WorkerId
 from leasehold.fleet.assignment.worker_reporter import WorkerReporter
 from leasehold.fleet.held_leases import HeldLeases
-from leasehold.fleet.operations import Operations, cancelled
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows
+from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
 
@@ -45,7 +46,7 @@ def test_who_leaves_while_its_report_is_on_its_way_leaves_no_report() -> None:
         while (row := await rows.get("w-1")) is None or row == (first := first or row):
             assert clock.now_ms() < 2 * REPORT_EVERY_MS
             await clock.sleep_ms(100)
-        await cancelled(reporting)  # the second report is in the table, and its answer is not here
+        await cancel_and_wait(reporting)  # the second report is in the table, and its answer is not here
         await reporter.withdraw()
         assert await rows.get("w-1") is None
 

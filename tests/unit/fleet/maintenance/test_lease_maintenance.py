@@ -13,9 +13,10 @@ from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import NotFoundError
 from leasehold.fleet.maintenance.lease_maintenance import CHECK_KEY_FORMAT, JOIN_RETRY_MS, LeaseMaintenance
-from leasehold.fleet.operations import Operations, cancelled
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
 from tests.unit.fleet.world import ListedStream, even_shards
 
@@ -91,7 +92,7 @@ def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() ->
         _not_there, *twice = several.failures("join stream arn:orders")
         assert len(twice) == 2
         assert all("one and the same" in each for each in twice)
-        await cancelled(joining)
+        await cancel_and_wait(joining)
 
     run_in_virtual_time(scenario())
 
