@@ -210,7 +210,9 @@ class Member:
             now_ms = self._clock.now_ms()
             # Looks show everything but whether somebody has made tables of KCL 3.0 to 3.4 since.
             if not part.sharing.is_mode_current() or now_ms - checked_ms >= LOOK_FOR_TABLES_EVERY_MS:
-                await self._operations.attempt("change over", partial(self._change_over, part, held_leases, group))
+                await self._operations.attempt(
+                    "change over", partial(self._change_over, part, held_leases, group)
+                )
                 checked_ms = now_ms
 
     async def _change_over(self, part: _Part, held_leases: HeldLeases, group: asyncio.TaskGroup) -> None:
