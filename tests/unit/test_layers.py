@@ -25,6 +25,7 @@ LAYERS = (
     "kinesis_model",
     "ports",
     "adapters",
+    "fleet.tasks",
     "fleet.table",
     "fleet.reading",
     "loop_thread",
