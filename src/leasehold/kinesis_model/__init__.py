@@ -1,11 +1,14 @@
-"""Kinesis as a value: streams, shards, records, iterators, consumers. Pure: time is passed in, nothing is drawn
-at random, no call blocks. The local server serves it over HTTP, the simulator drives it on a virtual clock.
+"""A pure model of the Kinesis service: streams, shards, records, iterators and consumers as values.
 
-    sequence    what numbers look like          reshard   how the hash range is divided
-    record_log  the records of one shard        writing   putting records
-    shard       one shard's life                reading   iterators and pages of records
-    stream      the state of one stream         listing   ListShards and its filters
-    limits      what a shard gives in a second  consumers who is subscribed to what
-    tokens      opaque text, opened safely      snapshot  streams as plain values, and back
-    settings    what a test may change          service   every operation, by name
+The caller passes in the time. No call waits, reads a clock or draws a random number, so the same calls give the same
+responses. The local server serves this model over HTTP; the simulator runs it on a virtual clock.
+
+    service           every operation as a method    stream      the state of one stream
+    writing           PutRecord and PutRecords       shard       the state of one shard
+    reading           iterators and pages            record_log  the records of one shard
+    listing           ListShards and its filters     limits      read and write limits of a shard
+    resharding        split, merge, uniform scaling  consumers   registered consumers and subscriptions
+    account           stream names and ARNs          tokens      opaque tokens that clients send back
+    sequence_numbers  layout of sequence numbers     snapshot    streams as plain values and back
+    settings          what a test can change         api_errors  the errors of the Kinesis API
 """

@@ -1,4 +1,4 @@
-"""How the service says no: the error types of the Kinesis API, each with a sentence that names the thing."""
+"""The errors of the Kinesis API that the model returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leasehold.errors import ServiceError
 
 
 class ErrorType(StrEnum):
-    """The error types that this model answers with, spelled as the API spells them."""
+    """Error types, spelled as in the API."""
 
     NOT_FOUND = "ResourceNotFoundException"
     IN_USE = "ResourceInUseException"
@@ -21,7 +21,7 @@ class ErrorType(StrEnum):
 
 
 class KinesisApiError(ServiceError):
-    """The service understood the request and refuses it."""
+    """The service refuses a well-formed request. The message names the stream or shard and the reason."""
 
     def __init__(self, error_type: ErrorType, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Registered consumers, and who holds the subscription to which shard."""
+"""Registered consumers, and their current subscription to each shard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold.kinesis_model.api_errors import in_use_error
 
 @dataclass(slots=True)
 class SubscriptionSlot:
-    """The one subscription that a consumer may have to a shard."""
+    """The current subscription of a consumer to a shard. A consumer has at most one for each shard."""
 
     subscription_id: int
     since_ms: int
@@ -19,7 +19,7 @@ class SubscriptionSlot:
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """A consumer of a stream. It is ACTIVE from the moment it is registered plus the settable delay."""
+    """A registered consumer of a stream. It is ACTIVE from `active_from_ms` on."""
 
     name: str
     arn: str
@@ -32,26 +32,26 @@ class Consumer:
         return "ACTIVE" if now_ms >= self.active_from_ms else "CREATING"
 
     def subscribe(self, shard_id: ShardId, now_ms: int, takeover_after_ms: int) -> int:
-        """Take the subscription to a shard, also from a holder who has had it for long enough.
+        """Start a subscription to a shard and return its id. It replaces one that began `takeover_after_ms` ago.
 
-        Counts from the last success even if that caller has hung up since, as the service documents.
+        An earlier subscription counts even if its client has disconnected: AWS documents it so.
         """
         slot = self.slots.get(shard_id)
         if slot and not slot.is_free and now_ms - slot.since_ms < takeover_after_ms:
             raise in_use_error(
                 f"Another active subscription exists for this consumer: {self.arn} on shard {shard_id} since "
-                f"{now_ms - slot.since_ms} ms. It can be taken over {takeover_after_ms} ms after it began."
+                f"{now_ms - slot.since_ms} ms. It can be replaced {takeover_after_ms} ms after it began."
             )
         self.subscription_count += 1
         self.slots[shard_id] = SubscriptionSlot(self.subscription_count, now_ms)
         return self.subscription_count
 
     def is_current(self, shard_id: ShardId, subscription_id: int) -> bool:
-        """True until someone else takes over."""
+        """True until another subscription replaces this one."""
         slot = self.slots.get(shard_id)
         return slot is not None and slot.subscription_id == subscription_id
 
     def release(self, shard_id: ShardId, subscription_id: int) -> None:
-        """The subscription has come to its proper end: the next one need not wait."""
+        """Free the shard for the next subscription, because the server ended this one."""
         if self.is_current(shard_id, subscription_id):
             self.slots[shard_id].is_free = True

@@ -1,4 +1,4 @@
-"""What one shard takes and gives in a second, as token buckets. Time is passed in; nothing is refused here."""
+"""The read and write limits of a shard as token buckets. The caller passes in the time and refuses the request."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WRITE_BYTES_PER_SECOND: Final = 1_048_576
 
 @dataclass(slots=True)
 class TokenBucket:
-    """So many units a second, with one second's worth in store.
+    """Allows `per_second` units a second, and stores at most one second of them.
 
-    A single cost above the store is allowed when the bucket is full, and then paid off before anything else:
-    so an answer of 10 MB silences a shard of 2 MB/s for five seconds, as the service does.
+    A full bucket allows a single cost above its size. Nothing else is allowed until that cost is paid off. So a
+    response of 10 MB blocks a shard of 2 MB/s for five seconds, as in the service.
 
     >>> bucket = TokenBucket(per_second=2)
-    >>> bucket.take(0, 10), bucket.has(4_999), bucket.has(5_000)
+    >>> bucket.take(0, 10), bucket.allows(4_999), bucket.allows(5_000)
     (None, False, True)
     """
 
@@ -31,13 +31,13 @@ class TokenBucket:
     def __post_init__(self) -> None:
         self._milli_units = self.per_second * 1000
 
-    def has(self, now_ms: int, cost: int = 1) -> bool:
+    def allows(self, now_ms: int, cost: int = 1) -> bool:
         """True if this cost may be taken now."""
         self._refill(now_ms)
         return now_ms >= self._blocked_until_ms and self._milli_units >= min(cost, self.per_second) * 1000
 
     def take(self, now_ms: int, cost: int = 1) -> None:
-        """Pay; the cost may have turned out larger than what was asked for."""
+        """Take a cost. It may be higher than the cost that `allows` was called with."""
         self._refill(now_ms)
         self._milli_units -= cost * 1000
         if self._milli_units < 0:
@@ -52,7 +52,7 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class ShardLimits:
-    """The four limits of one shard."""
+    """The four limits of one shard: read calls, bytes read, records written, bytes written."""
 
     reads: TokenBucket = field(default_factory=lambda: TokenBucket(READS_PER_SECOND))
     read_bytes: TokenBucket = field(default_factory=lambda: TokenBucket(READ_BYTES_PER_SECOND))
@@ -60,10 +60,10 @@ class ShardLimits:
     write_bytes: TokenBucket = field(default_factory=lambda: TokenBucket(WRITE_BYTES_PER_SECOND))
 
     def may_read(self, now_ms: int) -> bool:
-        return self.reads.has(now_ms) and self.read_bytes.has(now_ms)
+        return self.reads.allows(now_ms) and self.read_bytes.allows(now_ms)
 
     def may_write(self, now_ms: int, size: int) -> bool:
-        return self.write_records.has(now_ms) and self.write_bytes.has(now_ms, size)
+        return self.write_records.allows(now_ms) and self.write_bytes.allows(now_ms, size)
 
     def count_read(self, now_ms: int, size: int) -> None:
         self.reads.take(now_ms)

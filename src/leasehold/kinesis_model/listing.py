@@ -1,4 +1,4 @@
-"""Which shards a ListShards call names: the six filters, and paging by a token that stands alone."""
+"""ListShards: the six filters, and pages. The token of a page contains the stream and the filter."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ class FilterType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ShardFilter:
-    """A filter with what it needs: a shard id for AFTER_SHARD_ID, a time for the two timestamps."""
+    """A filter: AFTER_SHARD_ID needs a shard id, AT_TIMESTAMP and FROM_TIMESTAMP need a time."""
 
     type: FilterType = FilterType.FROM_TRIM_HORIZON
     shard_id: str | None = None
     timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
-        wants_shard = self.type is FilterType.AFTER_SHARD_ID
-        wants_time = self.type in {FilterType.AT_TIMESTAMP, FilterType.FROM_TIMESTAMP}
-        if wants_shard != (self.shard_id is not None):
+        needs_shard = self.type is FilterType.AFTER_SHARD_ID
+        needs_time = self.type in {FilterType.AT_TIMESTAMP, FilterType.FROM_TIMESTAMP}
+        if needs_shard != (self.shard_id is not None):
             raise invalid_argument_error(
-                f"ShardFilter {self.type}: a ShardId goes with AFTER_SHARD_ID, and only with it."
+                f"ShardFilter {self.type}: AFTER_SHARD_ID needs a ShardId, and no other type takes one."
             )
-        if wants_time != (self.timestamp_ms is not None):
+        if needs_time != (self.timestamp_ms is not None):
             raise invalid_argument_error(
-                f"ShardFilter {self.type}: a Timestamp goes with AT_TIMESTAMP and FROM_TIMESTAMP, and only with them."
+                f"ShardFilter {self.type}: AT_TIMESTAMP and FROM_TIMESTAMP need a Timestamp, and no other type takes "
+                "one."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What is left of a listing: the stream, the filter, and the last shard already named."""
+    """The rest of a listing: the stream, the filter, and the last shard of the page before."""
 
     stream_name: str
     filter: ShardFilter = ShardFilter()
@@ -65,8 +66,8 @@ class ShardsPage:
 def select_shards(
     shards: Iterable[ShardState], shard_filter: ShardFilter, horizon_ms: int
 ) -> list[ShardState]:
-    """The shards that pass the filter, in the order given. Times before the trim horizon count as the horizon."""
-    # The service documents the end as inclusive. A shard's last open millisecond is the one before it closed.
+    """Return the shards that pass the filter, in the given order. A time before the trim horizon means the horizon."""
+    # AWS documents the end as inclusive. The last open millisecond of a shard is the one before `closed_ms`.
     at_ms = max(horizon_ms, shard_filter.timestamp_ms or 0)
     match shard_filter.type:
         case FilterType.AT_LATEST:
@@ -80,40 +81,42 @@ def select_shards(
 
 
 def list_shards(stream: StreamState, query: ListQuery, limit: int, now_ms: int) -> ShardsPage:
-    """The next shards of a listing, by id, and a token for the rest."""
+    """Return the next page of a listing, sorted by shard id, and a token for the rest."""
     stream.trim()
     passing = select_shards(stream.shards.values(), query.filter, stream.horizon_ms)
     rest = [shard for shard in passing if query.after is None or shard.id > query.after]
     page = rest[:limit]
     token = None
     if len(rest) > limit:
-        token = _token(ListQuery(query.stream_name, query.filter, page[-1].id), now_ms)
+        token = _encode_query(ListQuery(query.stream_name, query.filter, page[-1].id), now_ms)
     return ShardsPage([shard.to_shard() for shard in page], token)
 
 
 def query_from_token(text: str, now_ms: int, lifetime_ms: int) -> ListQuery:
-    """What a token stands for: the same stream and the same filter, from where the last page ended."""
+    """Return the rest of a listing: the same stream and filter, after the page that returned the token."""
     fields = decode_token("shards", text)
     if fields is None:
         raise invalid_argument_error(
-            "Invalid NextToken: it did not come from ListShards of this server, or is damaged."
+            "Invalid NextToken: it is damaged, or it does not come from ListShards of this server."
         )
     issued_ms, name, filter_type, shard_id, timestamp_ms, after = fields
     require_fresh_token(int(issued_ms or 0), now_ms, lifetime_ms)
-    shard_filter = ShardFilter(FilterType(str(filter_type)), _text(shard_id), _number(timestamp_ms))
-    return ListQuery(str(name), shard_filter, _text(after))
+    shard_filter = ShardFilter(
+        FilterType(str(filter_type)), _optional_text(shard_id), _optional_number(timestamp_ms)
+    )
+    return ListQuery(str(name), shard_filter, _optional_text(after))
 
 
 def require_fresh_token(issued_ms: int, now_ms: int, lifetime_ms: int) -> None:
     if now_ms - issued_ms > lifetime_ms:
         raise KinesisApiError(
             ErrorType.TOKEN_EXPIRED,
-            f"NextToken expired. It was issued {now_ms - issued_ms} ms ago and lives {lifetime_ms} ms: begin the "
-            "listing anew.",
+            f"NextToken expired. It was issued {now_ms - issued_ms} ms ago and is valid for {lifetime_ms} ms: start "
+            "the listing again.",
         )
 
 
-def _token(query: ListQuery, now_ms: int) -> str:
+def _encode_query(query: ListQuery, now_ms: int) -> str:
     shard_filter = query.filter
     return encode_token(
         "shards",
@@ -126,9 +129,9 @@ def _token(query: ListQuery, now_ms: int) -> str:
     )
 
 
-def _text(field: str | int | None) -> str | None:
+def _optional_text(field: str | int | None) -> str | None:
     return None if field is None else str(field)
 
 
-def _number(field: str | int | None) -> int | None:
+def _optional_number(field: str | int | None) -> int | None:
     return None if field is None else int(field)

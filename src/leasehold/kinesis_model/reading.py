@@ -1,4 +1,4 @@
-"""Reading a shard: places and iterators, pages of records, how far behind, and the end with its children."""
+"""Reading a shard: starting positions, iterators, pages of records, and the children at the end of a shard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold.kinesis_model.api_errors import (
     invalid_argument_error,
     throttled_error,
 )
-from leasehold.kinesis_model.record_log import SavedRecords
+from leasehold.kinesis_model.record_log import RecordColumns
 from leasehold.kinesis_model.shard import ShardState
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.kinesis_model.tokens import decode_token, encode_token
@@ -35,7 +35,7 @@ class IteratorType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StartingPosition:
-    """Where to begin in a shard."""
+    """A starting position in a shard, as GetShardIterator and SubscribeToShard take it."""
 
     type: IteratorType
     sequence_number: str | None = None
@@ -44,7 +44,7 @@ class StartingPosition:
 
 @dataclass(frozen=True, slots=True)
 class ShardIterator:
-    """What an iterator stands for: a place in a shard, and when it was issued."""
+    """A decoded iterator: the next number to read in a shard, and the time of issue."""
 
     stream_name: str
     shard_id: str
@@ -54,12 +54,12 @@ class ShardIterator:
 
 @dataclass(frozen=True, slots=True)
 class RecordsPage:
-    """Records in order. `next_number` is absent when the shard has ended; then its children are named.
+    """One page of records, in order. At the end of a shard `next_number` is None and `children` are set.
 
-    `continuation` is the number after which reading goes on at `next_number`.
+    A reader that starts AFTER_SEQUENCE_NUMBER `continuation_number` continues at `next_number`.
     """
 
-    records: SavedRecords
+    records: RecordColumns
     next_number: int | None
     continuation_number: int | None
     millis_behind_latest: int
@@ -67,20 +67,20 @@ class RecordsPage:
 
 
 def resolve_start(stream: StreamState, shard: ShardState, start: StartingPosition, now_ms: int) -> int:
-    """The place in the shard that a starting position means, at this moment."""
+    """Return the next number to read for a starting position."""
     match start.type:
         case IteratorType.TRIM_HORIZON:
-            _require_no_number(start)
+            _require_no_sequence_number(start)
             return shard.start_number
         case IteratorType.LATEST:
-            _require_no_number(start)
+            _require_no_sequence_number(start)
             return shard.tip
         case IteratorType.AT_TIMESTAMP:
-            return shard.number_at_time(_past_time(start, now_ms))
+            return shard.number_at_time(_require_past_time(start, now_ms))
         case IteratorType.AT_SEQUENCE_NUMBER:
-            return _number_in(stream, shard, start)
+            return _require_sequence_number(stream, shard, start)
         case IteratorType.AFTER_SEQUENCE_NUMBER:
-            return _number_in(stream, shard, start) + 1
+            return _require_sequence_number(stream, shard, start) + 1
 
 
 def iterator_to_text(iterator: ShardIterator) -> str:
@@ -90,11 +90,11 @@ def iterator_to_text(iterator: ShardIterator) -> str:
 
 
 def iterator_from_text(text: str, now_ms: int, lifetime_ms: int) -> ShardIterator:
-    """The iterator, if it is one of ours and not too old."""
+    """Decode an iterator. Refuse it if this server did not issue it or if it has expired."""
     fields = decode_token("iterator", text)
     if fields is None:
         raise invalid_argument_error(
-            "Invalid ShardIterator: it did not come from this server, or is damaged. Ask for a new one with "
+            "Invalid ShardIterator: it is damaged, or it does not come from this server. Get a new one with "
             "GetShardIterator."
         )
     issued_ms, name, shard_id, next_number = fields
@@ -110,14 +110,14 @@ def iterator_from_text(text: str, now_ms: int, lifetime_ms: int) -> ShardIterato
 
 
 def require_number_in_shard(shard: ShardState, next_number: int) -> None:
-    """An iterator may outlive its stream: one of an earlier stream of the same name is refused."""
+    """Refuse an iterator of an earlier, deleted stream with the same name."""
     if next_number not in shard.numbers:
         raise invalid_argument_error(
-            f"Invalid ShardIterator: it came from another stream that also had {shard.id}."
+            f"Invalid ShardIterator: it comes from an earlier stream that also had a shard {shard.id}."
         )
 
 
-def read(
+def read_page(
     stream: StreamState,
     shard: ShardState,
     next_number: int,
@@ -127,7 +127,7 @@ def read(
     bytes_max: int = BYTES_PER_PAGE_MAX,
     ends_with_last_records: bool = False,
 ) -> RecordsPage:
-    """Records from a place on. A place that was trimmed reads from the oldest record that is left."""
+    """Return the records from `next_number` on. If that record was trimmed, begin with the oldest one that is left."""
     index = shard.log.first_index_from_number(next_number)
     records = shard.log.page(index, records_max=records_max, bytes_max=bytes_max)
     is_at_tip = shard.log.is_beyond_tip(index + len(records))
@@ -136,19 +136,19 @@ def read(
         children = [child.to_child_shard() for child in stream.children_of(shard)]
         return RecordsPage(records, None, None, 0, children)
     behind_ms = 0 if is_at_tip else max(0, now_ms - records[-1].arrival_ms)
-    next_number = records[-1].number + 1 if records else next_number
-    return RecordsPage(records, next_number, max(next_number - 1, shard.start_number), behind_ms)
+    following = records[-1].number + 1 if records else next_number
+    return RecordsPage(records, following, max(following - 1, shard.start_number), behind_ms)
 
 
 def require_read_capacity(stream: StreamState, shard: ShardState, now_ms: int) -> None:
     if not shard.limits.may_read(now_ms):
         raise throttled_error(
-            f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {stream.account_id}: 5 calls "
-            "and 2 MB a second, shared by all readers. Wait and use the same iterator again."
+            f"Rate exceeded for shard {shard.id} in stream {stream.label}: 5 calls and 2 MB a second, shared "
+            "by all readers. Wait and use the same iterator again."
         )
 
 
-def _require_no_number(start: StartingPosition) -> None:
+def _require_no_sequence_number(start: StartingPosition) -> None:
     if start.sequence_number is not None:
         raise invalid_argument_error(
             "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and StartingSequenceNumber or (2) "
@@ -157,7 +157,7 @@ def _require_no_number(start: StartingPosition) -> None:
         )
 
 
-def _past_time(start: StartingPosition, now_ms: int) -> int:
+def _require_past_time(start: StartingPosition, now_ms: int) -> int:
     if start.timestamp_ms is None:
         raise invalid_argument_error(
             "Must specify timestampInMillis parameter for iterator of type AT_TIMESTAMP. Current request has no "
@@ -171,8 +171,8 @@ def _past_time(start: StartingPosition, now_ms: int) -> int:
     return start.timestamp_ms
 
 
-def _number_in(stream: StreamState, shard: ShardState, start: StartingPosition) -> int:
-    """The number asked for, if it could be one of this shard; whether a record has it does not matter."""
+def _require_sequence_number(stream: StreamState, shard: ShardState, start: StartingPosition) -> int:
+    """Return the requested number if it belongs to this shard. A record with this number need not exist."""
     text = start.sequence_number
     if text is None:
         raise invalid_argument_error(
@@ -187,6 +187,6 @@ def _number_in(stream: StreamState, shard: ShardState, start: StartingPosition) 
     if number not in shard.numbers:
         raise invalid_argument_error(
             f"StartingSequenceNumber {text[:128]} used in GetShardIterator on shard {shard.id} in stream "
-            f"{stream.name} under account {stream.account_id} is invalid because it did not come from this shard."
+            f"{stream.label} is invalid because it did not come from this shard."
         )
     return number

@@ -1,8 +1,8 @@
-"""The records of one shard: appended at the end, found by number or by arrival time, trimmed at the front.
+"""The records of one shard: appended at the end, found by number or arrival time, trimmed at the front.
 
-Finding is a bisection, the rest is amortised constant, so a poll at the tip costs the same whether the shard
-holds ten records or a million. Columns instead of one object a record: the interpreter's garbage collector
-need not visit them.
+Records are found by bisection and appended in amortised constant time, so a poll at the tip costs the same for ten
+records as for a million. Records are stored in columns, not as objects, so that the garbage collector does not visit
+each of them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, overload
 
-# Trimmed records are kept in the columns until they are this many and at least half of them.
+# Trimmed records stay in the columns until there are this many, and until they are half of all.
 _COMPACT_MIN: Final = 1024
 
 
 class StoredRecord(NamedTuple):
-    """A record as it lies in its shard."""
+    """A record in a shard."""
 
     number: int
     arrival_ms: int
@@ -27,16 +27,17 @@ class StoredRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SavedRecords(Sequence[StoredRecord]):
-    """Consecutive records, as columns. A record is made when it is looked at: ten thousand at once would set the
-    garbage collector to work on everything that the shard holds.
+class RecordColumns(Sequence[StoredRecord]):
+    """Consecutive records as columns. A `StoredRecord` is created when it is accessed.
+
+    Ten thousand new objects at once would start a garbage collection over all records of the shard.
     """
 
     numbers: Sequence[int]
     arrivals_ms: Sequence[int]
     partition_keys: Sequence[str]
     data: Sequence[bytes]
-    # What they count for in limits.
+    # The bytes that count towards the limits.
     size: int
 
     def __len__(self) -> int:
@@ -58,15 +59,15 @@ class SavedRecords(Sequence[StoredRecord]):
 
 
 class RecordLog:
-    """Records in the order of their numbers. Arrival times never go back; the writer sees to that."""
+    """Records in the order of their numbers. The writer guarantees that arrival times never go back."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
         self._arrivals = array("q")
         self._keys: list[str] = []
         self._data: list[bytes] = []
-        # Bytes of all records up to and including this one, since the shard began: a page of at most
-        # so many bytes is then one bisection.
+        # The bytes of all records since the shard opened, up to and including each record. The end of a page of limited
+        # size is then found by bisection.
         self._bytes_through = array("q")
         self._first = 0
         self._bytes_trimmed = 0
@@ -75,7 +76,7 @@ class RecordLog:
         return len(self._numbers) - self._first
 
     def append(self, number: int, arrival_ms: int, partition_key: str, data: bytes, size: int) -> None:
-        """Store a record; `size` is what it counts for in limits."""
+        """Store a record. `size` is its number of bytes that counts towards the limits."""
         self._bytes_through.append(self._bytes_before(len(self._numbers)) + size)
         self._numbers.append(number)
         self._arrivals.append(arrival_ms)
@@ -83,33 +84,33 @@ class RecordLog:
         self._data.append(data)
 
     def first_index_from_number(self, number: int) -> int:
-        """Index of the first kept record whose number is at least this."""
+        """Return the index of the first record with this number or a higher one."""
         return bisect_left(self._numbers, number, lo=self._first)
 
     def first_index_from_time(self, arrival_ms: int) -> int:
-        """Index of the first kept record that arrived at this time or later."""
+        """Return the index of the first record that arrived at this time or later."""
         return bisect_left(self._arrivals, arrival_ms, lo=self._first)
 
     def number_at(self, index: int) -> int | None:
-        """The number of the record at this index; nothing beyond the tip."""
+        """Return the number of the record at this index, or None beyond the tip."""
         return self._numbers[index] if index < len(self._numbers) else None
 
-    def page(self, index: int, *, records_max: int, bytes_max: int) -> SavedRecords:
-        """Records from this index on, within both limits; at least one if there is one."""
+    def page(self, index: int, *, records_max: int, bytes_max: int) -> RecordColumns:
+        """Return the records from this index on, within both limits but at least one record if there is one."""
         before = self._bytes_before(index)
         fitting = bisect_right(self._bytes_through, before + bytes_max, lo=index)
         end = min(max(fitting, index + 1), index + records_max, len(self._numbers))
         return self._slice(index, end)
 
-    def everything(self) -> SavedRecords:
-        """A copy of all that is kept."""
+    def all_records(self) -> RecordColumns:
+        """Return a copy of all records that are not trimmed."""
         return self._slice(self._first, len(self._numbers))
 
     def is_beyond_tip(self, index: int) -> bool:
         return index >= len(self._numbers)
 
     def trim_before(self, horizon_ms: int) -> None:
-        """Forget every record that arrived before the horizon."""
+        """Remove every record that arrived before the horizon."""
         if self._first < len(self._arrivals) and self._arrivals[self._first] < horizon_ms:
             self._first = self.first_index_from_time(horizon_ms)
             self._compact()
@@ -117,10 +118,10 @@ class RecordLog:
     def _bytes_before(self, index: int) -> int:
         return self._bytes_through[index - 1] if index else self._bytes_trimmed
 
-    def _slice(self, index: int, end: int) -> SavedRecords:
+    def _slice(self, index: int, end: int) -> RecordColumns:
         span = slice(index, end)
         size = self._bytes_before(end) - self._bytes_before(index)
-        return SavedRecords(
+        return RecordColumns(
             self._numbers[span], self._arrivals[span], self._keys[span], self._data[span], size
         )
 

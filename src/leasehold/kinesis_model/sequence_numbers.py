@@ -1,21 +1,21 @@
-"""Sequence numbers: 56 digits that rise within a shard, and from parents to children.
+"""Sequence numbers: 56 digits that increase within a shard, and from parents to children.
 
-From the highest bit down, in the manner of Kinesis's own second layout:
+The layout, from the highest bit down, follows the second layout of Kinesis itself:
 
     3 bits   the digit 2, which makes every number 56 digits long
-    44 bits  epoch: milliseconds when the shard was made, pushed on so that every reshard has its own
+    44 bits  epoch: the shard's creation time in milliseconds, increased so that every reshard has its own
     24 bits  index of the shard in its stream
-    64 bits  counter: 0 is the shard's start, all ones its end, records lie between
-    44 bits  arrival in milliseconds
-    8 bits   version, 2
+    64 bits  counter: 0 marks the shard's start, all ones its end; records are numbered in between
+    44 bits  arrival time in milliseconds
+    8 bits   version, always 2
 
-Epoch and index come first, so each shard owns one interval of numbers. A child's epoch is later than its
-parents', so all its numbers are above all of theirs.
+Epoch and index come first, so each shard owns one interval of numbers. A child has a later epoch than its parents, so
+all its numbers are higher than theirs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _VERSION: Final = 2
@@ -30,31 +30,34 @@ SHARDS_MAX: Final = 2**24
 
 @dataclass(frozen=True, slots=True)
 class SequenceNumberRange:
-    """The interval of sequence numbers that belongs to one shard, in whole and for ever.
+    """The interval of sequence numbers that belongs to one shard. It never changes.
 
-    >>> parent, child = SequenceNumberRange.of_shard(1_700_000_000_000, 0), SequenceNumberRange.of_shard(1_700_000_000_001, 1)
+    >>> parent, child = SequenceNumberRange(1_700_000_000_000, 0), SequenceNumberRange(1_700_000_000_001, 1)
     >>> parent.end(1_700_000_000_001) < child.start(1_700_000_000_001)
     True
     >>> len(str(parent.start(1_700_000_000_000)))
     56
     """
 
-    base: int
+    epoch_ms: int
+    shard_index: int
+    _base: int = field(init=False, repr=False)
 
-    @classmethod
-    def of_shard(cls, epoch_ms: int, shard_index: int) -> SequenceNumberRange:
-        return cls(_PREFIX | epoch_ms << _EPOCH_SHIFT | shard_index << _INDEX_SHIFT | _VERSION)
+    def __post_init__(self) -> None:
+        base = _PREFIX | self.epoch_ms << _EPOCH_SHIFT | self.shard_index << _INDEX_SHIFT | _VERSION
+        object.__setattr__(self, "_base", base)
 
     def __contains__(self, number: int) -> bool:
-        return number >> _INDEX_SHIFT == self.base >> _INDEX_SHIFT
+        return number >> _INDEX_SHIFT == self._base >> _INDEX_SHIFT
 
     def start(self, opened_ms: int) -> int:
-        """The starting sequence number: below every record of the shard."""
+        """The starting sequence number of the shard: lower than that of every record."""
         return self.at(0, opened_ms)
 
     def end(self, closed_ms: int) -> int:
-        """The ending sequence number: above every record of the shard."""
+        """The ending sequence number of the shard: higher than that of every record."""
         return self.at(_COUNTER_MAX, closed_ms)
 
     def at(self, counter: int, arrival_ms: int) -> int:
-        return self.base | counter << _COUNTER_SHIFT | arrival_ms << _ARRIVAL_SHIFT
+        """The sequence number of the record with this counter and arrival time."""
+        return self._base | counter << _COUNTER_SHIFT | arrival_ms << _ARRIVAL_SHIFT

@@ -1,4 +1,4 @@
-"""What a test may change about the service: which limits hold, how long things take and live."""
+"""What a test can change about the service: limits, delays and lifetimes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from leasehold.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """The behaviour of the service. The defaults are the service's own, except that nothing is throttled and
-    nothing takes time.
+    """The behaviour of the service. The defaults are those of AWS, with two exceptions: nothing is throttled, and
+    changes of a stream take no time.
     """
 
     enforce_limits: bool = False
-    # How long CREATING, UPDATING and DELETING last.
+    # How long a stream stays CREATING, UPDATING or DELETING.
     status_delay_ms: int = 0
-    # The end of a closed shard comes with its last records, instead of in an empty answer after them.
+    # Whether the response with the last records of a closed shard also ends it. If not, an empty response follows.
     shard_end_with_last_records: bool = False
     iterator_lifetime_ms: int = 300_000
     list_token_lifetime_ms: int = 300_000
@@ -29,8 +29,8 @@ class ServiceSettings:
         for item in fields(self):
             value = getattr(self, item.name)
             if type(value) is not (bool if item.type == "bool" else int) or value < 0:
-                raise ConfigError(f"{item.name}={value!r}: expected {item.type}, not negative")
+                raise ConfigError(f"{item.name}={value!r}: expected {item.type}, 0 or higher")
         if self.heartbeat_ms == 0:
             raise ConfigError(
-                "heartbeat_ms=0: a subscription at the tip would send empty events without a pause"
+                "heartbeat_ms=0: a subscription at the tip would send empty events without pause; use at least 1"
             )

@@ -1,6 +1,6 @@
-"""Opaque tokens: shard iterators and continuation tokens. Seals a few fields into text, and opens hostile text.
+"""Opaque tokens: shard iterators and continuation tokens. Encodes a few fields as text and decodes untrusted text.
 
-The seal is a checksum, not a secret: it tells a damaged or invented token from one of ours.
+A checksum, which is no secret, detects tokens that are damaged or were not issued by this server.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import orjson
 
 Field = str | int | None
 
-# Iterators of the service begin the same way.
+# Iterators of the real service begin with the same bytes.
 _HEADER: Final = bytes(7) + b"\x01"
-_SEAL_BYTES: Final = 8
+_CHECKSUM_BYTES: Final = 8
 
 
 def encode_token(kind: str, *fields: Field) -> str:
-    """Text that only `unseal` of the same kind understands."""
+    """Encode fields as a token. Only `decode_token` with the same kind decodes it."""
     payload = orjson.dumps([kind, *fields])
     return b64encode(_HEADER + _checksum(payload) + payload).decode()
 
 
 def decode_token(kind: str, text: str) -> list[Field] | None:
-    """The fields that were sealed, or nothing if this text was never a token of this kind.
+    """Return the fields of a token, or None if the text is no token of this kind.
 
-    >>> decode_token("iterator", encode_token("iterator", "orders", 3)), decode_token("list", encode_token("iterator", "orders", 3))
+    >>> token = encode_token("iterator", "orders", 3)
+    >>> decode_token("iterator", token), decode_token("list", token)
     (['orders', 3], None)
     >>> decode_token("iterator", "AAAAAAAAAAGzzzz")
     """
@@ -36,7 +37,7 @@ def decode_token(kind: str, text: str) -> list[Field] | None:
         raw = b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return None
-    header, checksum, payload = raw[:8], raw[8 : 8 + _SEAL_BYTES], raw[8 + _SEAL_BYTES :]
+    header, checksum, payload = raw[:8], raw[8 : 8 + _CHECKSUM_BYTES], raw[8 + _CHECKSUM_BYTES :]
     if header != _HEADER or checksum != _checksum(payload):
         return None
     found, *fields = orjson.loads(payload)
@@ -44,4 +45,4 @@ def decode_token(kind: str, text: str) -> list[Field] | None:
 
 
 def _checksum(payload: bytes) -> bytes:
-    return blake2b(payload, digest_size=_SEAL_BYTES, person=b"leasehold").digest()
+    return blake2b(payload, digest_size=_CHECKSUM_BYTES, person=b"leasehold").digest()

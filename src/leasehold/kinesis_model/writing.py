@@ -1,4 +1,4 @@
-"""Putting records: what is accepted, which shard takes it, and which number it gets."""
+"""PutRecord and PutRecords: validation, the choice of the shard, and the sequence number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REQUEST_BYTES_MAX_LARGE: Final = 10 * _KIB * _KIB
 
 
 class PutRequest(NamedTuple):
-    """A record to put."""
+    """One record of a PutRecord or PutRecords request."""
 
     partition_key: str
     data: bytes
@@ -31,7 +31,7 @@ class PutRequest(NamedTuple):
 
 
 class PutResult(NamedTuple):
-    """Where a record went."""
+    """The shard and the sequence number of a stored record."""
 
     shard_id: ShardId
     number: int
@@ -39,59 +39,60 @@ class PutResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutFailure:
-    """A record of a larger put that was refused on its own."""
+    """The reason why one record of a PutRecords call was not stored."""
 
     error_type: ErrorType
     message: str
 
 
 def record_size(partition_key: str, data: bytes) -> int:
-    """What a record counts for in limits: its data and its key."""
+    """Return the bytes of a record that count towards the limits: those of its data and its partition key."""
     key_bytes = len(partition_key) if partition_key.isascii() else len(partition_key.encode())
     return len(data) + key_bytes
 
 
-def put_record(stream: StreamState, entry: PutRequest, now_ms: int, *, limited: bool) -> PutResult:
-    """Store one record or refuse it."""
-    outcome = _put(stream, entry, _checked_size(stream, entry), now_ms, limited=limited)
+def put_record(stream: StreamState, entry: PutRequest, now_ms: int, *, enforce_limits: bool) -> PutResult:
+    """Store one record, or refuse the request."""
+    outcome = _put(stream, entry, _validate_and_measure(stream, entry), now_ms, enforce_limits=enforce_limits)
     if isinstance(outcome, PutFailure):
         raise throttled_error(outcome.message)
     return outcome
 
 
 def put_records(
-    stream: StreamState, entries: Sequence[PutRequest], now_ms: int, *, limited: bool
+    stream: StreamState, entries: Sequence[PutRequest], now_ms: int, *, enforce_limits: bool
 ) -> list[PutResult | PutFailure]:
-    """Store records one by one, in order. A bad one refuses the whole call, a throttled one only itself."""
+    """Store records in order. An invalid record fails the whole call, a throttled one only itself."""
     if not 1 <= len(entries) <= RECORDS_PER_PUT_MAX:
         raise validation_error(
             f"1 validation error detected: Value at 'records' failed to satisfy constraint: {len(entries)} records, "
             f"Member must have length between 1 and {RECORDS_PER_PUT_MAX}"
         )
-    sizes = [_checked_size(stream, entry) for entry in entries]
+    sizes = [_validate_and_measure(stream, entry) for entry in entries]
     _require_request_size(stream, sum(sizes))
     return [
-        _put(stream, entry, size, now_ms, limited=limited) for entry, size in zip(entries, sizes, strict=True)
+        _put(stream, entry, size, now_ms, enforce_limits=enforce_limits)
+        for entry, size in zip(entries, sizes, strict=True)
     ]
 
 
 def _put(
-    stream: StreamState, entry: PutRequest, size: int, now_ms: int, *, limited: bool
+    stream: StreamState, entry: PutRequest, size: int, now_ms: int, *, enforce_limits: bool
 ) -> PutResult | PutFailure:
     hash_key = entry.explicit_hash_key
     shard = stream.open_shard_for(hash_key_of(entry.partition_key) if hash_key is None else hash_key)
-    if limited:
+    if enforce_limits:
         if not shard.limits.may_write(now_ms, size):
             return PutFailure(
                 ErrorType.THROTTLED,
-                f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {stream.account_id}.",
+                f"Rate exceeded for shard {shard.id} in stream {stream.label}.",
             )
         shard.limits.count_write(now_ms, size)
     return PutResult(shard.id, shard.append(entry.partition_key, entry.data, size, now_ms))
 
 
-def _checked_size(stream: StreamState, entry: PutRequest) -> int:
-    """The size of a record that may be stored."""
+def _validate_and_measure(stream: StreamState, entry: PutRequest) -> int:
+    """Validate a record and return its size."""
     key = entry.partition_key
     if not 1 <= len(key) <= 256:
         raise validation_error(
@@ -104,17 +105,17 @@ def _checked_size(stream: StreamState, entry: PutRequest) -> int:
             f"{entry.explicit_hash_key}"
         )
     size = record_size(key, entry.data)
-    if size > stream.record_kib_max * _KIB:
+    if size > stream.config.record_kib_max * _KIB:
         raise validation_error(
             f"1 validation error detected: Value at 'data' failed to satisfy constraint: data and partition key "
-            f"are {size} bytes, Member must have length less than or equal to {stream.record_kib_max * _KIB}. "
-            "UpdateMaxRecordSize raises it to at most 10 MiB."
+            f"are {size} bytes, Member must have length less than or equal to {stream.config.record_kib_max * _KIB}. "
+            "UpdateMaxRecordSize raises the limit up to 10 MiB."
         )
     return size
 
 
 def _require_request_size(stream: StreamState, size: int) -> None:
-    is_large = stream.record_kib_max > RECORD_KIB_DEFAULT
+    is_large = stream.config.record_kib_max > RECORD_KIB_DEFAULT
     allowed = _REQUEST_BYTES_MAX_LARGE if is_large else _REQUEST_BYTES_MAX
     if size > allowed:
         raise invalid_argument_error(

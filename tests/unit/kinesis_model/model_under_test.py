@@ -1,4 +1,4 @@
-"""A stream service with a clock in hand, and the short ways to use it that the tests of the model share."""
+"""A `KinesisModel` with one stream and a clock that the test sets, and shortcuts for the tests of the model."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ MIDDLE = (HASH_KEY_MAX + 1) // 2
 
 
 class ModelUnderTest:
-    """A service with one stream, at a time that only the test moves."""
+    """A model with one stream. Only the test advances the time."""
 
     def __init__(self, shards: int = 1, **settings: Any) -> None:
         self.now_ms = BEGIN_MS
@@ -47,18 +47,18 @@ class ModelUnderTest:
         return self.service.shard_iterator(self.now_ms, "s", shard_id_of(shard), start)
 
     def get(self, iterator: str, limit: int = 10_000) -> tuple[RecordsPage, str | None]:
-        """One page, and the iterator for the next."""
+        """Return one page and the iterator of the next."""
         parsed = self.service.iterator(self.now_ms, iterator)
         page = self.service.get_records(self.now_ms, parsed, limit)
         return page, self.service.next_iterator(self.now_ms, parsed, page)
 
     def read(self, shard: int = 0, kind: str = "TRIM_HORIZON", **position: Any) -> list[bytes]:
-        """The data of one page."""
+        """Return the data of one page."""
         page, _ = self.get(self.iterator(shard, kind, **position))
         return list(page.records.data)
 
-    def listed(self, kind: str = "FROM_TRIM_HORIZON", **value: Any) -> list[int]:
-        """The shards that a filter lists, by index."""
+    def list_shards(self, kind: str = "FROM_TRIM_HORIZON", **value: Any) -> list[int]:
+        """Return the indexes of the shards that a filter lists."""
         query = ListQuery("s", ShardFilter(FilterType(kind), **value))
         page = self.service.list_shards(self.now_ms, query, 10_000)
         return [int(shard.id.removeprefix("shardId-")) for shard in page.shards]

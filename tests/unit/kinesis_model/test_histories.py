@@ -1,4 +1,4 @@
-"""Random histories of a stream: whatever is put, split, merged, scaled and trimmed, the promises hold."""
+"""Random histories of puts, splits, merges, scalings and trims: the guarantees of the model hold after each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tests.unit.kinesis_model.model_under_test import HOUR_MS, ModelUnderTest, s
 
 @dataclass
 class Written:
-    """What the test itself remembers of a record: when and where it went."""
+    """The test's own note of a record: arrival time and shard."""
 
     number: int
     data: bytes
@@ -26,7 +26,7 @@ class Written:
 
 @dataclass
 class Seen:
-    """What the test itself remembers of a shard: when it was open, in its own words."""
+    """The test's own note of a shard: when it opened and closed."""
 
     opened_ms: int
     closed_ms: int | None = None
@@ -34,28 +34,28 @@ class Seen:
 
 @dataclass
 class History:
-    """A world, and an account of it that does not look into the model."""
+    """A model, and the test's own notes, which do not use the internals of the model."""
 
-    world: ModelUnderTest
+    model: ModelUnderTest
     written: list[Written] = field(default_factory=list)
     seen: dict[int, Seen] = field(default_factory=dict)
     forgotten_before_ms: int = 0
 
     def note_shards(self) -> None:
-        """Learn of new and closed shards from the model's own listing, at the time of the change."""
-        for shard in self.world.stream.shards.values():
+        """Note new and closed shards from the model's listing, at the time of the change."""
+        for shard in self.model.stream.shards.values():
             known = self.seen.setdefault(shard.index, Seen(shard.opened_ms))
             known.closed_ms = shard.closed_ms
 
     def put(self, hash_key: int) -> None:
         data = b"%d" % len(self.written)
-        stored = self.world.put(data, hash_key=hash_key)
+        stored = self.model.put(data, hash_key=hash_key)
         shard = int(stored.shard_id.removeprefix("shardId-"))
-        arrival_ms = self.world.stream.clock_ms
+        arrival_ms = self.model.stream.clock.now_ms
         self.written.append(Written(stored.number, data, arrival_ms, shard))
 
     def attempt(self, change: Callable[[], object]) -> None:
-        """Some changes are refused in some states; then they must change nothing, which the checks will show."""
+        """Try a change. A refused change must change nothing, which the checks verify."""
         try:
             change()
         except KinesisApiError:
@@ -63,11 +63,11 @@ class History:
         self.note_shards()
 
     def horizon_ms(self) -> int:
-        return max(self.forgotten_before_ms, self.world.now_ms - 24 * HOUR_MS)
+        return max(self.forgotten_before_ms, self.model.now_ms - 24 * HOUR_MS)
 
 
 def open_shards(history: History) -> list[ShardState]:
-    return list(history.world.stream.open_shards)
+    return list(history.model.stream.open_shards)
 
 
 def step_put(history: History, number: int) -> None:
@@ -75,31 +75,31 @@ def step_put(history: History, number: int) -> None:
 
 
 def step_wait(history: History, number: int) -> None:
-    history.world.now_ms += (0, 1, 1000, HOUR_MS, 5 * HOUR_MS)[number % 5]
+    history.model.now_ms += (0, 1, 1000, HOUR_MS, 5 * HOUR_MS)[number % 5]
 
 
 def step_split(history: History, number: int) -> None:
     shards = open_shards(history)
     shard = shards[number % len(shards)]
     at = shard.hash_range.start + 1 + number % (shard.hash_range.end - shard.hash_range.start)
-    history.attempt(lambda: history.world.split(shard.index, at))
+    history.attempt(lambda: history.model.split(shard.index, at))
 
 
 def step_merge(history: History, number: int) -> None:
     shards = open_shards(history)
     lower, upper = shards[number % len(shards)], shards[(number + 1) % len(shards)]
-    history.attempt(lambda: history.world.merge(lower.index, upper.index))
+    history.attempt(lambda: history.model.merge(lower.index, upper.index))
 
 
 def step_scale(history: History, number: int) -> None:
     target = 1 + number % 8
-    history.attempt(lambda: history.world.service.update_shard_count(history.world.now_ms, "s", target))
+    history.attempt(lambda: history.model.service.update_shard_count(history.model.now_ms, "s", target))
 
 
 def step_trim(history: History, number: int) -> None:
     if number % 4 == 0:
-        history.world.stream.trim_all_records()
-        history.forgotten_before_ms = history.world.stream.clock_ms
+        history.model.stream.trim_all_records()
+        history.forgotten_before_ms = history.model.stream.clock.now_ms
 
 
 STEPS = (step_put, step_put, step_put, step_wait, step_split, step_merge, step_scale, step_trim)
@@ -114,13 +114,13 @@ def run(choices: list[tuple[Callable[[History, int], None], int]], shards: int) 
     return history
 
 
-def read_shard(world: ModelUnderTest, index: int) -> tuple[list[tuple[int, bytes]], list[int]]:
-    """Everything in a shard by pages of two, and the children that its end names."""
+def read_shard(model: ModelUnderTest, index: int) -> tuple[list[tuple[int, bytes]], list[int]]:
+    """Read a whole shard in pages of two, and return its records and children."""
     found: list[tuple[int, bytes]] = []
-    iterator: str | None = world.iterator(index)
+    iterator: str | None = model.iterator(index)
     children: list[int] = []
     while iterator:
-        page, iterator = world.get(iterator, limit=2)
+        page, iterator = model.get(iterator, limit=2)
         found += [(record.number, record.data) for record in page.records]
         children = [int(child.id.removeprefix("shardId-")) for child in page.children]
         if not page.records:
@@ -128,22 +128,22 @@ def read_shard(world: ModelUnderTest, index: int) -> tuple[list[tuple[int, bytes
     return found, children
 
 
-def walk(world: ModelUnderTest, roots: list[int]) -> list[tuple[int, bytes]]:
-    """A consumer's walk: a shard is read when all its parents have been."""
+def read_in_order(model: ModelUnderTest, roots: list[int]) -> list[tuple[int, bytes]]:
+    """Read as a consumer does: a shard after all its parents."""
     found: list[tuple[int, bytes]] = []
     waiting, done = list(roots), set[int]()
     while waiting:
         index = waiting.pop(0)
         parents = [
-            int(parent.removeprefix("shardId-")) for parent in world.stream.shard(shard_id_of(index)).parents
+            int(parent.removeprefix("shardId-")) for parent in model.stream.shard(shard_id_of(index)).parents
         ]
-        listed = set(world.listed())
+        listed = set(model.list_shards())
         if index in done:
             continue
         if any(parent in listed and parent not in done for parent in parents):
             waiting.append(index)
             continue
-        records, children = read_shard(world, index)
+        records, children = read_shard(model, index)
         found += records
         done.add(index)
         waiting += [child for child in children if child not in done]
@@ -155,10 +155,10 @@ def walk(world: ModelUnderTest, roots: list[int]) -> list[tuple[int, bytes]]:
 def test_every_record_is_read_once_from_parents_to_children(
     choices: list[tuple[Callable[[History, int], None], int]], shards: int
 ) -> None:
-    """Starting at the shards open at the trim horizon, all that is retained is read, once, in order per key."""
+    """A reader that starts at the trim horizon reads each retained record once, in order per shard."""
     history = run(choices, shards)
     retained = [record for record in history.written if record.arrival_ms >= history.horizon_ms()]
-    found = walk(history.world, history.world.listed("AT_TRIM_HORIZON"))
+    found = read_in_order(history.model, history.model.list_shards("AT_TRIM_HORIZON"))
     assert sorted(found) == sorted((record.number, record.data) for record in retained)
     assert len({number for number, _ in found}) == len(found)
     for shard in history.seen:
@@ -168,7 +168,7 @@ def test_every_record_is_read_once_from_parents_to_children(
 
 @given(CHOICES, st.integers(1, 4))
 @settings(max_examples=300)
-def test_open_shards_always_tile_the_hash_range(
+def test_open_shards_always_cover_the_hash_range(
     choices: list[tuple[Callable[[History, int], None], int]], shards: int
 ) -> None:
     """After every step, the open shards cover 0 to 2^128-1 without gap or overlap."""
@@ -182,15 +182,15 @@ def test_open_shards_always_tile_the_hash_range(
 
 @given(CHOICES, st.integers(1, 4))
 @settings(max_examples=300)
-def test_numbers_rise_in_a_shard_and_from_parent_to_child(
+def test_numbers_increase_in_a_shard_and_from_parent_to_child(
     choices: list[tuple[Callable[[History, int], None], int]], shards: int
 ) -> None:
-    """Within a shard each record's number is higher; a child starts above where its parents ended."""
+    """Numbers increase within a shard. A child starts above the end of its parents."""
     history = run(choices, shards)
     for shard in history.seen:
         numbers = [record.number for record in history.written if record.shard == shard]
         assert all(left < right for left, right in pairwise(numbers))
-    listed = {shard.id: shard.to_shard() for shard in history.world.stream.shards.values()}
+    listed = {shard.id: shard.to_shard() for shard in history.model.stream.shards.values()}
     for child in listed.values():
         for parent in child.parents:
             if parent in listed:
@@ -204,12 +204,12 @@ def test_numbers_rise_in_a_shard_and_from_parent_to_child(
 
 @given(CHOICES, st.integers(1, 4), st.integers(-10, 30 * HOUR_MS))
 @settings(max_examples=300)
-def test_filters_agree_with_a_plain_account_of_who_was_open_when(
+def test_filters_agree_with_the_noted_opening_times(
     choices: list[tuple[Callable[[History, int], None], int]], shards: int, since_begin_ms: int
 ) -> None:
-    """All six filters give what a list of opening and closing times gives, in plain words."""
+    """All six filters list the shards that follow from the noted opening and closing times."""
     history = run(choices, shards)
-    world = history.world
+    model = history.model
     horizon_ms = max(history.horizon_ms(), min(seen.opened_ms for seen in history.seen.values()))
     asked_ms = min(seen.opened_ms for seen in history.seen.values()) + since_begin_ms
     at_ms = max(asked_ms, horizon_ms)
@@ -224,15 +224,19 @@ def test_filters_agree_with_a_plain_account_of_who_was_open_when(
         return sorted(index for index, seen in history.seen.items() if keeps(seen))
 
     retained = passing(lambda seen: open_since(seen, horizon_ms))
-    assert world.listed() == world.listed("FROM_TRIM_HORIZON") == retained
-    assert world.listed("AT_LATEST") == passing(lambda seen: seen.closed_ms is None)
-    assert world.listed("AT_TRIM_HORIZON") == passing(lambda seen: open_at(seen, horizon_ms))
-    assert world.listed("AT_TIMESTAMP", timestamp_ms=asked_ms) == passing(lambda seen: open_at(seen, at_ms))
-    assert world.listed("FROM_TIMESTAMP", timestamp_ms=asked_ms) == passing(
+    assert model.list_shards() == model.list_shards("FROM_TRIM_HORIZON") == retained
+    assert model.list_shards("AT_LATEST") == passing(lambda seen: seen.closed_ms is None)
+    assert model.list_shards("AT_TRIM_HORIZON") == passing(lambda seen: open_at(seen, horizon_ms))
+    assert model.list_shards("AT_TIMESTAMP", timestamp_ms=asked_ms) == passing(
+        lambda seen: open_at(seen, at_ms)
+    )
+    assert model.list_shards("FROM_TIMESTAMP", timestamp_ms=asked_ms) == passing(
         lambda seen: open_since(seen, at_ms)
     )
     middle = retained[len(retained) // 2]
-    assert world.listed("AFTER_SHARD_ID", shard_id=shard_id_of(middle)) == [n for n in retained if n > middle]
+    assert model.list_shards("AFTER_SHARD_ID", shard_id=shard_id_of(middle)) == [
+        n for n in retained if n > middle
+    ]
 
 
 @given(CHOICES, st.integers(1, 4), st.integers(0, 30 * HOUR_MS))
@@ -240,26 +244,29 @@ def test_filters_agree_with_a_plain_account_of_who_was_open_when(
 def test_the_shards_open_at_any_moment_cover_the_hash_range(
     choices: list[tuple[Callable[[History, int], None], int]], shards: int, since_begin_ms: int
 ) -> None:
-    """What an empty lease table is filled from: AT_TRIM_HORIZON and AT_TIMESTAMP never leave a hole."""
-    world = run(choices, shards).world
-    timestamp_ms = min(world.now_ms, world.stream.created_ms + since_begin_ms)
-    for listed in (world.listed("AT_TRIM_HORIZON"), world.listed("AT_TIMESTAMP", timestamp_ms=timestamp_ms)):
-        ranges = sorted(world.stream.shard(shard_id_of(index)).hash_range for index in listed)
+    """AT_TRIM_HORIZON and AT_TIMESTAMP, from which leases are created, list shards that cover the hash range."""
+    model = run(choices, shards).model
+    timestamp_ms = min(model.now_ms, model.stream.created_ms + since_begin_ms)
+    for listed in (
+        model.list_shards("AT_TRIM_HORIZON"),
+        model.list_shards("AT_TIMESTAMP", timestamp_ms=timestamp_ms),
+    ):
+        ranges = sorted(model.stream.shard(shard_id_of(index)).hash_range for index in listed)
         assert (ranges[0].start, ranges[-1].end) == (0, HASH_KEY_MAX)
         assert all(left.end + 1 == right.start for left, right in pairwise(ranges))
 
 
 @given(CHOICES, st.integers(0, 30 * HOUR_MS))
 @settings(max_examples=200)
-def test_a_position_by_time_gives_what_arrived_since(
+def test_at_timestamp_reads_the_records_that_arrived_since(
     choices: list[tuple[Callable[[History, int], None], int]], since_begin_ms: int
 ) -> None:
-    """AT_TIMESTAMP in any shard: exactly the retained records that arrived then or later."""
+    """AT_TIMESTAMP in any shard reads exactly the retained records that arrived then or later."""
     history = run(choices, shards=2)
-    world = history.world
-    time_ms = min(world.now_ms, world.stream.created_ms + since_begin_ms)
-    for index in world.listed():
-        page, _ = world.get(world.iterator(index, IteratorType.AT_TIMESTAMP, time_ms=time_ms))
+    model = history.model
+    time_ms = min(model.now_ms, model.stream.created_ms + since_begin_ms)
+    for index in model.list_shards():
+        page, _ = model.get(model.iterator(index, IteratorType.AT_TIMESTAMP, time_ms=time_ms))
         expected = [
             record.data
             for record in history.written

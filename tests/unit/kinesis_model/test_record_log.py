@@ -10,7 +10,7 @@ from leasehold.kinesis_model.record_log import RecordLog, StoredRecord
 
 
 def log_of(count: int, size: int = 10) -> RecordLog:
-    """Records with numbers 10, 20, 30, ... that arrived at 100, 200, 300, ..."""
+    """Return a log of records with numbers 10, 20, 30, ... that arrived at 100, 200, 300, ..."""
     log = RecordLog()
     for record in range(1, count + 1):
         log.append(10 * record, 100 * record, f"key-{record}", b"%d" % record, size)
@@ -22,46 +22,46 @@ def page(log: RecordLog, index: int, records_max: int = 100, bytes_max: int = 10
 
 
 def test_a_record_is_found_by_its_number_or_the_next() -> None:
-    """Looking for a number that is no record leads to the following record."""
+    """A number without a record leads to the following record."""
     log = log_of(3)
     assert [log.first_index_from_number(number) for number in (0, 10, 11, 30, 31)] == [0, 0, 1, 2, 3]
 
 
-def test_a_record_is_found_by_the_time_it_arrived_or_the_next() -> None:
-    """Looking for a time between two arrivals leads to the later one."""
+def test_a_record_is_found_by_its_arrival_time_or_the_next() -> None:
+    """A time between two arrivals leads to the later record."""
     log = log_of(3)
     assert [log.first_index_from_time(time) for time in (0, 100, 101, 300, 301)] == [0, 0, 1, 2, 3]
 
 
 def test_a_page_keeps_both_limits() -> None:
-    """A page ends before it would exceed the records or the bytes allowed."""
+    """A page ends before it would exceed the allowed records or bytes."""
     log = log_of(10)
     assert [record.number for record in page(log, 2, records_max=3)] == [30, 40, 50]
     assert [record.number for record in page(log, 2, bytes_max=45)] == [30, 40, 50, 60]
 
 
 def test_a_page_holds_at_least_one_record() -> None:
-    """A record larger than the limit still gets out, alone."""
+    """A record above the limit is returned alone."""
     assert [record.number for record in page(log_of(3, size=50), 1, bytes_max=5)] == [20]
 
 
-def test_a_page_knows_what_its_records_count_for() -> None:
-    """The size of a page is the sum of its records' sizes, also after trimming."""
+def test_the_size_of_a_page_is_the_sum_of_its_records() -> None:
+    """Trimmed records do not count."""
     log = log_of(5, size=7)
     log.trim_before(250)
     found = log.page(log.first_index_from_number(0), records_max=2, bytes_max=1000)
     assert (len(found), found.size) == (2, 14)
 
 
-def test_a_page_can_be_looked_at_like_a_list() -> None:
-    """Records of a page are reached by index, from the end, and as a slice."""
+def test_a_page_can_be_indexed_like_a_list() -> None:
+    """Its records are accessible by index, from the end, and as a slice."""
     found = log_of(4).page(0, records_max=10, bytes_max=1000)
     assert found[-1] == StoredRecord(40, 400, "key-4", b"4")
     assert [record.number for record in found[1:3]] == [20, 30]
 
 
-def test_trimming_forgets_what_arrived_before_the_horizon() -> None:
-    """What arrived at the horizon stays, what arrived before is gone."""
+def test_trimming_removes_records_before_the_horizon() -> None:
+    """A record that arrived at the horizon stays."""
     log = log_of(5)
     log.trim_before(300)
     assert (len(log), [record.number for record in page(log, log.first_index_from_number(0))]) == (
@@ -70,16 +70,16 @@ def test_trimming_forgets_what_arrived_before_the_horizon() -> None:
     )
 
 
-def test_pages_keep_their_limits_after_much_was_trimmed() -> None:
-    """Bytes are counted from where the page begins, however many records are gone before it."""
+def test_pages_keep_their_limits_after_trimming() -> None:
+    """Bytes count from the start of the page, however many records before it were trimmed."""
     log = log_of(5_000)
     log.trim_before(100 * 4_000)
     found = log.page(log.first_index_from_number(0), records_max=100, bytes_max=45)
     assert ([record.number for record in found], found.size) == ([40_000, 40_010, 40_020, 40_030], 40)
 
 
-def test_a_log_that_was_trimmed_to_nothing_goes_on() -> None:
-    """Appending after everything was trimmed works as in a new log."""
+def test_a_fully_trimmed_log_accepts_records() -> None:
+    """Appending after all records were trimmed works as in a new log."""
     log = log_of(3)
     log.trim_before(10_000)
     assert (len(log), log.number_at(log.first_index_from_time(0))) == (0, None)
@@ -89,7 +89,7 @@ def test_a_log_that_was_trimmed_to_nothing_goes_on() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5_000)), max_size=12))
 def test_trimming_and_appending_agree_with_a_plain_list(steps: list[tuple[int, int]]) -> None:
-    """However appends and trims alternate, what is left is what a plain list would hold."""
+    """After any sequence of appends and trims the log equals a plain list."""
     log, plain, number = RecordLog(), list[StoredRecord](), 0
     for appended, step_ms in steps:
         for _ in range(appended):
@@ -104,8 +104,8 @@ def test_trimming_and_appending_agree_with_a_plain_list(steps: list[tuple[int, i
 
 
 @pytest.mark.parametrize("kept", [1, 500, 100_000])
-def test_trimmed_records_are_let_go(kept: int) -> None:
-    """Memory follows what is kept: trimmed records do not pile up behind it."""
+def test_trimmed_records_free_their_memory(kept: int) -> None:
+    """Memory use follows the retained records."""
     log = RecordLog()
     for number in range(1, 3 * kept + 5_000):
         log.append(number, number, "k", b"d", 2)

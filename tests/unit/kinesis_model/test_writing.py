@@ -1,4 +1,4 @@
-"""Putting records."""
+"""PutRecord and PutRecords."""
 
 import pytest
 from hypothesis import given
@@ -14,103 +14,103 @@ MIB = 1024 * 1024
 
 
 @given(st.text(min_size=1, max_size=256))
-def test_a_key_goes_to_the_shard_that_holds_its_hash(key: str) -> None:
-    """MD5 of the partition key decides."""
-    world = ModelUnderTest(shards=3)
-    stored = world.put(key=key)
-    assert hash_key_of(key) in world.stream.shard(stored.shard_id).hash_range
+def test_the_hash_of_the_key_selects_the_shard(key: str) -> None:
+    """The hash is the MD5 of the partition key."""
+    model = ModelUnderTest(shards=3)
+    stored = model.put(key=key)
+    assert hash_key_of(key) in model.stream.shard(stored.shard_id).hash_range
 
 
 @pytest.mark.parametrize(("hash_key", "shard"), [(0, 0), (MIDDLE - 1, 0), (MIDDLE, 1), (HASH_KEY_MAX, 1)])
 def test_an_explicit_hash_key_overrides_the_partition_key(hash_key: int, shard: int) -> None:
-    """Both ends of both shards."""
+    """Tested at both ends of both shards."""
     assert ModelUnderTest(shards=2).put(hash_key=hash_key).shard_id == shard_id_of(shard)
 
 
 @pytest.mark.parametrize("hash_key", [-1, HASH_KEY_MAX + 1])
 def test_an_explicit_hash_key_outside_the_range_is_refused(hash_key: int) -> None:
-    """The message gives the value and the range."""
+    """The error names the value and the range."""
     with pytest.raises(KinesisApiError, match=str(hash_key)) as error:
         ModelUnderTest().put(hash_key=hash_key)
     assert error.value.error_type == ErrorType.INVALID_ARGUMENT
 
 
-def test_records_of_one_call_are_stored_in_its_order() -> None:
-    """Numbers rise along the call."""
-    world = ModelUnderTest()
-    outcomes = world.service.put_records(world.now_ms, "s", [PutRequest("k", b"%d" % n) for n in range(3)])
+def test_records_of_one_call_are_stored_in_order() -> None:
+    """Sequence numbers increase along the call."""
+    model = ModelUnderTest()
+    outcomes = model.service.put_records(model.now_ms, "s", [PutRequest("k", b"%d" % n) for n in range(3)])
     numbers = [outcome.number for outcome in outcomes if isinstance(outcome, PutResult)]
     assert numbers == sorted(numbers)
-    assert world.read() == [b"0", b"1", b"2"]
+    assert model.read() == [b"0", b"1", b"2"]
 
 
 def test_arrival_times_never_go_back() -> None:
-    """A clock that steps back does not make a record older than the one before it."""
-    world = ModelUnderTest()
-    world.put()
-    world.now_ms -= 5000
-    world.put()
-    page, _ = world.get(world.iterator())
+    """If the clock goes back, the next record still arrives no earlier than the one before it."""
+    model = ModelUnderTest()
+    model.put()
+    model.now_ms -= 5000
+    model.put()
+    page, _ = model.get(model.iterator())
     assert page.records[0].arrival_ms == page.records[1].arrival_ms
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257])
 def test_a_partition_key_has_1_to_256_characters(key: str) -> None:
-    """The message gives the length, not the key."""
+    """The error names the length, not the key."""
     with pytest.raises(KinesisApiError, match=f"{len(key)} characters") as error:
         ModelUnderTest().put(key=key)
     assert error.value.error_type == ErrorType.VALIDATION
     assert "xxx" not in error.value.message
 
 
-def test_a_record_is_one_mebibyte_with_its_key_at_most() -> None:
+def test_a_record_has_at_most_one_mebibyte_with_its_key() -> None:
     """Data and key count together, in bytes."""
-    world = ModelUnderTest()
-    world.put(bytes(MIB - 2), key="é")
+    model = ModelUnderTest()
+    model.put(bytes(MIB - 2), key="é")
     with pytest.raises(KinesisApiError, match="UpdateMaxRecordSize"):
-        world.put(bytes(MIB - 1), key="é")
+        model.put(bytes(MIB - 1), key="é")
 
 
 def test_a_stream_can_allow_larger_records() -> None:
-    """With UpdateMaxRecordSize a record of 10 MiB goes in, and the request may be as large."""
-    world = ModelUnderTest()
-    world.service.set_record_size(world.now_ms, "s", 10_240)
-    world.put(bytes(10 * MIB - 1))
+    """After UpdateMaxRecordSize a record of 10 MiB is accepted, and a request of the same size."""
+    model = ModelUnderTest()
+    model.service.set_record_size(model.now_ms, "s", 10_240)
+    model.put(bytes(10 * MIB - 1))
     with pytest.raises(KinesisApiError):
-        world.put(bytes(10 * MIB))
+        model.put(bytes(10 * MIB))
     with pytest.raises(KinesisApiError, match="10 MB"):
-        world.service.put_records(world.now_ms, "s", [PutRequest("k", bytes(6 * MIB))] * 2)
+        model.service.put_records(model.now_ms, "s", [PutRequest("k", bytes(6 * MIB))] * 2)
 
 
 @pytest.mark.parametrize("count", [0, 501])
 def test_a_call_has_1_to_500_records(count: int) -> None:
-    """The message gives the number."""
-    world = ModelUnderTest()
+    """The error names the number."""
+    model = ModelUnderTest()
     with pytest.raises(KinesisApiError, match=f"{count} records"):
-        world.service.put_records(world.now_ms, "s", [PutRequest("k", b"x")] * count)
+        model.service.put_records(model.now_ms, "s", [PutRequest("k", b"x")] * count)
 
 
 def test_a_call_has_at_most_five_mebibytes() -> None:
-    """Six records of one MiB are too many, and none of them is stored."""
-    world = ModelUnderTest()
+    """Six records of one MiB are refused, and none of them is stored."""
+    model = ModelUnderTest()
     with pytest.raises(KinesisApiError, match="5 MB"):
-        world.service.put_records(world.now_ms, "s", [PutRequest("k", bytes(MIB - 1))] * 6)
-    assert world.read() == []
+        model.service.put_records(model.now_ms, "s", [PutRequest("k", bytes(MIB - 1))] * 6)
+    assert model.read() == []
 
 
-def test_one_bad_record_refuses_the_whole_call() -> None:
+def test_one_invalid_record_fails_the_whole_call() -> None:
     """Nothing is stored when a record of the call is invalid."""
-    world = ModelUnderTest()
+    model = ModelUnderTest()
     with pytest.raises(KinesisApiError):
-        world.service.put_records(world.now_ms, "s", [PutRequest("k", b"good"), PutRequest("", b"bad")])
-    assert world.read() == []
+        model.service.put_records(model.now_ms, "s", [PutRequest("k", b"good"), PutRequest("", b"bad")])
+    assert model.read() == []
 
 
 def test_a_throttled_record_fails_alone() -> None:
-    """Of 1.2 MiB in a call to one shard, what exceeds its second is refused and the rest stored."""
-    world = ModelUnderTest(shards=2, enforce_limits=True)
+    """Of 1.2 MiB in a call to one shard, the records within the limit are stored and the others are refused."""
+    model = ModelUnderTest(shards=2, enforce_limits=True)
     low, high = PutRequest("k", bytes(MIB // 2), 0), PutRequest("k", b"x", HASH_KEY_MAX)
-    outcomes = world.service.put_records(world.now_ms, "s", [low, low, high])
+    outcomes = model.service.put_records(model.now_ms, "s", [low, low, high])
     assert [type(outcome) for outcome in outcomes] == [PutResult, PutFailure, PutResult]
     refused = outcomes[1]
     assert isinstance(refused, PutFailure)
@@ -118,13 +118,13 @@ def test_a_throttled_record_fails_alone() -> None:
     assert shard_id_of(0) in refused.message
 
 
-def test_a_single_put_is_throttled_as_a_whole() -> None:
-    """The 1,001st record of a second is refused; a moment later the next goes in."""
-    world = ModelUnderTest(enforce_limits=True)
+def test_a_single_put_is_throttled() -> None:
+    """The 1,001st record of a second is refused. A moment later the next is accepted."""
+    model = ModelUnderTest(enforce_limits=True)
     for _ in range(1000):
-        world.put()
+        model.put()
     with pytest.raises(KinesisApiError) as error:
-        world.put()
+        model.put()
     assert error.value.error_type == ErrorType.THROTTLED
-    world.now_ms += 1
-    world.put()
+    model.now_ms += 1
+    model.put()

@@ -31,7 +31,7 @@ class Call:
     @property
     def stream_name(self) -> str:
         """The stream that is meant, by name or by ARN."""
-        return self.service.account.stream_name(self.get("StreamName"), self.get("StreamARN"))
+        return self.service.account.resolve_stream_name(self.get("StreamName"), self.get("StreamARN"))
 
     def stream(self) -> StreamState:
         return self.service.stream(self.now_ms, self.stream_name)

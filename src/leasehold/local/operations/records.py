@@ -8,7 +8,7 @@ from typing import Any, Final
 from leasehold.core.model import ChildShard
 from leasehold.kinesis_model.api_errors import invalid_argument_error
 from leasehold.kinesis_model.reading import RECORDS_PER_PAGE_MAX, IteratorType, StartingPosition
-from leasehold.kinesis_model.record_log import SavedRecords
+from leasehold.kinesis_model.record_log import RecordColumns
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.kinesis_model.writing import PutFailure, PutRequest, PutResult
 from leasehold.local.encodings import Encoding
@@ -22,7 +22,7 @@ def put_record(call: Call) -> Members:
     return {
         "ShardId": stored.shard_id,
         "SequenceNumber": str(stored.number),
-        "EncryptionType": call.stream().encryption_type,
+        "EncryptionType": call.stream().config.encryption_type,
     }
 
 
@@ -32,7 +32,7 @@ def put_records(call: Call) -> Members:
     return {
         "FailedRecordCount": sum(isinstance(outcome, PutFailure) for outcome in outcomes),
         "Records": [_outcome_to_members(outcome) for outcome in outcomes],
-        "EncryptionType": call.stream().encryption_type,
+        "EncryptionType": call.stream().config.encryption_type,
     }
 
 
@@ -73,7 +73,7 @@ def entry_from_members(record: dict[str, Any]) -> PutRequest:
     return PutRequest(key, record["Data"], None if hash_key is None else int(hash_key))
 
 
-def records_to_members(records: SavedRecords, encryption: Members, wire: Encoding) -> list[Members]:
+def records_to_members(records: RecordColumns, encryption: Members, wire: Encoding) -> list[Members]:
     """Records as a reader gets them. `encryption` is added to each: nothing, or the type."""
     time, blob = wire.time, wire.blob
     columns = zip(records.numbers, records.arrivals_ms, records.partition_keys, records.data, strict=True)
@@ -91,7 +91,7 @@ def records_to_members(records: SavedRecords, encryption: Members, wire: Encodin
 
 def encryption_members(stream: StreamState) -> Members:
     """What an encrypted stream adds to each record."""
-    return {"EncryptionType": stream.encryption_type} if stream.kms_key else {}
+    return {"EncryptionType": stream.config.encryption_type} if stream.config.kms_key else {}
 
 
 def children_to_members(children: Sequence[ChildShard]) -> list[Members]:

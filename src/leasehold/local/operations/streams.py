@@ -63,14 +63,14 @@ def describe_stream_summary(call: Call) -> Members:
     summary = _summary(call, stream) | {
         "OpenShardCount": len(stream.open_shards),
         "ConsumerCount": len(stream.consumers),
-        "MaxRecordSizeInKiB": stream.record_kib_max,
+        "MaxRecordSizeInKiB": stream.config.record_kib_max,
     }
     return {"StreamDescriptionSummary": summary}
 
 
 def describe_limits(call: Call) -> Members:
     call.service.stream_names(call.now_ms)
-    on_demand = sum(stream.mode is StreamMode.ON_DEMAND for stream in call.service.streams.values())
+    on_demand = sum(stream.config.mode is StreamMode.ON_DEMAND for stream in call.service.streams.values())
     return {
         "ShardLimit": call.service.settings.shards_max,
         "OpenShardCount": call.service.open_shard_count(),
@@ -135,12 +135,12 @@ def add_tags_to_stream(call: Call) -> None:
 def remove_tags_from_stream(call: Call) -> None:
     stream = call.stream()
     for key in call["TagKeys"]:
-        stream.tags.pop(key, None)
+        stream.config.tags.pop(key, None)
 
 
 def list_tags_for_stream(call: Call) -> Members:
     after, limit = call.get("ExclusiveStartTagKey", ""), call.get("Limit", _TAGS_PAGE_DEFAULT)
-    rest = [(key, value) for key, value in sorted(call.stream().tags.items()) if key > after]
+    rest = [(key, value) for key, value in sorted(call.stream().config.tags.items()) if key > after]
     return {
         "Tags": [{"Key": key, "Value": value} for key, value in rest[:limit]],
         "HasMoreTags": len(rest) > limit,
@@ -149,15 +149,15 @@ def list_tags_for_stream(call: Call) -> Members:
 
 def enable_monitoring(call: Call) -> Members:
     stream = call.stream()
-    before = sorted(stream.shard_level_metrics)
-    stream.shard_level_metrics |= _named_metrics(call)
+    before = sorted(stream.config.shard_level_metrics)
+    stream.config.shard_level_metrics |= _named_metrics(call)
     return _monitoring(stream, before)
 
 
 def disable_monitoring(call: Call) -> Members:
     stream = call.stream()
-    before = sorted(stream.shard_level_metrics)
-    stream.shard_level_metrics -= _named_metrics(call)
+    before = sorted(stream.config.shard_level_metrics)
+    stream.config.shard_level_metrics -= _named_metrics(call)
     return _monitoring(stream, before)
 
 
@@ -171,18 +171,18 @@ def _monitoring(stream: StreamState, before: list[str]) -> Members:
         "StreamName": stream.name,
         "StreamARN": stream.arn,
         "CurrentShardLevelMetrics": before,
-        "DesiredShardLevelMetrics": sorted(stream.shard_level_metrics),
+        "DesiredShardLevelMetrics": sorted(stream.config.shard_level_metrics),
     }
 
 
 def _summary(call: Call, stream: StreamState) -> Members:
     """What both descriptions of a stream share."""
     members = _short_summary(call, stream) | {
-        "RetentionPeriodHours": stream.retention_hours,
-        "EnhancedMonitoring": [{"ShardLevelMetrics": sorted(stream.shard_level_metrics)}],
-        "EncryptionType": stream.encryption_type,
+        "RetentionPeriodHours": stream.config.retention_hours,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": sorted(stream.config.shard_level_metrics)}],
+        "EncryptionType": stream.config.encryption_type,
     }
-    return members | {"KeyId": stream.kms_key} if stream.kms_key else members
+    return members | {"KeyId": stream.config.kms_key} if stream.config.kms_key else members
 
 
 def _short_summary(call: Call, stream: StreamState) -> Members:
@@ -190,7 +190,7 @@ def _short_summary(call: Call, stream: StreamState) -> Members:
         "StreamName": stream.name,
         "StreamARN": stream.arn,
         "StreamStatus": stream.status,
-        "StreamModeDetails": {"StreamMode": stream.mode},
+        "StreamModeDetails": {"StreamMode": stream.config.mode},
         "StreamCreationTimestamp": call.wire.time(stream.created_ms),
     }
 
