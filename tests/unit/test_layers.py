@@ -46,6 +46,7 @@ LAYERS = (
     "worker.delivery",
     "worker.engine",
     "worker",
+    "spark.query_settings",
     "spark.options",
     "spark.range_assembly",
     "spark.query",
@@ -74,7 +75,6 @@ SEPARATE = {
 EXCEPTIONS = {
     ("spark", "worker"),
     ("worker.batch", "worker.delivery"),
-    ("spark.options", "spark.query"),
 }
 EFFECTS = frozenset(
     [

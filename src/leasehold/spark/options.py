@@ -26,7 +26,7 @@ from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError, InvalidPositionError
-from leasehold.spark.query.batch_planner import OnLeasesBehind, QuerySettings
+from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
 
 BATCH_BYTES_DEFAULT: Final = (
     64 * 1024 * 1024

@@ -30,10 +30,12 @@ from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.writing import PutRequest
 from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock
-from leasehold.spark.query.batch_planner import Generations, QuerySettings
+from leasehold.spark.query.batch_planner import BatchPlanner
+from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, pinned_slice
+from leasehold.spark.query_settings import QuerySettings
 
-EPOCH = "00c0ffee"
+QUERY_ID = "00c0ffee"
 OTHER = WorkerId("other")
 FLEET = FleetSettings(
     mode=Mode.PEER, refresh_every=timedelta(seconds=0.5), cooldown_after_failure=timedelta(seconds=1)
@@ -112,7 +114,7 @@ class SparkLog:
     @property
     def committed(self) -> QueryOffset:
         """What the next plan begins after."""
-        return self.offsets[self.commits - 1] if self.commits else QueryOffset(GenerationId(EPOCH, 0), {})
+        return self.offsets[self.commits - 1] if self.commits else QueryOffset(GenerationId(QUERY_ID, 0), {})
 
     @property
     def is_pending(self) -> bool:
@@ -125,10 +127,11 @@ class QueryRun:
 
     def __init__(self, world: "QueryWorld") -> None:
         self.world = world
-        self.generations = Generations(
-            worker=WorkerId(f"spark-{EPOCH}"),
+        self.server = LeaseServer(world.stream, world.settings.poll_every, world.clock, random.Random(1))
+        self.planner = BatchPlanner(
+            worker=WorkerId(f"spark-{QUERY_ID}"),
             table=world.table,
-            stream=world.stream,
+            server=self.server,
             settings=world.settings,
             clock=world.clock,
             rng=random.Random(1),
@@ -138,8 +141,8 @@ class QueryRun:
             table=world.table,
             streams=Streams.single(world.stream, "orders", world.settings.initial),
             application="billing",
-            worker=WorkerId(f"spark-{EPOCH}"),
-            serve=self.generations.serve,
+            worker=WorkerId(f"spark-{QUERY_ID}"),
+            serve=self.server.serve,
             settings=FLEET,
             clock=world.clock,
             rng=random.Random(2),
@@ -150,7 +153,7 @@ class QueryRun:
     async def start(self) -> None:
         """What the driver does first."""
         if self.world.log.offsets:
-            await self.generations.release_leases_of_earlier_run(self.world.log.offsets[-1])
+            await self.planner.release_leases_of_earlier_run(self.world.log.offsets[-1])
         self._life = asyncio.create_task(self._member.run(self._stop))
         await self.world.clock.sleep_ms(2000)
 
@@ -163,7 +166,7 @@ class QueryRun:
     async def stop(self, committed: GenerationId | None = None) -> None:
         """End in good order; perhaps someone knows what is committed."""
         assert self._life is not None
-        self.generations.stop(committed)
+        self.server.stop(committed)
         self._stop.set()
         await self._life
 
@@ -171,8 +174,8 @@ class QueryRun:
         """Log the next batch, or take the one that was not finished; None if nothing is new."""
         log = self.world.log
         if log.is_pending:
-            return await self.generations.replay(log.offsets[-1])
-        planned = await self.generations.plan(log.committed, self.world.limits)
+            return await self.planner.replay(log.offsets[-1])
+        planned = await self.planner.plan(log.committed, self.world.limits)
         if planned is None:
             return None
         log.offsets.append(planned[0])

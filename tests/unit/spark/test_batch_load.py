@@ -48,7 +48,7 @@ def test_the_pause_of_a_trigger_is_no_work(ends: BatchEndFile) -> None:
                 await asyncio.sleep(1)
                 samples = samples.with_sample(await load.percent())
                 if second == 2:
-                    ends.note(clock.wall_ms(), STAMP)
+                    ends.record(clock.wall_ms(), STAMP)
             load.end()
         return samples.with_average().reported
 
@@ -68,7 +68,7 @@ def test_an_end_that_is_told_late_ends_no_later_batch(ends: BatchEndFile) -> Non
         load.end()
         await asyncio.sleep(0.5)
         load.begin()
-        ends.note(ended_ms, STAMP)
+        ends.record(ended_ms, STAMP)
         await asyncio.sleep(0.5)
         return await load.percent()
 
@@ -78,9 +78,9 @@ def test_an_end_that_is_told_late_ends_no_later_batch(ends: BatchEndFile) -> Non
 def test_ends_are_forgotten_with_the_query(ends: BatchEndFile) -> None:
     """The folder of the driver's machine is left as it was; nobody minds a second time, nor one that cannot write."""
     assert ends.last_end_ms() is None
-    ends.note(1_794_801_600_123, STAMP)
-    assert (ends.last_end_ms(), ends.committed()) == (1_794_801_600_123, STAMP)
+    ends.record(1_794_801_600_123, STAMP)
+    assert (ends.last_end_ms(), ends.last_committed()) == (1_794_801_600_123, STAMP)
     ends.delete()
     ends.delete()
-    assert (ends.last_end_ms(), ends.committed()) == (None, None)
-    BatchEndFile(ends.file / "no such folder").note(1, STAMP)
+    assert (ends.last_end_ms(), ends.last_committed()) == (None, None)
+    BatchEndFile(ends.file / "no such folder").record(1, STAMP)

@@ -14,8 +14,8 @@ from leasehold.core.model import InitialPosition, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from leasehold.spark.query.batch_planner import OnLeasesBehind, QuerySettings
-from tests.unit.spark.query_world import EPOCH, QueryRun, QueryWorld, until
+from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
+from tests.unit.spark.query_world import QUERY_ID, QueryRun, QueryWorld, until
 
 FIRST = ShardId("shardId-000000000000")
 FROM_START = QuerySettings(initial=InitialPosition(TRIM_HORIZON))
@@ -93,9 +93,9 @@ def test_a_clean_stop_after_a_committed_batch_leaves_nothing_to_redo() -> None:
         world = QueryWorld()
         world.put(20)
         run = await running(world)
-        run.generations.is_available_now = True
+        run.planner.is_available_now = True
         await world.drain(run, lambda: not world.missing())
-        while not await run.generations.has_read_all_available():
+        while not await run.planner.has_read_all_available():
             assert await run.next_plans() is None
             await world.clock.sleep_ms(200)
         await run.stop()
@@ -161,13 +161,13 @@ def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
         world.put(20)
         wanted = set(range(world.produced))
         run = await running(world)
-        run.generations.is_available_now = True
+        run.planner.is_available_now = True
         for _ in range(100):
             if keeps_coming:
                 world.put(3)
             if await world.run_batch(run):
                 continue
-            if await run.generations.has_read_all_available():
+            if await run.planner.has_read_all_available():
                 break
             await world.clock.sleep_ms(250)
         else:
@@ -192,8 +192,8 @@ def test_a_bounded_run_reads_on_after_the_batch_of_an_earlier_run() -> None:
         await first.kill()
         world.put(20)
         second = await running(world)
-        second.generations.is_available_now = True
-        while await world.run_batch(second) or not await second.generations.has_read_all_available():
+        second.planner.is_available_now = True
+        while await world.run_batch(second) or not await second.planner.has_read_all_available():
             await world.clock.sleep_ms(250)
         await second.stop()
         world.check_once()
@@ -323,7 +323,7 @@ def test_a_lost_lease_table_is_told_or_settled_as_the_options_say(
         run = await running(world)
         known = world.log.committed.starts[FIRST]
         with pytest.raises(
-            OffsetMismatchError, match=f"up to {known} .* stands at TRIM_HORIZON.*onLeasesBehind"
+            OffsetMismatchError, match=f"up to {known} .* is at TRIM_HORIZON.*onLeasesBehind"
         ):
             await run.next_plans()
         await run.stop()
@@ -408,8 +408,8 @@ def test_a_query_without_shards_has_nothing_to_plan() -> None:
     async def main() -> None:
         world = QueryWorld()
         run = QueryRun(world)
-        assert await run.generations.plan(QueryOffset(GenerationId(EPOCH, 0), {}), BatchLimits()) is None
-        assert run.generations.report() == {"shards": {}, "maxMillisBehind": None, "recordsRead": 0}
+        assert await run.planner.plan(QueryOffset(GenerationId(QUERY_ID, 0), {}), BatchLimits()) is None
+        assert run.planner.report() == {"shards": {}, "maxMillisBehind": None, "recordsRead": 0}
 
     run_in_virtual_time(main())
 

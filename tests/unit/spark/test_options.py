@@ -11,7 +11,7 @@ from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 from leasehold.spark.options import BATCH_BYTES_DEFAULT, OPTIONS, SourceOptions, source_options
-from leasehold.spark.query.batch_planner import OnLeasesBehind
+from leasehold.spark.query_settings import OnLeasesBehind
 
 NEEDED = {"streamName": "orders", "applicationName": "billing"}
 

@@ -18,7 +18,7 @@ from leasehold.spark.pipeline.progress import BatchProgress
 from leasehold.spark.pipeline.run_pipeline import spark_settings, start_query, watch_query
 from leasehold.spark.query.batch_load import BatchEndFile
 
-EPOCH = "00c0ffee"
+QUERY_ID = "00c0ffee"
 SOURCE = {"streamName": "orders", "applicationName": "billing"}
 
 
@@ -89,7 +89,7 @@ def _report(batch: int) -> Any:
         "timestamp": f"2026-11-16T00:00:0{batch}Z",
         "numInputRows": 1,
         "durationMs": {"triggerExecution": 500},
-        "sources": [{"endOffset": QueryOffset(GenerationId(EPOCH, batch), {}).to_json()}],
+        "sources": [{"endOffset": QueryOffset(GenerationId(QUERY_ID, batch), {}).to_json()}],
     }
     return SimpleNamespace(timestamp=report["timestamp"], json=json.dumps(report))
 
@@ -118,8 +118,11 @@ def test_the_member_is_told_when_a_batch_has_ended(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "batch_end_file", lambda pid: ends if pid == jvm.pid else None)
     noted: list[tuple[int | None, GenerationId | None]] = []
     query = PlayedQuery([[_report(1)], [_report(2)]])
-    watch_query(query, lambda _: noted.append((ends.last_end_ms(), ends.committed())), lambda: False)
-    assert noted == [(1_794_787_201_500, GenerationId(EPOCH, 1)), (1_794_787_202_500, GenerationId(EPOCH, 2))]
+    watch_query(query, lambda _: noted.append((ends.last_end_ms(), ends.last_committed())), lambda: False)
+    assert noted == [
+        (1_794_787_201_500, GenerationId(QUERY_ID, 1)),
+        (1_794_787_202_500, GenerationId(QUERY_ID, 2)),
+    ]
     assert ends.last_end_ms() is None
 
 

@@ -1,4 +1,4 @@
-"""Whether a member that wants to read everything there is may still get leases to read. For bounded runs."""
+"""Decides whether a bounded run may still get leases to read. Spark calls such a run `availableNow`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ def leases_that_may_come(
     reading: Collection[LeaseKey],
     first_counters: Mapping[LeaseKey, int],
 ) -> set[LeaseKey]:
-    """The unfinished leases that are not read by us and may come to us: free, silent so far, or ours and not begun.
+    """The unfinished leases that this member does not read yet and may still get.
 
-    A lease whose counter has moved since it was first seen belongs to a living member, and is that member's to read.
-    So are its descendants: nobody can begin them before it ends.
+    Such a lease has no owner, or its owner has not renewed it since it was first seen, or this member owns it and has
+    not begun to read. If its counter has changed, another live member reads the shard, and also its descendants: a
+    child cannot begin before its parent ends.
     """
     unfinished = {lease.shard_id: lease for lease in leases if not lease.checkpoint.is_shard_end}
-    foreign = {
+    read_by_others = {
         shard
         for shard, lease in unfinished.items()
         if lease.actual_owner not in {None, me}
@@ -28,17 +29,18 @@ def leases_that_may_come(
     return {
         lease.key
         for shard, lease in unfinished.items()
-        if lease.key not in reading and not _waits_for(shard, foreign, unfinished)
+        if lease.key not in reading and not _has_ancestor_in(read_by_others, shard, unfinished)
     }
 
 
-def _waits_for(shard: ShardId, foreign: set[ShardId], unfinished: Mapping[ShardId, Lease]) -> bool:
-    family, seen = [shard], set[ShardId]()
-    while family:
-        each = family.pop()
-        if each in foreign:
+def _has_ancestor_in(wanted: set[ShardId], shard: ShardId, unfinished: Mapping[ShardId, Lease]) -> bool:
+    """True if the shard or one of its unfinished ancestors is in `wanted`."""
+    pending, seen = [shard], set[ShardId]()
+    while pending:
+        each = pending.pop()
+        if each in wanted:
             return True
         if each in unfinished and each not in seen:
             seen.add(each)
-            family.extend(unfinished[each].parents)
+            pending.extend(unfinished[each].parents)
     return False

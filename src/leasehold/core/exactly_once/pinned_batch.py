@@ -1,12 +1,12 @@
-"""Which records belong to a shard's part of a query's batch, decided from the lease alone.
+"""Decides, from a lease alone, which records of a shard belong to a batch of a query.
 
-A Spark query cuts the stream in *generations*. Every task that reads a shard for a generation writes where its slice
-ends into the lease, as a pin, together with a note that names the generation. The note is the record of what that
-generation delivered: a retry, a copy or a replay reads to the same end, and the next generation begins there. What is
-not pinned was not delivered. A slice without records is pinned as well, where it began: otherwise a second attempt that
-comes late, and finds records, would pin them for a generation that is long committed without them.
+A Spark query reads the stream in *generations*. A task that reads a shard for a generation pins the end of its slice in
+the lease, together with metadata that names the generation. The pin is the record of what the generation delivered. A
+retry, a speculative copy or a replay reads to the same end, and the next generation begins there. Records beyond the
+pin were not delivered.
 
-Knows rows and notes, neither Spark nor how a slice is read.
+An empty slice is pinned too, at its own beginning. Otherwise a late second attempt could find records and pin them for
+a generation that was committed without them.
 """
 
 from __future__ import annotations
@@ -19,82 +19,81 @@ from leasehold.core.model import ChildShard, HashRange, Lease, ShardId
 from leasehold.core.position import Position
 from leasehold.errors import LeaseholdError
 
-# A note of ours takes some hundred bytes; the limit keeps a hostile row from costing more.
+# Metadata takes some hundred bytes. The limit bounds the cost of parsing a row that another program wrote.
 PIN_METADATA_BYTES_MAX: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationId:
-    """One generation of one query. The epoch is drawn once for each checkpoint location and never comes back."""
+    """One generation of one query. The query id is random, and drawn once for each checkpoint location."""
 
     query_id: str
-    generation: int
+    number: int
 
     @property
     def next(self) -> GenerationId:
-        """The generation after it."""
-        return GenerationId(self.query_id, self.generation + 1)
+        """The id of the following generation."""
+        return GenerationId(self.query_id, self.number + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class PinMetadata:
-    """What a task notes beside the end of its slice, for whoever plans the next generation."""
+    """What a task stores with a pin, for the plan of the next generation."""
 
     generation_id: GenerationId
     records: int = 0
     size_bytes: int = 0
     millis_behind: int | None = None
-    has_more: bool = False  # the slice ended at a limit; there is more to read at once
-    children: tuple[ChildShard, ...] | None = None  # who goes on, where the slice ends with its shard
-    record_weight: int | None = None  # of a Kinesis record, for the size of the next reader's first call
+    has_more: bool = False  # the slice ended at a limit: more records can be read at once
+    children: tuple[ChildShard, ...] | None = None  # set if the slice reached the end of the shard
+    record_weight: int | None = None  # bytes of a Kinesis record: sizes the first call of the next reader
 
 
-def pin_metadata_to_bytes(note: PinMetadata) -> bytes:
-    """A note as the state of a pin."""
+def pin_metadata_to_bytes(metadata: PinMetadata) -> bytes:
+    """Encode metadata as the state of a pin."""
     fields: dict[str, Any] = {
-        "epoch": note.generation_id.query_id,
-        "generation": note.generation_id.generation,
-        "records": note.records,
-        "bytes": note.size_bytes,
-        "behind": note.millis_behind,
-        "more": note.has_more,
+        "query": metadata.generation_id.query_id,
+        "generation": metadata.generation_id.number,
+        "records": metadata.records,
+        "bytes": metadata.size_bytes,
+        "behind": metadata.millis_behind,
+        "more": metadata.has_more,
     }
-    if note.record_weight is not None:
-        fields["weight"] = note.record_weight
-    if note.children is not None:
+    if metadata.record_weight is not None:
+        fields["weight"] = metadata.record_weight
+    if metadata.children is not None:
         fields["children"] = [
             [child.id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
-            for child in note.children
+            for child in metadata.children
         ]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def pin_metadata(lease: Lease) -> PinMetadata | None:
-    """The note of a lease's pin; None where there is no pin, or one of a stranger, who may note what they like."""
+    """Decode the metadata of a lease's pin. Returns None without a pin, or if another application wrote the state."""
     state = lease.pin.state if lease.pin else None
     if state is None or len(state) > PIN_METADATA_BYTES_MAX:
         return None
     try:
-        return _note(json.loads(state))
+        return _parse_metadata(json.loads(state))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, LeaseholdError):
         return None
 
 
-def _note(fields: dict[str, Any]) -> PinMetadata:
+def _parse_metadata(fields: dict[str, Any]) -> PinMetadata:
     generation, records, size_bytes = (fields[name] for name in ("generation", "records", "bytes"))
     behind, weight = fields["behind"], fields.get("weight")
     for number in (generation, records, size_bytes, behind or 0, weight or 0):
         if type(number) is not int or number < 0:
             raise ValueError(number)
-    if type(fields["epoch"]) is not str:
-        raise ValueError(fields["epoch"])
-    generation_id = GenerationId(fields["epoch"], generation)
-    return PinMetadata(
-        generation_id, records, size_bytes, behind, fields["more"] is True, _children(fields), weight
-    )
+    if type(fields["query"]) is not str:
+        raise ValueError(fields["query"])
+    generation_id = GenerationId(fields["query"], generation)
+    has_more = fields["more"] is True
+    return PinMetadata(generation_id, records, size_bytes, behind, has_more, _parse_children(fields), weight)
 
 
-def _children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:
+def _parse_children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:
     if "children" not in fields:
         return None
     return tuple(
@@ -109,14 +108,14 @@ def _children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class ContinueReading:
-    """The next slice begins after `after`. What lies before it is delivered and committed."""
+    """The next slice begins after `after`. Everything before it is delivered and committed."""
 
     after: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Redeliver:
-    """Someone pinned a slice and did not finish it: it is delivered again first, as a whole, from the checkpoint on."""
+    """An owner pinned a slice and did not finish it. Deliver the whole slice again, from the checkpoint to `end`."""
 
     after: Position
     end: Position
@@ -124,14 +123,14 @@ class Redeliver:
 
 @dataclass(frozen=True, slots=True)
 class ShardFinished:
-    """The last slice of the shard is delivered and committed; what is left is to write its end."""
+    """The last slice of the shard is delivered and committed. Only the end of the shard has to be written."""
 
     children: tuple[ChildShard, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAheadOfLog:
-    """The lease says that this query has come further than its own log knows: the log is an old copy."""
+    """The lease has a later generation of this query than the query's own log: the log is an old copy."""
 
     generation_id: GenerationId
 
@@ -139,11 +138,11 @@ class LeaseAheadOfLog:
 def next_slice(
     lease: Lease, committed: GenerationId, planned_at: Position | None = None
 ) -> ContinueReading | Redeliver | ShardFinished | LeaseAheadOfLog:
-    """Where a shard goes on in the generation after `committed`, all of which Spark has committed.
+    """Decide where a shard continues in the generation after `committed`, which Spark has committed as a whole.
 
-    `planned_at` is where the shard stood when `committed` was planned, if it was held then.
+    `planned_at` is the beginning of the shard's slice in the plan of `committed`; None if the lease was not held then.
     """
-    pin, note = lease.pin, pin_metadata(lease)
+    pin, metadata = lease.pin, pin_metadata(lease)
     if pin is None:
         return ContinueReading(lease.checkpoint)
     unfinished = (
@@ -151,43 +150,42 @@ def next_slice(
         if pin.end > lease.checkpoint
         else ContinueReading(lease.checkpoint)
     )
-    if note is None or note.generation_id.query_id != committed.query_id:
+    if metadata is None or metadata.generation_id.query_id != committed.query_id:
         return unfinished
-    if note.generation_id.generation > committed.generation:
-        return LeaseAheadOfLog(note.generation_id)
-    if (
-        note.generation_id.generation < committed.generation
-        and planned_at is not None
-        and planned_at < pin.end
-    ):
-        # The generation of the note was committed without it: a task that nobody waited for has pinned later.
+    pinned_in = metadata.generation_id
+    if pinned_in.number > committed.number:
+        return LeaseAheadOfLog(pinned_in)
+    if pinned_in.number < committed.number and planned_at is not None and planned_at < pin.end:
+        # A late task pinned after its generation was committed without it. Its records were not delivered.
         return unfinished
-    return ContinueReading(pin.end) if note.children is None else ShardFinished(note.children)
+    return ContinueReading(pin.end) if metadata.children is None else ShardFinished(metadata.children)
 
 
 def generation_end(lease: Lease | None, generation_id: GenerationId) -> Position | None:
-    """Where a generation that is done once more ends in this shard; None if it delivered nothing from it."""
-    note = pin_metadata(lease) if lease else None
-    return lease.pin.end if lease and lease.pin and note and note.generation_id == generation_id else None
+    """Where a generation ends in this shard. None if the generation delivered nothing from it."""
+    metadata = pin_metadata(lease) if lease else None
+    if lease is None or lease.pin is None or metadata is None:
+        return None
+    return lease.pin.end if metadata.generation_id == generation_id else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverUpTo:
-    """Another attempt has pinned this slice: deliver exactly up to `end`."""
+    """Another attempt has pinned this slice. Deliver exactly up to `end`."""
 
     end: Position
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPin:
-    """The row has changed in a way that leaves the slice ours to pin: try again with this copy."""
+    """The row changed, but the slice still belongs to this task. Retry the pin with this copy of the lease."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverNothing:
-    """The slice is another's by now. Nothing may be given away."""
+    """The slice belongs to another owner or a later batch. This task must not deliver any record."""
 
     reason: str
 
@@ -195,13 +193,14 @@ class DeliverNothing:
 def resolve_refused_pin(
     planned: Lease, generation_id: GenerationId, now: Lease | None
 ) -> DeliverUpTo | RetryPin | DeliverNothing:
-    """What a task does whose pin was refused, from the lease as it was planned and as it is."""
+    """Decide what a task does after its pin was refused, from the lease in the plan and the lease now."""
     if now is None:
-        return DeliverNothing("the lease is gone")
+        return DeliverNothing("the lease was deleted")
+    # This comes first: if another attempt pinned the slice, its end is final even if the lease has a new owner.
     if (end := generation_end(now, generation_id)) is not None:
         return DeliverUpTo(end)
     if now.session != planned.session or now.actual_owner != planned.actual_owner:
-        return DeliverNothing(f"{now.actual_owner or 'nobody'} holds the lease now")
+        return DeliverNothing(f"{now.actual_owner or 'no worker'} owns the lease now")
     begins_at = planned.checkpoint if planned.pin is None else planned.pin.end
     is_as_planned = now.checkpoint == planned.checkpoint and now.pin == planned.pin
     is_promoted = now.pin is None and now.checkpoint == begins_at

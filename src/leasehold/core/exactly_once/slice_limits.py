@@ -1,4 +1,4 @@
-"""How much of each shard a batch may take, and which task reads which shards. Values in, values out."""
+"""Limits the size of a batch and of its slices, and assigns slices to tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from leasehold.core.record import UserRecord
 
 T = TypeVar("T")
 
-# Below this a slice costs more in calls and writes than it brings.
+# A smaller slice is not worth its read calls and its pin.
 SLICE_BYTES_MIN: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a whole batch may take, over all its shards; None: no such limit."""
+    """The limits of a batch over all its shards. None: no limit."""
 
     records: int | None = None
     size_bytes: int | None = None
@@ -25,7 +25,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class SliceLimits:
-    """What one shard's slice may take."""
+    """The limits of the slice of one shard. None: no limit."""
 
     records: int | None = None
     size_bytes: int | None = None
@@ -33,7 +33,7 @@ class SliceLimits:
 
 
 def limits_per_shard(limits: BatchLimits, shards: int) -> SliceLimits:
-    """An equal share for each of so many shards, and one record at least.
+    """Divide the limits of a batch equally among shards. Each shard may read at least one record.
 
     >>> limits_per_shard(BatchLimits(records=10), 4).records, limits_per_shard(BatchLimits(records=3), 4).records
     (2, 1)
@@ -45,17 +45,17 @@ def limits_per_shard(limits: BatchLimits, shards: int) -> SliceLimits:
     )
 
 
-def deal_round_robin(items: Sequence[T], hands: int) -> list[list[T]]:
-    """The items in at most so many groups of nearly equal length, none of them empty.
+def deal_round_robin(items: Sequence[T], groups: int) -> list[list[T]]:
+    """Deal the items into at most `groups` lists of nearly equal length, none of them empty.
 
     >>> deal_round_robin("abcde", 2)
     [['a', 'c', 'e'], ['b', 'd']]
     """
-    return [list(items[first::hands]) for first in range(min(hands, len(items)))]
+    return [list(items[first::groups]) for first in range(min(groups, len(items)))]
 
 
 def count_within(records: Sequence[UserRecord], limits: SliceLimits) -> int:
-    """How many of the records, from the first on, a slice may hold; one at least, however large it is."""
+    """Count the records, from the first, that fit into a slice. The first record always fits, whatever its size."""
     within = min(
         len(records) if limits.records is None else limits.records,
         _within_bytes(records, limits),
@@ -65,7 +65,7 @@ def count_within(records: Sequence[UserRecord], limits: SliceLimits) -> int:
 
 
 def has_late_record(records: Sequence[UserRecord], limits: SliceLimits) -> bool:
-    """Whether the last record arrived too late to stand in one slice with the first."""
+    """True if the last record arrived too late to share a slice with the first."""
     if not records or limits.arrival_span_ms is None:
         return False
     return (records[-1].arrival_ms or 0) > (records[0].arrival_ms or 0) + limits.arrival_span_ms
@@ -75,7 +75,7 @@ def _within_arrival(records: Sequence[UserRecord], limits: SliceLimits) -> int:
     if not records or limits.arrival_span_ms is None:
         return len(records)
     last_ms = (records[0].arrival_ms or 0) + limits.arrival_span_ms
-    late = (place for place, record in enumerate(records) if (record.arrival_ms or 0) > last_ms)
+    late = (index for index, record in enumerate(records) if (record.arrival_ms or 0) > last_ms)
     return next(late, len(records))
 
 
@@ -83,8 +83,8 @@ def _within_bytes(records: Sequence[UserRecord], limits: SliceLimits) -> int:
     left = limits.size_bytes
     if left is None:
         return len(records)
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         left -= len(record.data) + len(record.partition_key)
         if left < 0:
-            return place
+            return index
     return len(records)

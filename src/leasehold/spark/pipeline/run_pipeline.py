@@ -161,7 +161,7 @@ class _Reports:
                 self._seen = each.timestamp
                 progress = progress_from_json(each.json)
                 if self._ends and progress.ended_ms is not None and progress.committed is not None:
-                    self._ends.note(progress.ended_ms, progress.committed)
+                    self._ends.record(progress.ended_ms, progress.committed)
                 tell(progress)
 
 

@@ -34,7 +34,7 @@ from leasehold.core.model import (
 )
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position
 
-EPOCH, OTHER_EPOCH = "00c0ffee", "0badcafe"
+QUERY_ID, OTHER_QUERY_ID = "00c0ffee", "0badcafe"
 START, MIDDLE, END = Position("10"), Position("15", 2), Position("20")
 CHILD = ChildShard(ShardId("shardId-000000000007"), (ShardId("shardId-000000000000"),), HashRange(0, 99))
 
@@ -44,7 +44,7 @@ def lease(
     generation: int = 1,
     *,
     at: Position = START,
-    query_id: str = EPOCH,
+    query_id: str = QUERY_ID,
     children: tuple[ChildShard, ...] | None = None,
 ) -> Lease:
     """A lease at a position, perhaps with a pin of a generation."""
@@ -62,9 +62,9 @@ def lease(
 @pytest.mark.parametrize(
     "note",
     [
-        PinMetadata(GenerationId(EPOCH, 7), 3, 99, 0, has_more=True),
-        PinMetadata(GenerationId(EPOCH, 7), children=()),
-        PinMetadata(GenerationId(EPOCH, 7), millis_behind=5, children=(CHILD,)),
+        PinMetadata(GenerationId(QUERY_ID, 7), 3, 99, 0, has_more=True),
+        PinMetadata(GenerationId(QUERY_ID, 7), children=()),
+        PinMetadata(GenerationId(QUERY_ID, 7), millis_behind=5, children=(CHILD,)),
     ],
 )
 def test_a_note_survives_the_row(note: PinMetadata) -> None:
@@ -80,12 +80,12 @@ def test_a_note_survives_the_row(note: PinMetadata) -> None:
         b"\xff",
         b"7",
         b"[" * 9_000,
-        b'{"epoch":"e","generation":-1,"records":0,"bytes":0,"behind":0,"more":false}',
-        b'{"epoch":"e","generation":true,"records":0,"bytes":0,"behind":0,"more":false}',
-        b'{"epoch":7,"generation":1,"records":0,"bytes":0,"behind":0,"more":false}',
-        pin_metadata_to_bytes(PinMetadata(GenerationId(EPOCH, 1))) + b" " * PIN_METADATA_BYTES_MAX,
+        b'{"query":"e","generation":-1,"records":0,"bytes":0,"behind":0,"more":false}',
+        b'{"query":"e","generation":true,"records":0,"bytes":0,"behind":0,"more":false}',
+        b'{"query":7,"generation":1,"records":0,"bytes":0,"behind":0,"more":false}',
+        pin_metadata_to_bytes(PinMetadata(GenerationId(QUERY_ID, 1))) + b" " * PIN_METADATA_BYTES_MAX,
         json.dumps(
-            json.loads(pin_metadata_to_bytes(PinMetadata(GenerationId(EPOCH, 1)))) | {"children": [["s"]]}
+            json.loads(pin_metadata_to_bytes(PinMetadata(GenerationId(QUERY_ID, 1)))) | {"children": [["s"]]}
         ).encode(),
     ],
 )
@@ -93,60 +93,62 @@ def test_the_state_of_a_stranger_is_no_note(state: bytes | None) -> None:
     """A KCL application may pin with any state; that is a range to be done, and never an error."""
     found = replace(lease(), pin=Pin(END, state))
     assert pin_metadata(found) is None
-    assert next_slice(found, GenerationId(EPOCH, 9)) == Redeliver(START, END)
+    assert next_slice(found, GenerationId(QUERY_ID, 9)) == Redeliver(START, END)
 
 
 def test_without_a_pin_reading_goes_on_at_the_checkpoint() -> None:
     """Nothing is pinned, so nothing beyond the checkpoint was delivered."""
-    assert next_slice(lease(), GenerationId(EPOCH, 3), START) == ContinueReading(START)
+    assert next_slice(lease(), GenerationId(QUERY_ID, 3), START) == ContinueReading(START)
 
 
 def test_a_slice_of_the_committed_generation_is_delivered() -> None:
     """The next one begins where it ends, or the shard is over."""
-    assert next_slice(lease(END, 3), GenerationId(EPOCH, 3), START) == ContinueReading(END)
-    assert next_slice(lease(END, 3, children=(CHILD,)), GenerationId(EPOCH, 3), START) == ShardFinished(
+    assert next_slice(lease(END, 3), GenerationId(QUERY_ID, 3), START) == ContinueReading(END)
+    assert next_slice(lease(END, 3, children=(CHILD,)), GenerationId(QUERY_ID, 3), START) == ShardFinished(
         (CHILD,)
     )
-    assert next_slice(lease(START, 3, children=()), GenerationId(EPOCH, 3), START) == ShardFinished(())
+    assert next_slice(lease(START, 3, children=()), GenerationId(QUERY_ID, 3), START) == ShardFinished(())
 
 
 def test_a_slice_of_an_earlier_generation_was_known_when_a_later_one_was_planned() -> None:
     """An idle shard keeps the pin of its last batch; a shard that was not held then may too."""
-    assert next_slice(lease(END, 2), GenerationId(EPOCH, 5), END) == ContinueReading(END)
-    assert next_slice(lease(END, 2), GenerationId(EPOCH, 5), None) == ContinueReading(END)
+    assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), END) == ContinueReading(END)
+    assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), None) == ContinueReading(END)
 
 
 def test_a_pin_that_came_after_its_generation_was_committed_was_not_delivered() -> None:
     """The shard stood before it when a later one was planned: a late task has pinned, and nobody took its rows."""
-    assert next_slice(lease(END, 2), GenerationId(EPOCH, 5), START) == Redeliver(START, END)
+    assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), START) == Redeliver(START, END)
 
 
 def test_an_unfinished_slice_of_others_is_redone_as_a_whole() -> None:
     """Unless nothing lies in it."""
-    assert next_slice(lease(END, 9, query_id=OTHER_EPOCH), GenerationId(EPOCH, 5)) == Redeliver(START, END)
-    nothing = lease(LATEST, 9, at=LATEST, query_id=OTHER_EPOCH)
-    assert next_slice(nothing, GenerationId(EPOCH, 5)) == ContinueReading(LATEST)
+    assert next_slice(lease(END, 9, query_id=OTHER_QUERY_ID), GenerationId(QUERY_ID, 5)) == Redeliver(
+        START, END
+    )
+    nothing = lease(LATEST, 9, at=LATEST, query_id=OTHER_QUERY_ID)
+    assert next_slice(nothing, GenerationId(QUERY_ID, 5)) == ContinueReading(LATEST)
 
 
 def test_a_generation_that_the_log_does_not_know() -> None:
     """The query's log is an old copy."""
-    assert next_slice(lease(END, 6), GenerationId(EPOCH, 5)) == LeaseAheadOfLog(GenerationId(EPOCH, 6))
+    assert next_slice(lease(END, 6), GenerationId(QUERY_ID, 5)) == LeaseAheadOfLog(GenerationId(QUERY_ID, 6))
 
 
 def test_a_replay_delivers_what_bears_its_stamp() -> None:
     """And nothing else, whoever pinned it."""
-    assert generation_end(lease(END, 4), GenerationId(EPOCH, 4)) == END
-    assert generation_end(lease(END, 3), GenerationId(EPOCH, 4)) is None
-    assert generation_end(lease(END, 4, query_id=OTHER_EPOCH), GenerationId(EPOCH, 4)) is None
-    assert generation_end(lease(), GenerationId(EPOCH, 4)) is None
-    assert generation_end(None, GenerationId(EPOCH, 4)) is None
+    assert generation_end(lease(END, 4), GenerationId(QUERY_ID, 4)) == END
+    assert generation_end(lease(END, 3), GenerationId(QUERY_ID, 4)) is None
+    assert generation_end(lease(END, 4, query_id=OTHER_QUERY_ID), GenerationId(QUERY_ID, 4)) is None
+    assert generation_end(lease(), GenerationId(QUERY_ID, 4)) is None
+    assert generation_end(None, GenerationId(QUERY_ID, 4)) is None
 
 
 def test_a_refused_pin_conforms_to_the_attempt_that_was_first() -> None:
     """Even if the lease has gone to another member since: the slice was fixed before."""
     taken = replace(lease(MIDDLE, 4), owner=WorkerId("thief"), session=LeaseSessionId("second"))
     for now in (lease(MIDDLE, 4), taken):
-        assert resolve_refused_pin(lease(), GenerationId(EPOCH, 4), now) == DeliverUpTo(MIDDLE)
+        assert resolve_refused_pin(lease(), GenerationId(QUERY_ID, 4), now) == DeliverUpTo(MIDDLE)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_refused_pin_conforms_to_the_attempt_that_was_first() -> None:
 )
 def test_a_refused_pin_is_tried_again_where_only_the_surroundings_changed(planned: Lease, now: Lease) -> None:
     """A promotion, a heartbeat or a request for a handoff leaves the slice ours."""
-    assert resolve_refused_pin(planned, GenerationId(EPOCH, 4), now) == RetryPin(now)
+    assert resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), now) == RetryPin(now)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +178,11 @@ def test_a_refused_pin_is_tried_again_where_only_the_surroundings_changed(planne
 )
 def test_a_refused_pin_delivers_nothing_where_the_slice_is_anothers(now: Lease | None) -> None:
     """The lease is gone, in other hands, or already beyond."""
-    assert isinstance(resolve_refused_pin(lease(), GenerationId(EPOCH, 4), now), DeliverNothing)
+    assert isinstance(resolve_refused_pin(lease(), GenerationId(QUERY_ID, 4), now), DeliverNothing)
 
 
 def test_a_refused_note_on_anothers_pin_gives_way_to_a_later_generation() -> None:
     """The end is the same, but the slice is that generation's by now."""
-    planned = lease(END, 9, query_id=OTHER_EPOCH)
-    assert isinstance(resolve_refused_pin(planned, GenerationId(EPOCH, 4), lease(END, 5)), DeliverNothing)
-    assert resolve_refused_pin(planned, GenerationId(EPOCH, 4), lease(END, 4)) == DeliverUpTo(END)
+    planned = lease(END, 9, query_id=OTHER_QUERY_ID)
+    assert isinstance(resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), lease(END, 5)), DeliverNothing)
+    assert resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), lease(END, 4)) == DeliverUpTo(END)

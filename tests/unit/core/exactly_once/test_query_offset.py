@@ -51,8 +51,8 @@ def test_the_initial_offset_is_no_plan() -> None:
     "change",
     [
         {"format": 2},
-        {"epoch": "../x"},
-        {"epoch": 7},
+        {"query": "../x"},
+        {"query": 7},
         {"generation": True},
         {"from": []},
         {"from": {"s": "12x"}},
@@ -61,7 +61,7 @@ def test_the_initial_offset_is_no_plan() -> None:
 )
 def test_the_offset_of_another_source_is_refused_with_a_remedy(change: dict[str, object]) -> None:
     """A checkpoint location that was used for something else, or by a newer version."""
-    with pytest.raises(ConfigError, match="a checkpoint location of its own"):
+    with pytest.raises(ConfigError, match="its own checkpoint location"):
         offset_from_json(QueryOffset(STAMP, STARTS).to_json() | change)
 
 

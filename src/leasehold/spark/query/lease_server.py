@@ -1,0 +1,157 @@
+"""Holds the leases of a query between plans.
+
+The member calls `LeaseServer.serve` for every lease that it takes. Between two plans the server polls idle shards and
+writes the ends of shards. It keeps the lease of a shard while a batch reads it, and promotes committed pins before a
+lease is released. Tasks read the records elsewhere; their results are the pins in the leases.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Final
+
+from leasehold.config.settings import milliseconds
+from leasehold.core.backoff import backoff_ms
+from leasehold.core.exactly_once.pinned_batch import GenerationId, generation_end
+from leasehold.core.exactly_once.shard_phase import Ended, Finished, Idle, InBatch, Ready, TipProgress
+from leasehold.core.model import ShardId
+from leasehold.errors import (
+    IteratorExpiredError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.operations import first_of
+from leasehold.ports import Clock, Stream
+from leasehold.spark.query.idle_probe import IdleProbe, ProbeResult
+from leasehold.spark.query.query_shard import QueryShard
+
+# Between two polls of a shard whose iterator is still behind the tip. Kinesis allows five reads per second and shard,
+# for all readers together.
+CATCH_UP_PAUSE_MS: Final = 250
+
+
+class LeaseServer:
+    """Serves the leases of one query."""
+
+    def __init__(self, stream: Stream, poll_every: timedelta, clock: Clock, rng: random.Random) -> None:
+        self.shards: dict[ShardId, QueryShard] = {}
+        self.finished: set[ShardId] = set()
+        self._stream = stream
+        self._poll_ms = milliseconds(poll_every)
+        self._clock = clock
+        self._rng = rng
+        self._is_stopping = False
+        self._committed: GenerationId | None = None
+
+    async def serve(self, held: HeldLease) -> None:
+        """Serve a lease until its shard is finished, or until the lease must be released and no batch reads it."""
+        await held.wait_for_parents()
+        shard = QueryShard(held)
+        self.shards[held.shard] = shard
+        try:
+            while not isinstance(shard.phase, Finished) and not self._may_release(shard):
+                await self._serve_once(shard)
+            if not held.ended:
+                await self._promote_before_release(shard)
+        finally:
+            del self.shards[held.shard]
+
+    def stop(self, committed: GenerationId | None = None) -> None:
+        """Release leases from now on even while a batch reads their shards: no driver is left to commit the batch.
+
+        `committed` is the last generation that Spark reported as committed; None if no report is known.
+        """
+        self._is_stopping = True
+        self._committed = committed
+        for shard in self.shards.values():
+            shard.changed.set()
+
+    def _may_release(self, shard: QueryShard) -> bool:
+        is_in_batch = isinstance(shard.phase, InBatch)
+        return shard.held.draining.is_set() and (self._is_stopping or not is_in_batch)
+
+    async def _promote_before_release(self, shard: QueryShard) -> None:
+        """Make the committed pin the checkpoint, so that the next owner repeats no committed record."""
+        committed_to = shard.phase.committed_to
+        if isinstance(shard.phase, InBatch) and self._committed is not None:
+            committed_to = generation_end(await shard.held.refresh(), self._committed) or committed_to
+        if committed_to is not None:
+            await shard.held.promote(committed_to)
+
+    async def _serve_once(self, shard: QueryShard) -> None:
+        shard.changed.clear()
+        match shard.phase:
+            case Idle() as idle:
+                wait_ms = await self._poll_idle_shard(shard, idle)
+            case Ended() as ended:
+                wait_ms = await self._finish(shard, ended)
+            case _:
+                # A batch may take any time. Spark supervises it, and its end shows in the lease.
+                shard.held.note_progress()
+                wait_ms = self._poll_ms
+        if not shard.changed.is_set():
+            await self._wait(shard, wait_ms)
+
+    async def _wait(self, shard: QueryShard, wait_ms: int) -> None:
+        """Return after `wait_ms`, or as soon as the phase changes or the lease must be released."""
+        waits = [self._clock.sleep_ms(wait_ms), shard.changed.wait()]
+        if not shard.held.draining.is_set():
+            waits.append(shard.held.draining.wait())
+        await first_of(*waits)
+
+    async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
+        """Poll once for new records. Returns the pause before the next poll."""
+        shard.probe = probe = shard.probe or IdleProbe(
+            self._stream, idle.lease.shard_id, idle.start, was_just_read=idle.was_read_to_tip
+        )
+        try:
+            result = await probe.poll()
+        except (ThrottledError, UnavailableError, IteratorExpiredError) as error:
+            if isinstance(error, IteratorExpiredError):
+                probe.discard_iterator()
+            return self._backoff_ms(shard)
+        except NotFoundError:
+            result = ProbeResult.RECORDS  # the shard is gone: a task reads it and reports what that means
+        if shard.phase is not idle:
+            return 0
+        shard.failures = 0
+        shard.held.note_progress()
+        page = probe.page
+        shard.millis_behind = (page.millis_behind if page else None) or 0
+        if result is ProbeResult.RECORDS:
+            if shard.tip is TipProgress.READ_TO_TIP:
+                shard.reach_tip(TipProgress.CAUGHT_UP)
+            shard.move(Ready(idle.lease, idle.start, idle.committed_to, iterator=probe.iterator))
+            return 0
+        if result is ProbeResult.END:
+            assert page is not None
+            shard.move(Ended(page.children, idle.start, idle.committed_to))
+            return 0
+        return await self._pause_idle(shard, idle, shard.millis_behind)
+
+    async def _pause_idle(self, shard: QueryShard, idle: Idle, behind_ms: int) -> int:
+        """Promote the committed pin while nothing is to be read. Returns the pause before the next poll."""
+        if idle.committed_to is not None and shard.held.lease.pin is not None:
+            await shard.held.promote(idle.committed_to)
+        if behind_ms:
+            return CATCH_UP_PAUSE_MS  # the shard has a gap without records; Kinesis answers with empty pages
+        shard.reach_tip(TipProgress.CAUGHT_UP)
+        return int(self._poll_ms * (0.75 + self._rng.random() / 2))
+
+    async def _finish(self, shard: QueryShard, ended: Ended) -> int:
+        """Write the end of a shard. Returns the pause before a retry."""
+        try:
+            await shard.held.finish(ended.children)
+        except ServiceError:
+            return self._backoff_ms(shard)
+        self.finished.add(shard.held.shard)
+        shard.move(Finished())
+        return 0
+
+    def _backoff_ms(self, shard: QueryShard) -> int:
+        shard.failures += 1
+        return backoff_ms(shard.failures, self._rng.random())
