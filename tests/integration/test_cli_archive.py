@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
+from leasehold.archive.rows import PinnedRange
 from leasehold.cli.command import leasehold
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
@@ -23,7 +24,7 @@ def archived(folder: Path, numbers: list[str]) -> None:
     records = tuple(UserRecord(b"x", "key", number, 60_000) for number in numbers)
     asyncio.run(
         Archive.open(ArchiveSettings(url=str(folder))).write(
-            SHARD, "one", to_archive_table(records, "orders", SHARD)
+            [PinnedRange(SHARD, "one", to_archive_table(records, "orders", SHARD))]
         )
     )
 
@@ -105,9 +106,9 @@ def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pyte
     async def story() -> tuple[WriteReport, ...]:
         first, second = Archive.open(settings), Archive.open(settings)
         return (
-            await first.write(SHARD, "one", rows),
-            await first.write(SHARD, "one", rows),
-            await second.write(SHARD, "two", rows),
+            await first.write([PinnedRange(SHARD, "one", rows)]),
+            await first.write([PinnedRange(SHARD, "one", rows)]),
+            await second.write([PinnedRange(SHARD, "two", rows)]),
         )
 
     created, again, elsewhere = asyncio.run(story())

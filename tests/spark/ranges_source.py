@@ -54,7 +54,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RangesSource(DataSource):
-    """format("ranges"), with the options `columns` and `holding`."""
+    """format("ranges"), with the options `columns` and `session`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -68,7 +68,7 @@ class RangesSource(DataSource):
         return spark_ddl(self.columns)
 
     def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 - Spark's name
-        return RangesReader(self.columns, int(self.options["holding"]))
+        return RangesReader(self.columns, int(self.options["session"]))
 
 
 def range_of_records(batch: int) -> list[UserRecord]:

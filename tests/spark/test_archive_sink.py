@@ -35,7 +35,7 @@ def spark() -> Iterator[Any]:
 
 
 def ranges(spark: Any, session: int = 1, **options: str) -> Any:
-    return spark.readStream.format("ranges").option("holding", session).options(**options).load()
+    return spark.readStream.format("ranges").option("session", session).options(**options).load()
 
 
 def archived(rows: Any, folder: Path, checkpoint: Path, **options: str) -> None:

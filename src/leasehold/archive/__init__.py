@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     # For type checkers and editors; at run time a name is imported when it is first asked for (see below).
     from leasehold.archive.archive import Archive as Archive
-    from leasehold.archive.archive import ArchiveSession as ArchiveSession
     from leasehold.archive.archive import WriteReport as WriteReport
     from leasehold.archive.settings import ArchiveSettings as ArchiveSettings
 
 _HOMES: Final = {
     "Archive": "archive",
-    "ArchiveSession": "archive",
     "WriteReport": "archive",
     "ArchiveSettings": "settings",
 }

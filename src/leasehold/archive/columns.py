@@ -41,7 +41,7 @@ ROWS_MAX: Final = 10_000  # also where Spark cuts the batches that a sink receiv
 BYTES_MAX: Final = 8 * 1024 * 1024  # Spark moves batches of 1 to 10 MB fastest
 
 _ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
-_SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("holding", pa.int64())])
+_SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("session", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of one whole pinned range, in order, in batches of at most so many rows and bytes of data.
 
-    `holding` is the number of the holding in which the range was read, see `session_number`. A record larger than
+    `session` is the number of the holding in which the range was read, see `session_number`. A record larger than
     `bytes_max` makes a batch of its own. No records, no batch.
     """
     schema = arrow_schema(columns)
@@ -175,5 +175,5 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
         "BIGINT", pa.int64(), lambda run: pa.array(run.sub_sequence_number, pa.int64())
     ),
     EXPLICIT_HASH_KEY: _Column("STRING", pa.string(), _hash_keys),
-    SLICE: _Column("STRUCT<index: INT, count: INT, holding: BIGINT>", _SLICE_TYPE, _places),
+    SLICE: _Column("STRUCT<index: INT, count: INT, session: BIGINT>", _SLICE_TYPE, _places),
 }

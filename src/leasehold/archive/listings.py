@@ -1,7 +1,8 @@
-"""Finds out what an archive holds, with as few listings as the promise allows.
+"""Lists the objects of an archive, with as few listings as possible.
 
-A list serves an ownership if it was begun after that ownership: what former owners wrote is in it. Names begin with the
-minute, so one list tells of all shards, and whoever asks while others wait shares the next list with them.
+A listing is valid for a lease session if it started after the session began: it then contains everything that earlier
+owners wrote. Object keys begin with the minute, so one listing covers all shards. Callers that wait at the same time
+share the next listing.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from leasehold.ports import ObjectStore
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Listing:
-    """What the archive held when listing number `number` was made, from a minute on."""
+    """The contents of the archive from a minute on, as listing number `number` found them."""
 
     number: int
     from_minute: int
     shards: Mapping[ShardId, ArchivedRanges]
 
     def of(self, shard: ShardId) -> ArchivedRanges:
-        """What it says of one shard."""
+        """The archived ranges of one shard."""
         return self.shards.get(shard) or ArchivedRanges(self.from_minute, {}, None)
 
 
 class Listings:
-    """The listings of one archive."""
+    """Makes and shares the listings of one archive."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.started = 0
@@ -39,11 +40,15 @@ class Listings:
         self._prefix = prefix
         self._one_at_a_time = asyncio.Lock()
         self._wanted_minutes: list[int] = []
-        # A list may be long. It stays only as long as somebody who asked for it is at work.
+        # A listing may be large. It is kept only while a caller still uses it.
         self._latest: weakref.ref[Listing] | None = None
 
+    def since_now(self) -> ListingsSince:
+        """Return a view of the listings that start after this call."""
+        return ListingsSince(self, self.started)
+
     async def newer_than(self, number: int, from_minute: int) -> Listing:
-        """A listing from that minute, or an earlier one, on, with a higher number than `number`."""
+        """Return a listing with a higher number than `number` that begins at `from_minute` or earlier."""
         self._wanted_minutes.append(from_minute)
         try:
             async with self._one_at_a_time:
@@ -60,7 +65,21 @@ class Listings:
         number = self.started
         keys: list[ObjectKey] = []
         offset = minute_path(from_minute, self._prefix)
-        async for portion in self._store.list_after(offset, prefix=self._prefix):
-            found = (key_from_text(each.key, self._prefix) for each in portion)
+        async for page in self._store.list_after(offset, prefix=self._prefix):
+            found = (key_from_text(each.key, self._prefix) for each in page)
             keys.extend(key for key in found if key is not None)
         return Listing(number, from_minute, archived_by_shard(keys, from_minute))
+
+
+class ListingsSince:
+    """The listings that started after this object was made. Keeps the last one alive for the next range."""
+
+    def __init__(self, listings: Listings, number: int) -> None:
+        self._listings = listings
+        self._number = number
+        self._last: Listing | None = None
+
+    async def from_minute(self, minute: int) -> Listing:
+        """Return a listing that begins at `minute` or earlier."""
+        self._last = await self._listings.newer_than(self._number, minute)
+        return self._last

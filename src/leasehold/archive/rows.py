@@ -1,4 +1,4 @@
-"""Rows of a pinned range: their positions, their minutes, and the parts that become objects. Reaches nothing."""
+"""Splits the rows of a pinned range into the rows of single objects, by arrival minute and by what is archived."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SLICE, SUB_SEQUE
 from leasehold.archive.formats import IDENTITY_COLUMNS
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges, runs_to_write
 from leasehold.core.exactly_once.position_ranges import Range
+from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.errors import ConfigError
 
@@ -21,8 +22,17 @@ _ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Rows that become one object: of one minute, in order, with nothing between them that the archive holds."""
+class PinnedRange:
+    """All rows of one pinned range, in order. `lease_session` names the session in which the range was pinned."""
+
+    shard: ShardId
+    lease_session: str
+    table: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRows:
+    """The rows of one object: of one minute, in order, with no archived record between them."""
 
     minute: int
     range: Range
@@ -30,7 +40,7 @@ class Part:
 
 
 def to_archive_rows(table: Any) -> Any:
-    """The rows as they are archived: without `slice`, and with arrival times in UTC whatever zone they came in."""
+    """Convert rows to the archived form: without `slice`, and with arrival times in UTC."""
     missing = [name for name in IDENTITY_COLUMNS if name not in table.column_names]
     if missing:
         raise ConfigError(
@@ -39,18 +49,18 @@ def to_archive_rows(table: Any) -> Any:
         )
     if SLICE in table.column_names:
         table = table.drop_columns([SLICE])
-    place = table.column_names.index(ARRIVAL)
-    return table.set_column(place, ARRIVAL, table[ARRIVAL].cast(_ARRIVAL_TYPE))
+    index = table.column_names.index(ARRIVAL)
+    return table.set_column(index, ARRIVAL, table[ARRIVAL].cast(_ARRIVAL_TYPE))
 
 
 def arrival_minutes(table: Any) -> Any:
-    """The arrival minute of each row, counted from 1970; a record without arrival time counts as one of 1970."""
+    """The arrival minute of each row, counted from 1970. A record without arrival time gets minute 0."""
     arrived_us = table[ARRIVAL].cast(pa.int64()).fill_null(0)
     return pc.divide(arrived_us, _MINUTE_US)
 
 
 def range_of(table: Any) -> Range:
-    """From the first row to the last."""
+    """The range from the first row to the last."""
     return Range(_position_at(table, 0), _position_at(table, table.num_rows - 1))
 
 
@@ -60,21 +70,21 @@ def positions_of(table: Any) -> Sequence[Position]:
     return [Position(number, sub) for number, sub in zip(numbers, subs, strict=True)]
 
 
-def parts_to_write(table: Any, minutes: Any, held: ArchivedRanges) -> Iterator[Part]:
-    """What of a range is to be written, cut into objects."""
+def parts_to_write(table: Any, minutes: Any, archived: ArchivedRanges) -> Iterator[ObjectRows]:
+    """Split the rows of a range into objects. Leaves out the archived records."""
     every = pc.unique(minutes).to_pylist()
     for minute in sorted(every):
         rows = table if len(every) == 1 else table.filter(pc.equal(minutes, minute))
-        done = held.in_minute(minute)
-        # Positions cost more than all the rest; in normal operation nobody asks for them.
+        done = archived.in_minute(minute)
+        # Positions are expensive to compute. In normal operation nothing is archived yet, and they are not needed.
         runs = runs_to_write(positions_of(rows), done) if done else [slice(0, rows.num_rows)]
         for run in runs:
             part = rows.slice(run.start, run.stop - run.start)
-            yield Part(minute, range_of(part), part)
+            yield ObjectRows(minute, range_of(part), part)
 
 
 def same_records(one: Any, other: Any) -> bool:
-    """Whether two tables hold the same records in the same order, judged by shard and position."""
+    """True if two tables hold the same records in the same order. Compares shard and position."""
     return all(
         one[name].combine_chunks().equals(other[name].combine_chunks())
         for name in IDENTITY_COLUMNS

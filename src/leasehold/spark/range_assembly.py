@@ -1,8 +1,9 @@
-"""Puts pinned ranges together again from the batches that reach a write task, and refuses anything but whole ones.
+"""Reassembles pinned ranges from the batches that reach a write task, and refuses incomplete ranges.
 
-An object is named by the range that it holds. If only some rows of a range reached a task, it would write half a range
-under a name that another attempt, with other rows, would use as well: records would be lost without a sound. The column
-`slice` gives each row's place in its range, so that a shuffle, a filter or a limit on the way cannot go unnoticed.
+An object is named after the range that it holds. A task with only some rows of a range would write a part of it under
+the name of the whole, another attempt with other rows would use the same name, and records would be lost silently. The
+column `slice` holds the index of each row in its range, so this module detects a shuffle, a filter or a limit between
+source and sink.
 """
 
 from __future__ import annotations
@@ -15,40 +16,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leasehold.archive.columns import SHARD_ID, SLICE
+from leasehold.archive.rows import PinnedRange
 from leasehold.core.model import ShardId
 from leasehold.errors import BrokenRangeError
 
 
-@dataclass(frozen=True, slots=True)
-class WholeRange:
-    """All rows of one pinned range, in order."""
+def assemble_ranges(batches: Iterable[Any]) -> Iterator[PinnedRange]:
+    """Yield the ranges in the batches of one task, one after the other. Holds one range at a time.
 
-    shard: ShardId
-    session: int
-    table: Any
-
-
-def assemble_ranges(batches: Iterable[Any]) -> Iterator[WholeRange]:
-    """The ranges in the batches of one task, one after the other; only one is held at a time.
-
-    Raises BrokenRangeError at the first row that is not the next one of its range.
+    Raises BrokenRangeError at the first row that is not the next row of its range.
     """
-    gathering: _Gathering | None = None
+    partial: _PartialRange | None = None
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            gathering = gathering or _begun(batch, first)
-            first += gathering.take(batch.slice(first))
-            if gathering.is_whole:
-                yield gathering.whole_range()
-                gathering = None
-    if gathering is not None:
-        raise gathering.broken("the rest of it is missing")
+            partial = partial or _begin_range(batch, first)
+            first += partial.add(batch.slice(first))
+            if partial.is_complete:
+                yield partial.to_range()
+                partial = None
+    if partial is not None:
+        raise partial.broken("the rest of it is missing")
 
 
 @dataclass(slots=True)
-class _Gathering:
-    """A range of which some rows have come."""
+class _PartialRange:
+    """The first rows of a range."""
 
     shard: str
     count: int
@@ -57,27 +50,27 @@ class _Gathering:
     rows: int = 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.rows == self.count
 
-    def take(self, rows: Any) -> int:
-        """Take from the front what belongs to this range; returns how many rows that was."""
+    def add(self, rows: Any) -> int:
+        """Add the leading rows that belong to this range. Returns their number."""
         part = rows.slice(0, self.count - self.rows)
         expected = pa.array(range(self.rows, self.rows + part.num_rows), pa.int32())
         if not (
             _all_equal(part.column(SHARD_ID), self.shard)
-            and _all_equal(_of_slice(part, "holding"), self.session)
-            and _all_equal(_of_slice(part, "count"), self.count)
+            and _all_equal(_slice_field(part, "session"), self.session)
+            and _all_equal(_slice_field(part, "count"), self.count)
         ):
             raise self.broken("rows of another range came in between")
-        if not _all_equal(_of_slice(part, "index"), expected):
+        if not _all_equal(_slice_field(part, "index"), expected):
             raise self.broken("rows are missing, doubled or out of order")
         self.parts.append(part)
         self.rows += part.num_rows
         return int(part.num_rows)
 
-    def whole_range(self) -> WholeRange:
-        return WholeRange(ShardId(self.shard), self.session, pa.Table.from_batches(self.parts))
+    def to_range(self) -> PinnedRange:
+        return PinnedRange(ShardId(self.shard), str(self.session), pa.Table.from_batches(self.parts))
 
     def broken(self, how: str) -> BrokenRangeError:
         return _broken(
@@ -85,25 +78,25 @@ class _Gathering:
         )
 
 
-def _begun(batch: Any, row: int) -> _Gathering:
+def _begin_range(batch: Any, row: int) -> _PartialRange:
     shard = batch.column(SHARD_ID)[row].as_py()
     place = batch.column(SLICE)[row].as_py()
     if shard is None or place is None or None in place.values():
         raise _broken("a row has no shardId or no slice")
     if place["index"] != 0:
         raise _broken(f"the first row of shard {shard} in this task is number {place['index']} of its range")
-    return _Gathering(shard, place["count"], place["holding"])
+    return _PartialRange(shard, place["count"], place["session"])
 
 
 def _broken(what: str) -> BrokenRangeError:
     return BrokenRangeError(
-        f"the archive writes whole pinned ranges, and {what}. Something between source and sink moves, drops or "
+        f"the archive writes whole pinned ranges, and {what}. An operation between source and sink moves, drops or "
         "doubles rows, such as repartition, orderBy, join, filter, limit or dropDuplicates: write the stream as it was "
-        "read (select and withColumn are fine), and filter when the archive is read"
+        "read (select and withColumn are fine), and filter when you read the archive"
     )
 
 
-def _of_slice(batch: Any, name: str) -> Any:
+def _slice_field(batch: Any, name: str) -> Any:
     return pc.struct_field(batch.column(SLICE), name)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from leasehold.archive.archive import Archive
 from leasehold.archive.columns import ARCHIVE_COLUMNS, SLICE, arrow_schema, record_batches
+from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import ArchiveSettings
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
@@ -57,7 +58,11 @@ def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Aw
             return
         pinned = await batch.prepare()
         await opened().write(
-            batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard)
+            [
+                PinnedRange(
+                    batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard)
+                )
+            ]
         )
         await pinned.commit()
 

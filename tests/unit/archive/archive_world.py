@@ -12,6 +12,7 @@ from leasehold.adapters.memory.objects import FaultyObjects, MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.columns import ARCHIVE_COLUMNS, arrow_schema, record_batches
 from leasehold.archive.formats import decode_identity
+from leasehold.archive.rows import PinnedRange
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
@@ -89,9 +90,9 @@ async def written_blindly(store: MemoryObjects, shard: ShardId, lease_session: s
     """A range, by an attempt that has listed the archive when it was empty."""
     archive = archive_on(store)
     objects, store.objects = store.objects, {}
-    await archive.write(shard, lease_session, rows)
+    await archive.write([PinnedRange(shard, lease_session, rows)])
     store.objects = objects
-    return await archive.write(shard, lease_session, rows)
+    return await archive.write([PinnedRange(shard, lease_session, rows)])
 
 
 def run(story: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,9 @@ from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import ArchiveSettings, WriteReport
 from leasehold.archive.columns import SLICE
+from leasehold.archive.rows import PinnedRange
 from leasehold.core.exactly_once.object_keys import key_to_text
+from leasehold.core.model import ShardId
 from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
 from leasehold.ports import StoredObject
 from tests.unit.archive.archive_world import (
@@ -51,7 +53,7 @@ def test_a_range_becomes_one_object_a_minute() -> None:
     """Records of a minute stand together in order, even where arrival times go back and forth at its edge."""
     store = MemoryObjects()
     rows = table(records([1, 2, 3, 4, 5], minute=lambda number: 11 if number in {3, 5} else 10))
-    report = run(archive_on(store).write(A, "one", rows))
+    report = run(archive_on(store).write([PinnedRange(A, "one", rows)]))
     assert spans_in(store) == [(10, 1, 4), (11, 3, 5)]
     assert (report.objects, report.rows, report.already_there, report.dropped_rows) == (2, 5, 0, 0)
     assert report.bytes == sum(len(store.objects[key_to_text(key)]) for key in keys_in(store))
@@ -61,7 +63,7 @@ def test_an_object_holds_all_columns_except_slice() -> None:
     """What was given can be read back with any Parquet reader, payload included."""
     store = MemoryObjects()
     rows = table(records([1, 2]))
-    run(archive_on(store).write(A, "one", rows))
+    run(archive_on(store).write([PinnedRange(A, "one", rows)]))
     (key,) = keys_in(store)
     stored = pq.read_table(pa.BufferReader(store.objects[key_to_text(key)]))
     assert stored.equals(rows.drop_columns([SLICE]))
@@ -70,7 +72,11 @@ def test_an_object_holds_all_columns_except_slice() -> None:
 def test_json_lines_hold_data_as_base64() -> None:
     """One object a row; bytes are base64, times are ISO in UTC."""
     store = MemoryObjects()
-    run(archive_on(store, format="jsonl", compression="none").write(A, "one", table(records([7]))))
+    run(
+        archive_on(store, format="jsonl", compression="none").write(
+            [PinnedRange(A, "one", table(records([7])))]
+        )
+    )
     (key,) = keys_in(store)
     assert orjson.loads(store.objects[key_to_text(key)]) == {
         "partitionKey": "key-7",
@@ -93,11 +99,13 @@ def test_any_number_of_attempts_leave_the_same_objects(format_: str, compression
     store = MemoryObjects()
     rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
     archive = archive_on(store, format=format_, compression=compression)
-    run(archive.write(A, "one", rows))
+    run(archive.write([PinnedRange(A, "one", rows)]))
     before = dict(store.objects)
-    again = run(archive.write(A, "one", rows))
+    again = run(archive.write([PinnedRange(A, "one", rows)]))
     assert (again.objects, again.already_there, again.already_there_rows) == (0, 3, 8)
-    elsewhere = run(archive_on(store, format=format_, compression=compression).write(A, "two", rows))
+    elsewhere = run(
+        archive_on(store, format=format_, compression=compression).write([PinnedRange(A, "two", rows)])
+    )
     assert elsewhere == WriteReport(dropped_rows=8)
     assert store.objects == before
 
@@ -108,7 +116,9 @@ def test_two_attempts_at_once_leave_the_same_objects() -> None:
     rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
 
     async def story() -> WriteReport:
-        both = await asyncio.gather(*(archive_on(store).write(A, "one", rows) for _ in range(2)))
+        both = await asyncio.gather(
+            *(archive_on(store).write([PinnedRange(A, "one", rows)]) for _ in range(2))
+        )
         return both[0] + both[1]
 
     report = run(story())
@@ -120,12 +130,12 @@ def test_an_object_of_another_size_with_the_same_records_is_fine() -> None:
     """Another version of the writing library makes other bytes of the same records."""
     store = MemoryObjects()
     archive, rows = archive_on(store), table(records([1, 2]))
-    run(archive.write(A, "one", rows))
+    run(archive.write([PinnedRange(A, "one", rows)]))
     (name,) = [key_to_text(key) for key in keys_in(store)]
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="none")
     store.objects[name] = bytes(sink.getvalue())
-    assert run(archive.write(A, "one", rows)).already_there == 1
+    assert run(archive.write([PinnedRange(A, "one", rows)])).already_there == 1
 
 
 @pytest.mark.parametrize("foreign", [b"something else", b""])
@@ -133,13 +143,13 @@ def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) 
     """The error names the object, and nothing is replaced."""
     store = MemoryObjects()
     archive, rows = archive_on(store), table(records([1, 2, 3]))
-    run(archive.write(A, "one", rows))
+    run(archive.write([PinnedRange(A, "one", rows)]))
     (name,) = [key_to_text(key) for key in keys_in(store)]
     store.objects[name] = foreign
     with pytest.raises(ArchiveConflictError, match=name):
-        run(archive.write(A, "one", rows))
+        run(archive.write([PinnedRange(A, "one", rows)]))
     other = MemoryObjects()
-    run(archive_on(other).write(A, "one", table(records([1, 3]))))
+    run(archive_on(other).write([PinnedRange(A, "one", table(records([1, 3])))]))
     with pytest.raises(ArchiveConflictError, match=r"holds other records \(2, expected 3\)"):
         run(written_blindly(other, A, "one", rows))
     assert numbers_in(other) == [1, 3]
@@ -154,7 +164,7 @@ def test_trouble_on_the_way_is_overcome() -> None:
         "list": [StoreFault.REQUEST_LOST, *[None] * 9],
         "get": [StoreFault.REQUEST_LOST, *[None] * 9],
     }  # fmt: skip
-    report = run(archive_on(troubled(store, troubles)).write(A, "one", table(records([1, 2]))))
+    report = run(archive_on(troubled(store, troubles)).write([PinnedRange(A, "one", table(records([1, 2])))]))
     assert numbers_in(store) == [1, 2]
     assert report.rows + report.already_there_rows == 2
 
@@ -165,8 +175,8 @@ def test_a_store_that_stays_away_is_an_error_and_the_range_can_be_written_again(
     away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 6, *[None] * 9]}
     archive = archive_on(troubled(store, away))
     with pytest.raises(UnavailableError):
-        run(archive.write(A, "one", table(records([1]))))
-    assert run(archive.write(A, "one", table(records([1])))).rows == 1
+        run(archive.write([PinnedRange(A, "one", table(records([1])))]))
+    assert run(archive.write([PinnedRange(A, "one", table(records([1])))])).rows == 1
 
 
 # -- when the lease table was lost ---------------------------------------------------------------------------------
@@ -201,7 +211,9 @@ async def _archived(store: MemoryObjects, lease_session: str, cuts: list[int], u
     ends = sorted({cut for cut in cuts if cut < until} | {until})
     for start, end in zip([0, *ends], ends, strict=False):
         for _ in range(2):  # every range comes again, as after a failed task
-            await archive.write(A, lease_session, table(records(range(start + 1, end + 1), minute=_minute)))
+            await archive.write(
+                [PinnedRange(A, lease_session, table(records(range(start + 1, end + 1), minute=_minute)))]
+            )
 
 
 def _require_apart(store: MemoryObjects) -> None:
@@ -217,23 +229,20 @@ def test_the_archive_is_listed_once_an_ownership() -> None:
 
     async def story() -> None:
         for number in range(1, 5):
-            await archive.write(A, "one", table(records([number], minute=lambda each: 10 + each)))
-        await archive.write(A, "two", table(records([5], minute=lambda each: 10 + each)))
+            await archive.write(
+                [PinnedRange(A, "one", table(records([number], minute=lambda each: 10 + each)))]
+            )
+        await archive.write([PinnedRange(A, "two", table(records([5], minute=lambda each: 10 + each)))])
 
     run(story())
     assert store.listings == ["1970/01/01/00/06", "1970/01/01/00/10"]
 
 
-def test_shards_of_one_session_share_a_listing() -> None:
+def test_the_ranges_of_one_call_share_a_listing() -> None:
     """Names begin with the minute, so one listing tells of all shards."""
     store = CountingObjects()
-    session = archive_on(store).session()
-
-    async def story() -> None:
-        for shard in (A, B):
-            await session.write(shard, "one", table(records([1, 2]), shard=shard))
-
-    run(story())
+    ranges = [PinnedRange(shard, "one", table(records([1, 2]), shard=shard)) for shard in (A, B)]
+    run(archive_on(store).write(ranges))
     assert len(store.listings) == 1
 
 
@@ -241,18 +250,15 @@ def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
     """However many ask while a listing is made, one more serves them all, from the earliest minute wanted."""
     store = CountingObjects()
     archive = archive_on(store)
-    minutes = [40, 30, 20, 50]
 
-    async def story() -> None:
-        await asyncio.gather(
-            *(
-                archive.write(shard, "one", table(records([1], minute=lambda _, m=minute: m), shard=shard))  # type: ignore[misc]
-                for minute in minutes
-                for shard in [type(A)(f"shardId-{minute}")]
-            )
-        )
+    def range_in(minute: int) -> PinnedRange:
+        shard = ShardId(f"shardId-{minute}")
+        return PinnedRange(shard, "one", table(records([1], minute=lambda _: minute), shard=shard))
 
-    run(story())
+    async def write_all() -> None:
+        await asyncio.gather(*(archive.write([range_in(minute)]) for minute in (40, 30, 20, 50)))
+
+    run(write_all())
     assert len(store.listings) <= 2
     assert store.listings[-1] == "1970/01/01/00/15"
 
@@ -263,10 +269,14 @@ def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
 def test_an_archive_is_of_one_stream() -> None:
     """Shards of another stream have the same ids: their records would count as written."""
     store = MemoryObjects()
-    run(archive_on(store).write(A, "one", table(records([1]))))
-    with pytest.raises(ConfigError, match="is of stream 'orders', not 'clicks'"):
-        run(archive_on(store).write(A, "one", table(records([2]), stream="clicks")))
-    run(archive_on(store, prefix="clicks").write(A, "one", table(records([2]), stream="clicks")))
+    run(archive_on(store).write([PinnedRange(A, "one", table(records([1])))]))
+    with pytest.raises(ConfigError, match="holds stream 'orders', not 'clicks'"):
+        run(archive_on(store).write([PinnedRange(A, "one", table(records([2]), stream="clicks"))]))
+    run(
+        archive_on(store, prefix="clicks").write(
+            [PinnedRange(A, "one", table(records([2]), stream="clicks"))]
+        )
+    )
     assert numbers_in(store, "clicks") == [2]
 
 
@@ -274,7 +284,7 @@ def test_rows_without_their_position_are_refused() -> None:
     """The sentence says how to read the stream."""
     rows = table(records([1])).drop_columns(["subSequenceNumber"])
     with pytest.raises(ConfigError, match=r'without subSequenceNumber .*option\("columns", "archive"\)'):
-        run(archive_on(MemoryObjects()).write(A, "one", rows))
+        run(archive_on(MemoryObjects()).write([PinnedRange(A, "one", rows)]))
 
 
 @pytest.mark.parametrize(
@@ -296,5 +306,5 @@ def test_settings_check_themselves(wrong: dict[str, object], sentence: str) -> N
 def test_no_rows_leave_no_trace() -> None:
     """An empty range makes neither an object nor a request."""
     store = MemoryObjects()
-    assert run(archive_on(store).write(A, "one", table([]))) == WriteReport()
+    assert run(archive_on(store).write([PinnedRange(A, "one", table([]))])) == WriteReport()
     assert not store.objects

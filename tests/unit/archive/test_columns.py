@@ -60,7 +60,7 @@ def test_a_row_says_everything_that_is_known_of_a_record() -> None:
             "approximateArrivalTimestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
             "subSequenceNumber": 3,
             "explicitHashKey": str(2**127),
-            "slice": {"index": 0, "count": 1, "holding": 7},
+            "slice": {"index": 0, "count": 1, "session": 7},
         }
     ]
 
@@ -102,7 +102,7 @@ def test_slice_counts_through_all_batches_of_a_range() -> None:
     """The index goes on over the batches, and the count is that of the whole range."""
     batches = batches_of(records_of(1, 1, 1, 1, 1), ["slice"], rows_max=2)
     rows = [row["slice"] for batch in batches for row in batch.to_pylist()]
-    assert rows == [{"index": i, "count": 5, "holding": 7} for i in range(5)]
+    assert rows == [{"index": i, "count": 5, "session": 7} for i in range(5)]
 
 
 def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
@@ -113,7 +113,7 @@ def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
         spark_ddl(["x"])
 
 
-def test_holding_numbers_fit_into_a_signed_64_bit_column() -> None:
+def test_session_numbers_fit_into_a_signed_64_bit_column() -> None:
     """Whatever the id, the number can be stored."""
     for i in range(200):
         assert -(2**63) <= session_number(LeaseSessionId(str(i))) < 2**63

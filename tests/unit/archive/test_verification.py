@@ -6,6 +6,7 @@ import pytest
 
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.archive.rows import PinnedRange
 from leasehold.archive.verification import ProblemKind, ShardReport, find_gap, list_archive, verify_shard
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
 from leasehold.core.exactly_once.position_ranges import Range
@@ -19,7 +20,7 @@ from tests.unit.archive.archive_world import A, B, NoWaiting, archive_on, keys_i
 
 def written(store: MemoryObjects, *ranges: Sequence[int], shard: ShardId = A) -> MemoryObjects:
     for numbers in ranges:
-        run(archive_on(store).write(shard, "one", table(records(numbers), shard=shard)))
+        run(archive_on(store).write([PinnedRange(shard, "one", table(records(numbers), shard=shard))]))
     return store
 
 
@@ -110,7 +111,11 @@ class StreamOfTen:
         rows = [UserRecord(b"", "key", self.numbers[number], 1) for number in archived]
         store = MemoryObjects()
         for row in rows:
-            run(archive_on(store).write(self.shard.id, "one", table([row], shard=self.shard.id)))
+            run(
+                archive_on(store).write(
+                    [PinnedRange(self.shard.id, "one", table([row], shard=self.shard.id))]
+                )
+            )
         found = verdicts(store, keep=True)
         verdict = found[0] if found else ShardReport(self.shard.id, 0, (), None, None, frozenset())
         shard: Shard = self.shard

@@ -322,9 +322,7 @@ def test_a_lost_lease_table_is_told_or_settled_as_the_options_say(
         world.put(5)
         run = await running(world)
         known = world.log.committed.starts[FIRST]
-        with pytest.raises(
-            OffsetMismatchError, match=f"up to {known} .* is at TRIM_HORIZON.*onLeasesBehind"
-        ):
+        with pytest.raises(OffsetMismatchError, match=f"up to {known} .* is at TRIM_HORIZON.*onLeasesBehind"):
             await run.next_plans()
         await run.stop()
         world.settings = replace(world.settings, on_leases_behind=choice)

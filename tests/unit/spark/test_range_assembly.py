@@ -33,7 +33,7 @@ TWO = pa.concat_tables([table(records(range(5))), table(records(range(5, 12)), s
 def test_ranges_are_put_together_however_spark_cuts_the_batches(sizes: Sequence[int]) -> None:
     """A batch may hold parts of several ranges, and a range may come in several batches."""
     first, second = assemble_ranges(cut(TWO, *sizes))
-    assert (first.shard, first.session, first.table.equals(TWO.slice(0, 5))) == (A, 1, True)
+    assert (first.shard, first.lease_session, first.table.equals(TWO.slice(0, 5))) == (A, "1", True)
     assert (second.shard, second.table.equals(TWO.slice(5))) == (B, True)
 
 
