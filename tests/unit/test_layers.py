@@ -73,7 +73,6 @@ SEPARATE = {
 }
 # Imports that still break the order.
 EXCEPTIONS = {
-    ("spark", "worker"),
     ("worker.batch", "worker.delivery"),
 }
 EFFECTS = frozenset(

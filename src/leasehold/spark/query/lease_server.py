@@ -24,7 +24,7 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.operations import first_of
+from leasehold.fleet.tasks import first_of
 from leasehold.ports import Clock, Stream
 from leasehold.spark.query.idle_probe import IdleProbe, ProbeResult
 from leasehold.spark.query.query_shard import QueryShard
