@@ -1,6 +1,6 @@
-"""Resolves anew what the servers of the tests are installed from: `requirements/*.lock` and the lock of npm.
+"""Resolves the packages of the test servers again: `requirements/*.lock` and the lock file of npm.
 
-No lock may name a registry: what to install is ours to say, from where is the machine's.
+No lock file may name a registry: the project decides what to install, the machine decides from where.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from uv import find_uv_bin
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("java", "kclpy", "ministack", "node")
-# Only the jars of kclpy-ext are used, so its Python dependencies would be installed for nothing.
+# Only the jars of kclpy-ext are used, so its Python dependencies are not installed.
 WITHOUT_DEPENDENCIES = {"kclpy"}
 
 
