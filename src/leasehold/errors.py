@@ -89,8 +89,8 @@ class ArchiveConflictError(LeaseholdError):
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(
-            f"object {key} exists already and {problem}: another program writes to this archive; use a separate prefix for "
-            "each stream, and for each pipeline with different content"
+            f"object {key} exists already and {problem}: another program writes to this archive; use a separate "
+            "prefix for each stream, and for each pipeline with different content"
         )
         self.key = key
 

@@ -1,4 +1,4 @@
-"""For the tests of programs that consume: run a consumer on a stream in memory, in moments.
+"""For tests of programs that use a `Consumer`: runs it on a stream in memory, with a virtual clock.
 
     from leasehold.testing import consume
 
@@ -7,9 +7,9 @@
         assert run.is_done
         assert [letter.record.data for letter in run.dead_letters] == [b"not json"]
 
-It is the real engine, with the handlers on threads and loops as in production; only the stream, the lease table and the
-clock are others. While nothing but time has to pass (a wait between two tries, the interval of checkpoints), the clock
-jumps. While user code runs, it goes as all clocks do.
+The engine is the real one, and handlers run on threads and loops as in production. Only the stream, the lease table and
+the clock differ. While no user code runs and only time has to pass (the wait before a retry, the interval of
+checkpoints), the clock jumps ahead. While user code runs, the clock runs in real time.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from leasehold.worker.user_code.handler_runners import (
     ThreadedRunners,
 )
 
-_LOOK_EVERY_MS: Final = 100
-_PATIENCE_S: Final = 5.0
+_CHECK_EVERY_MS: Final = 100
+_CLOSE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRun:
-    """What became of the records."""
+    """The result of a run."""
 
-    is_done: bool  # every record was handled, or put aside or skipped as told, and the table knows it
-    stopped_by: BaseException | None  # what made the consumer stop by itself
+    is_done: bool  # every record was handled, dead-lettered or skipped, and its position is stored
+    stopped_by: BaseException | None  # the error that made the consumer stop by itself
     checkpoints: Mapping[ShardId, Position]
     dead_letters: tuple[DeadLetter, ...]
     events: tuple[Event, ...]
 
     @property
     def handled(self) -> int:
-        """How many records the handler has handled."""
+        """The number of records that the handler has handled."""
         return sum(event.records for event in self.events if isinstance(event, BatchHandled))
 
 
@@ -75,18 +75,18 @@ def consume(
     end_shards: bool = False,
     limit: str | float | timedelta = "10m",
 ) -> ConsumerRun:
-    """Give records to a consumer until all are done, or until `limit` has passed on its clock.
+    """Run a consumer until all records are done, or until `limit` has passed on its clock.
 
-    Plain bytes are spread over the shards; a `PutEntry` goes where its key says. With `end_shards` the shards are split
-    behind the records, so that each of them ends. Dead letters are collected here, unless they go to a function.
+    Plain bytes are spread over the shards; a `PutEntry` goes to the shard of its key. With `end_shards` each shard is
+    split after the last record, so that it ends. The result contains the dead letters, unless they go to a function.
     """
-    trial = _Trial(consumer, list(records), shards=shards, end_shards=end_shards)
-    # A thread of its own, so that it can be called from async tests as well.
+    run = _Run(consumer, list(records), shards=shards, end_shards=end_shards)
+    # On a thread of its own, so that async tests can call it as well.
     with ThreadPoolExecutor(1, thread_name_prefix="leasehold-engine") as engine:
-        return engine.submit(trial.run, milliseconds(duration(limit))).result()
+        return engine.submit(run.execute, milliseconds(duration(limit))).result()
 
 
-class _Trial:
+class _Run:
     def __init__(
         self, consumer: Consumer, records: list[bytes | PutEntry], *, shards: int, end_shards: bool
     ) -> None:
@@ -94,62 +94,65 @@ class _Trial:
         self._stream_name = consumer.settings.identity.stream
         if not self._stream_name:
             raise ConfigError(
-                "a consumer of several streams cannot be tried out here: give the handler to one with a single stream"
+                "consume() cannot run a consumer of several streams: test the handler with a consumer of one stream"
             )
         self._end_shards = end_shards
         self._clock = VirtualClock()
         self._service = KinesisModel()
         self._service.create_stream(START_WALL_MS, self._stream_name, shard_count=shards)
         self._table = LeaseTable(MemoryRows())
-        self._letters = _KeptLetters()
+        self._dead_letters = _MemoryDeadLetters()
         self._events: list[Event] = []
-        self._expected = self._put(records)
+        self._last_positions = self._put(records)
         if end_shards:
             self._split(shards)
 
-    def run(self, limit_ms: int) -> ConsumerRun:
-        handlers = LoopThread("leasehold-handlers")
-        user_code = _NotedUserCode(ThreadedRunners(handlers.loop))
+    def execute(self, limit_ms: int) -> ConsumerRun:
+        handler_loop = LoopThread("leasehold-handlers")
+        runners = _CountingRunners(ThreadedRunners(handler_loop.loop))
         try:
-            with asyncio.Runner(loop_factory=lambda: VirtualLoop(lambda: user_code.calls > 0)) as runner:
-                return runner.run(self._run(user_code, limit_ms))
+            with asyncio.Runner(loop_factory=lambda: VirtualLoop(lambda: runners.running > 0)) as engine:
+                return engine.run(self._execute(runners, limit_ms))
         finally:
-            handlers.close(timeout_s=_PATIENCE_S)
+            handler_loop.close(timeout_s=_CLOSE_TIMEOUT_S)
 
-    async def _run(self, user_code: HandlerRunners, limit_ms: int) -> ConsumerRun:
+    async def _execute(self, runners: HandlerRunners, limit_ms: int) -> ConsumerRun:
         stop = asyncio.Event()
         ports = WorkerPorts(
             worker=WorkerId("under-test"),
             table=self._table,
             streams={self._stream_name: MemoryStream(self._service, self._stream_name, self._clock)},
-            dead_letters=self._letters,
+            dead_letters=self._dead_letters,
             clock=self._clock,
             rng=random.Random(0),  # noqa: S311 - the same run every time
             observe=self._events.append,
         )
-        running = asyncio.ensure_future(self._consumer.run_with_ports(ports, user_code, stop))
-        while not (running.done() or self._clock.now_ms() > limit_ms or await self._is_done()):
-            await asyncio.wait({running}, timeout=_LOOK_EVERY_MS / 1000)
+        worker = asyncio.ensure_future(self._consumer.run_with_ports(ports, runners, stop))
+        while not (worker.done() or self._clock.now_ms() > limit_ms or await self._is_done()):
+            await asyncio.wait({worker}, timeout=_CHECK_EVERY_MS / 1000)
         stop.set()
-        stopped_by = await running
-        leases = (await self._table.list()).leases
+        stopped_by = await worker
         return ConsumerRun(
             await self._is_done(),
             stopped_by,
-            {lease.shard_id: lease.checkpoint for lease in leases},
-            tuple(self._letters.kept),
+            await self._checkpoints(),
+            tuple(self._dead_letters.letters),
             tuple(self._events),
         )
 
     async def _is_done(self) -> bool:
-        """Whether every shard is done up to the last record that was put into it, or to its end."""
-        stored = {lease.shard_id: lease.checkpoint for lease in (await self._table.list()).leases}
+        """Return whether every shard is done up to its last record, or to its end."""
+        stored = await self._checkpoints()
         return all(
             shard in stored and (stored[shard].is_shard_end if self._end_shards else stored[shard] >= last)
-            for shard, last in self._expected.items()
+            for shard, last in self._last_positions.items()
         )
 
+    async def _checkpoints(self) -> dict[ShardId, Position]:
+        return {lease.shard_id: lease.checkpoint for lease in (await self._table.list()).leases}
+
     def _put(self, records: list[bytes | PutEntry]) -> dict[ShardId, Position]:
+        """Put the records into the stream, and return the last position of each shard."""
         last: dict[ShardId, Position] = {}
         for number, record in enumerate(records):
             entry = record if isinstance(record, PutEntry) else PutEntry(record, f"key-{number}")
@@ -168,36 +171,36 @@ class _Trial:
             self._service.split_shard(START_WALL_MS, self._stream_name, f"shardId-{number:012d}", middle)
 
 
-class _KeptLetters(DeadLetters):
+class _MemoryDeadLetters(DeadLetters):
     def __init__(self) -> None:
-        self.kept: list[DeadLetter] = []
+        self.letters: list[DeadLetter] = []
 
     async def put(self, letter: DeadLetter) -> None:
-        self.kept.append(letter)
+        self.letters.append(letter)
 
 
-class _NotedUserCode(HandlerRunners):
-    """Knows whether user code runs."""
+class _CountingRunners(HandlerRunners):
+    """Counts the calls of user code that are running."""
 
     def __init__(self, inner: HandlerRunners) -> None:
         self._inner = inner
-        self.calls = 0
+        self.running = 0
 
-    def runner(self, name: str) -> HandlerRunner:
-        return _NotedLane(self._inner.runner(name), self)
+    def runner_for(self, name: str) -> HandlerRunner:
+        return _CountingRunner(self._inner.runner_for(name), self)
 
 
-class _NotedLane(HandlerRunner):
-    def __init__(self, inner: HandlerRunner, noted: _NotedUserCode) -> None:
+class _CountingRunner(HandlerRunner):
+    def __init__(self, inner: HandlerRunner, counter: _CountingRunners) -> None:
         self._inner = inner
-        self._noted = noted
+        self._counter = counter
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
-        self._noted.calls += 1
+        self._counter.running += 1
         try:
             return await self._inner.call(function, *arguments)
         finally:
-            self._noted.calls -= 1
+            self._counter.running -= 1
 
     def post(self, function: Function, *arguments: object) -> None:
         self._inner.post(function, *arguments)

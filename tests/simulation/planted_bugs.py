@@ -36,9 +36,11 @@ from leasehold.simulation.faults import Fault
 from leasehold.simulation.process import ProcessClock
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.batch_handler import _FunctionConsumer
-from leasehold.worker.delivery.batch_builder import BatchBuilder
+from leasehold.worker.batching.batch_builder import BatchBuilder
+from leasehold.worker.delivery.poison_disposal import PoisonDisposal
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
 from leasehold.worker.engine.shard_server import ShardServer
+from leasehold.worker.user_code.handler_runners import Returned
 
 Original = Any  # what a patch replaces: a function, a method or a property
 
@@ -199,7 +201,7 @@ def _greedy(original: Original) -> Any:
 def _checkpoint_first(original: Original) -> Any:
     async def take(self: Any, cut: Any) -> None:
         if cut.records:
-            await self._shard.accounting.held.checkpoint(cut.end)
+            await self._held.checkpoint(cut.end)
         await original(self, cut)
 
     return take
@@ -211,7 +213,7 @@ async def _disposed(*_: object) -> bool:
 
 def _leaving_a_task(original: Original) -> Any:
     async def serve(self: Any, held: Any) -> None:
-        self.context.handlers.left_behind = asyncio.ensure_future(held.lost.wait())
+        self.context.handler_slots.left_behind = asyncio.ensure_future(held.lost.wait())
         await original(self, held)
 
     return serve
@@ -438,14 +440,14 @@ _mutant(
     "order-within-an-ownership",
     _MOVES,
     (slicing, "records_after", lambda _: lambda users, _at: tuple(users)),
-    (RetryingConsumer, "_without_done", lambda _: lambda _self, _cut, piece: piece),
+    (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
 _mutant(
     "a renewed iterator repeats its record",
     "order-within-an-ownership",
     (Fault.ODDITIES,),
     (Cursor, "_without_repeats", lambda _: lambda _self, records: records),
-    (RetryingConsumer, "_without_done", lambda _: lambda _self, _cut, piece: piece),
+    (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
 _mutant(
     "broken aggregates are dropped",
@@ -490,7 +492,7 @@ _mutant(
     "the checkpoint comes before the handler",
     "no-checkpoint-past-an-unfinished-handler nothing-lost",
     (),
-    (_FunctionConsumer, "take", _checkpoint_first),
+    (RetryingConsumer, "handle", _checkpoint_first),
 )
 
 
@@ -498,13 +500,13 @@ _mutant(
     "a handler that failed is done",
     "nothing-lost order-within-an-ownership",
     (Fault.FAILURES,),
-    (RetryingConsumer, "_failure", _always(None)),
+    (_FunctionConsumer, "_check_outcome", _always(Returned(None))),
 )
 _mutant(
     "poison is skipped in silence",
     "nothing-lost order-within-an-ownership",
     (Fault.POISON,),
-    (RetryingConsumer, "_dispose", lambda _: _disposed),
+    (PoisonDisposal, "dispose", lambda _: _disposed),
 )
 
 
@@ -512,7 +514,7 @@ _mutant(
     "what is done is not stored on leaving",
     "clean-handovers-repeat-nothing",
     (Fault.LEAVERS, Fault.FAILURES),
-    (ShardServer, "_store_rest", _nothing),
+    (ShardServer, "_store_remaining", _nothing),
 )
 _mutant(
     "a pin is not written",

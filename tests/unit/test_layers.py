@@ -41,7 +41,8 @@ LAYERS = (
     "worker.user_code",
     "worker.dead_letters",
     "worker.settings",
-    "worker.waiting",
+    "worker.batching",
+    "worker.checkpointing",
     "worker.batch",
     "worker.delivery",
     "worker.engine",
@@ -70,10 +71,6 @@ SEPARATE = {
     ("simulation", "local"),
     ("testing", "spark"),
     ("testing", "local"),
-}
-# Imports that still break the order.
-EXCEPTIONS = {
-    ("worker.batch", "worker.delivery"),
 }
 EFFECTS = frozenset(
     [
@@ -151,8 +148,6 @@ def test_imports_go_one_way(path: Path) -> None:
         if not imported.startswith("leasehold."):
             continue
         there = imported.removeprefix("leasehold.")
-        if _is_listed(EXCEPTIONS, here, there):
-            continue
         assert LAYERS.index(_layer(there)) <= LAYERS.index(_layer(here)), f"{here} imports {there}"
         assert not _is_listed(SEPARATE, here, there), f"{here} imports {there}"
 

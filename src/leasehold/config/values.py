@@ -1,7 +1,7 @@
 """Parses the values of settings: durations, numbers, booleans, choices.
 
-Each function takes a value from a keyword, a TOML file or an environment variable. It raises ConfigError with an example
-if it cannot parse the value.
+Each function takes a value from a keyword, a TOML file or an environment variable. It raises ConfigError with an
+example if it cannot parse the value.
 """
 
 from __future__ import annotations

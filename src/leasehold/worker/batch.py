@@ -1,4 +1,4 @@
-"""What a handler is given: some records of one shard, in order, and the means to say how far they are done."""
+"""`Batch`: some records of one shard, in order, and the methods by which a handler reports how far they are done."""
 
 from __future__ import annotations
 
@@ -10,43 +10,16 @@ from leasehold.core.model import LeaseSessionId, Pin, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 from leasehold.errors import CheckpointRejectedError
-from leasehold.fleet.held_lease import HeldLease
-from leasehold.worker.delivery.batch_builder import PendingBatch
-from leasehold.worker.delivery.batcher import BufferedBytes
-from leasehold.worker.delivery.checkpoints import Checkpoints
-from leasehold.worker.delivery.progress import InFlightBatch
+from leasehold.worker.checkpointing.checkpoints import Checkpoints
+from leasehold.worker.checkpointing.progress import InFlightBatch
 from leasehold.worker.user_code.engine_calls import EngineCalls
 
 
-@dataclass(frozen=True, slots=True)
-class ShardAccounting:
-    """Where a batch is accounted for. Its coroutines run on the engine's loop."""
-
-    held: HeldLease
-    checkpoints: Checkpoints
-    allowance: BufferedBytes
-    engine: EngineCalls
-
-    def give(self, cut: PendingBatch) -> InFlightBatch:
-        """A batch goes out to user code."""
-        self.held.note_progress()
-        return self.checkpoints.give(cut.end, len(cut.records), cut.buffered_bytes)
-
-    async def finish(self, portion: InFlightBatch) -> None:
-        """A batch is done."""
-        self.held.note_progress()
-        await self.checkpoints.finish(portion)
-
-    async def pass_over(self, cut: PendingBatch) -> None:
-        """Nothing in this cut is for user code; only the position moves."""
-        await self.finish(self.give(cut))
-
-
 class PreparedCheckpoint:
-    """A two-phase checkpoint after its first half: the lease says where the effect will end.
+    """A two-phase checkpoint after its first half: the lease row holds the end of the batch.
 
-    In async code, await it before the effect and await `commit()` after it; in plain code both have happened when the
-    call returns.
+    In async code, await this object before the effect, and await `commit()` after it. In plain code both calls return
+    when the write is done.
     """
 
     def __init__(
@@ -64,7 +37,7 @@ class PreparedCheckpoint:
         return self
 
     def commit(self) -> Awaitable[None]:
-        """The effect has happened: store that everything up to the end of the batch is done."""
+        """Store that everything up to the end of the batch is done. Call it after the effect."""
         return self._engine.run(self._second_half())
 
 
@@ -72,8 +45,10 @@ class PreparedCheckpoint:
 class Batch:
     """Records of one shard, in shard order: those after `start`, up to and including `end`.
 
-    Iterate over it, ask for its `len`, or take `records`. In a plain handler `checkpoint`, `prepare` and `done` return
-    when the position is stored; in an async one, await what they return.
+    Iterate over it, take its `len`, or use `records`. In a plain handler `checkpoint`, `prepare` and `done` return when
+    the position is stored; in an async handler, await their results.
+
+    The private attributes account for the batch; that makes 13 in all.
     """
 
     stream: str
@@ -81,28 +56,29 @@ class Batch:
     records: tuple[UserRecord, ...]
     start: Position
     end: Position
-    # Names this holding of the lease: the shard, a colon, and `fencing_number`.
+    # A fencing token for this lease session: the shard, a colon, and `fencing_number`.
     fencing_token: str
-    # How far behind the tip of the shard it was when it was read; None where Kinesis did not say.
+    # How far behind the tip of the shard the records were when they were read; None if Kinesis did not say.
     millis_behind: int | None = None
-    # 1 when these records are given for the first time.
+    # 1 for the first delivery of these records.
     attempt: int = 1
-    # Nothing comes after it. Such a batch may be empty, if checkpoints are manual.
+    # True if this is the shard's last batch. With manual checkpoints such a batch may be empty.
     ends_shard: bool = False
-    # What an earlier owner prepared for exactly these records and did not commit.
+    # The checkpoint that an earlier owner prepared for exactly these records and did not commit.
     pending: Pin | None = None
-    _desk: ShardAccounting = field(kw_only=True)
-    _portion: InFlightBatch = field(kw_only=True)
+    _checkpoints: Checkpoints = field(kw_only=True)
+    _in_flight: InFlightBatch = field(kw_only=True)
+    _engine: EngineCalls = field(kw_only=True)
 
     @property
     def fencing_number(self) -> int:
-        """Rises with every change of owner: a sink can refuse the older of two. Compare it, not the texts."""
+        """A number that rises with every change of owner. A sink can refuse writes with a lower number."""
         return int(self.fencing_token.rpartition(":")[2])
 
     @property
     def session(self) -> LeaseSessionId:
-        """Names this holding of the lease, as `token` does, but stays unique when the lease table was lost."""
-        session = self._desk.held.lease.session
+        """A unique id of this lease session. Unlike `fencing_token`, it stays unique if the lease table is deleted."""
+        session = self._checkpoints.held.lease.session
         assert session is not None, "a shard is served only after its lease was taken"
         return session
 
@@ -116,9 +92,9 @@ class Batch:
         return f"Batch({self.stream}, {self.shard}, {len(self.records)} records, {self.start} to {self.end})"
 
     def checkpoint(self, at: UserRecord | Position | None = None) -> Awaitable[None]:
-        """Store that everything up to `at`, or up to the end of this batch, is done; all batches before it included.
+        """Store that everything up to `at`, or up to the end of this batch, is done, including all earlier batches.
 
-        Raises LeaseLostError when another member has the shard by now, CheckpointRejectedError for a position that is
+        Raises LeaseLostError if this worker no longer owns the shard, and CheckpointRejectedError if the position is
         not in this batch.
         """
         position = at.position if isinstance(at, UserRecord) else at or self.end
@@ -126,23 +102,28 @@ class Batch:
             raise CheckpointRejectedError(
                 f"shard {self.shard}: {position} is beyond {self.end}, the end of this batch"
             )
-        return self._desk.engine.run(self._desk.checkpoints.store(position))
+        return self._engine.run(self._checkpoints.store(position))
 
     def prepare(self, state: bytes | None = None) -> PreparedCheckpoint:
-        """The first half of a two-phase checkpoint: whoever serves the shard next is given exactly this batch again,
-        with `state` in `pending`, unless `commit()` was called on the result.
+        """Write the first half of a two-phase checkpoint.
+
+        Until `commit()` is called on the result, the next owner of the shard gets exactly this batch again, with
+        `state` in `pending`.
         """
-        checkpoints = self._desk.checkpoints
+        checkpoints = self._checkpoints
         return PreparedCheckpoint(
-            self._desk.engine,
+            self._engine,
             checkpoints.prepare(self.start, self.end, state),
             lambda: checkpoints.store(self.end),
         )
 
     def done(self) -> Awaitable[None]:
-        """These records are done; the checkpoint follows once all before them are. Returning from a handler says it."""
-        return self._desk.engine.run(self._desk.finish(self._portion))
+        """Mark these records as done. The checkpoint follows once all earlier batches are done.
+
+        A handler need not call this: returning from it has the same effect.
+        """
+        return self._engine.run(self._checkpoints.finish(self._in_flight))
 
     def still_working(self) -> None:
-        """Say that a long effect makes progress: a shard that is silent for `stalled_after` is given up."""
-        self._desk.engine.tell(self._desk.held.note_progress)
+        """Report progress of a long effect. The worker releases a shard without progress for `stalled_after`."""
+        self._engine.call_soon(self._checkpoints.held.note_progress)

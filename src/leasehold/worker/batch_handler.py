@@ -1,4 +1,4 @@
-"""A function as the handler of batches: returning means done, raising means not done."""
+"""Handlers that are functions: a batch is done when the function returns, and not done when it raises."""
 
 from __future__ import annotations
 
@@ -8,72 +8,62 @@ from dataclasses import dataclass
 from leasehold.core.model import ChildShard
 from leasehold.errors import HandlerError
 from leasehold.worker.batch import Batch
-from leasehold.worker.delivery.batch_builder import PendingBatch
+from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
-from leasehold.worker.delivery.served_shard import HandlerKind, ServedShard, ShardConsumer
+from leasehold.worker.delivery.served_shard import ServedShard
+from leasehold.worker.delivery.shard_consumer import HandlerKind, ShardConsumer
 from leasehold.worker.user_code.handler_runners import Function, Outcome, Raised, Returned
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHandler(HandlerKind):
-    """Batches go to one function, plain or async."""
+    """Delivers batches to one function, plain or async."""
 
     function: Function
 
-    def shard_consumer(self, shard: ServedShard) -> ShardConsumer:
-        """One shard's batches, to that function."""
+    def consumer_for(self, shard: ServedShard) -> ShardConsumer:
+        """Create the consumer that calls the function for one shard."""
         return _FunctionConsumer(shard, self.function)
 
 
-class _FunctionConsumer(ShardConsumer):
+class _FunctionConsumer(RetryingConsumer):
     def __init__(self, shard: ServedShard, function: Function) -> None:
-        self._shard = shard
+        super().__init__(shard)
         self._function = function
-        self._delivery = RetryingConsumer(shard, self._attempt)
 
-    async def begin(self) -> None:
-        """A function has no beginning."""
+    async def start(self) -> None:
+        """A function needs no start."""
 
-    async def take(self, cut: PendingBatch) -> None:
-        accounting = self._shard.accounting
-        if not cut.records and (accounting.checkpoints.is_automatic or not cut.ends_shard):
-            await accounting.pass_over(cut)
-            return
-        portion = accounting.give(cut)
-        if await self._delivery.deliver(cut, portion):
-            await accounting.finish(portion)
-
-    async def end(self, children: Sequence[ChildShard]) -> None:
-        checkpoints = self._shard.accounting.checkpoints
+    async def end_shard(self, children: Sequence[ChildShard]) -> None:
+        checkpoints = self._checkpoints
         if not checkpoints.progress.is_all_done:
-            return  # the lease is wanted back
-        if not checkpoints.is_automatic and not self._has_stored_all():
-            raise _end_not_stored(self._shard)
+            return  # the lease must be released before that
+        if not checkpoints.is_automatic and checkpoints.progress.stored < checkpoints.progress.delivered:
+            raise self._end_not_stored()
         await checkpoints.end_shard(children)
 
-    async def drained(self) -> None:
-        """What has returned is done; there is nobody to tell."""
+    async def shut_down(self) -> None:
+        """All batches that returned are done already."""
 
-    def lost(self) -> None:
-        """Its thread, if it runs, ends by itself; what it returns is of no interest."""
+    def lease_lost(self) -> None:
+        """A running call ends by itself, and its result is ignored."""
 
-    async def _attempt(self, batch: Batch) -> Outcome:
-        outcome = await self._shard.runner.call(self._function, batch)
-        if isinstance(outcome, Returned) and batch.ends_shard and not self._may_return(batch):
-            return Raised(_end_not_stored(self._shard))
+    def _needs_handler(self, pending: PendingBatch) -> bool:
+        """With manual checkpoints the function also gets an empty last batch, since it must checkpoint the end."""
+        return bool(pending.records) or (pending.ends_shard and not self._checkpoints.is_automatic)
+
+    def _handler_call(self, batch: Batch) -> tuple[Function, object]:
+        return self._function, batch
+
+    def _check_outcome(self, batch: Batch, outcome: Outcome) -> Outcome:
+        checkpoints = self._checkpoints
+        is_stored = checkpoints.is_automatic or checkpoints.progress.stored >= batch.end
+        if isinstance(outcome, Returned) and batch.ends_shard and not is_stored:
+            return Raised(self._end_not_stored())
         return outcome
 
-    def _may_return(self, batch: Batch) -> bool:
-        checkpoints = self._shard.accounting.checkpoints
-        return checkpoints.is_automatic or checkpoints.progress.stored >= batch.end
-
-    def _has_stored_all(self) -> bool:
-        progress = self._shard.accounting.checkpoints.progress
-        return progress.stored >= progress.given
-
-
-def _end_not_stored(shard: ServedShard) -> HandlerError:
-    return HandlerError(
-        f"shard {shard.accounting.held.lease.key}: with manual checkpoints a handler must call batch.checkpoint() when "
-        "batch.ends_shard is true; until then the shard's children cannot begin"
-    )
+    def _end_not_stored(self) -> HandlerError:
+        return HandlerError(
+            f"shard {self._held.lease.key}: with manual checkpoints a handler must call batch.checkpoint() when "
+            "batch.ends_shard is true; until then the shard's children cannot start"
+        )

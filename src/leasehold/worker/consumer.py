@@ -1,4 +1,4 @@
-"""`Consumer`: what a program holds. Puts user code, settings and the engine together; decides nothing else."""
+"""`Consumer`, the entry point of a program: combines user code, settings and the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold.errors import ConfigError
 from leasehold.loop_thread import LoopThread
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
-from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.engine_thread import EngineThread, stop_on_signals
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_settings, handling_settings
@@ -24,18 +24,18 @@ from leasehold.worker.settings import Checkpointing, CheckpointSettings, Consume
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
 from leasehold.worker.user_code.handler_runners import HandlerRunners, ThreadedRunners
 
-# Plain or async: whatever it returns is awaited if it can be, and otherwise of no interest.
+# A plain or async function. An awaitable result is awaited; any other result is ignored.
 Handler = TypeVar("Handler", bound=Callable[[Batch], object])
 Processor = TypeVar("Processor", bound=ProcessorFactory)
 
-_HANDLER_LOOP_PATIENCE_S: Final = 1.0
+_CLOSE_HANDLER_LOOP_TIMEOUT_S: Final = 1.0
 
 
 class Consumer:
-    """Consumes a stream, or several, in the name of one application, together with all others of that name.
+    """Consumes one or more streams for an application, together with all other workers of that application.
 
     Give it a handler with `@consumer.batch()` or `@consumer.processor`, then `run()`; or iterate over `shards()`.
-    Settings come from keywords, from LEASEHOLD_* variables, and from a TOML file named by `config`.
+    Settings come from keywords, from LEASEHOLD_* environment variables, and from the TOML file `config`.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Consumer:
         keywords: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         self.settings: Final = consumer_settings(keywords | dict(options), os.environ)
         self._observe = observe
-        self._form: HandlerKind | None = None
+        self._handler: HandlerKind | None = None
         self._handling = self.settings.handling
         self._engine: EngineThread | None = None
 
-    # -- what to do with records -------------------------------------------------------------------------------
+    # -- handlers -------------------------------------------------------------------------------------------------
 
     @overload
     def batch(self, handler: Handler, /) -> Handler: ...
@@ -67,13 +67,13 @@ class Consumer:
     def batch(
         self, handler: Handler | None = None, /, **options: Unpack[HandlingOptions]
     ) -> Handler | Callable[[Handler], Handler]:
-        """Decorates the function, plain or async, that handles batches. The function stays as it is.
+        """Decorate the plain or async function that handles batches. The function itself is unchanged.
 
-        Returning means that the batch is done; raising, that it is not.
+        A batch is done when the function returns, and not done when it raises.
         """
 
         def decorate(function: Handler) -> Handler:
-            self._give(BatchHandler(function), handling_settings(self.settings.handling, options))
+            self._set_handler(BatchHandler(function), handling_settings(self.settings.handling, options))
             return function
 
         return decorate if handler is None else decorate(handler)
@@ -87,57 +87,57 @@ class Consumer:
     def processor(
         self, make: Processor | None = None, /, **options: Unpack[HandlingOptions]
     ) -> Processor | Callable[[Processor], Processor]:
-        """Decorates a `RecordProcessor` class, or takes a function that makes one for each shard."""
+        """Decorate a `RecordProcessor` class, or a function that makes a processor for each shard."""
 
         def decorate(factory: Processor) -> Processor:
             handling = handling_settings(self.settings.handling, options)
             _refuse_automatic_checkpoints(options, handling.checkpoints)
-            # Only the class knows what it has done.
-            by_hand = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
-            self._give(ProcessorHandler(factory), replace(handling, checkpoints=by_hand))
+            # Only the class knows which records are done.
+            manual = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
+            self._set_handler(ProcessorHandler(factory), replace(handling, checkpoints=manual))
             return factory
 
         return decorate if make is None else decorate(make)
 
-    def _give(self, form: HandlerKind, handling: HandlingSettings) -> None:
-        if self._form is not None:
+    def _set_handler(self, handler: HandlerKind, handling: HandlingSettings) -> None:
+        if self._handler is not None:
             raise ConfigError(
                 "this consumer has a handler already: make another Consumer for another handler"
             )
-        self._form, self._handling = form, handling
+        self._handler, self._handling = handler, handling
 
     # -- running -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Consume until SIGTERM or SIGINT: then drain, checkpoint, release and return. A second signal ends it now.
+        """Consume until SIGTERM or SIGINT, then drain, checkpoint, release all leases and return.
 
-        Raises HandlerError if the settings say to stop at a record that cannot be handled.
+        A second signal ends the process at once. Raises HandlerError if the settings say to stop at a poison record.
         """
-        handlers = LoopThread("leasehold-handlers")
-        engine = self._make_engine(self._required_form(), ThreadedRunners(handlers.loop))
+        handler_loop = LoopThread("leasehold-handlers")
+        engine = self._make_engine(self._require_handler(), ThreadedRunners(handler_loop.loop))
         try:
             with stop_on_signals(engine.stop):
                 engine.start()
-                reason = engine.ended.result()
+                reason = engine.finished.result()
         finally:
             engine.stop()
-            handlers.close(timeout_s=_HANDLER_LOOP_PATIENCE_S)
+            handler_loop.close(timeout_s=_CLOSE_HANDLER_LOOP_TIMEOUT_S)
         if reason is not None:
             raise reason
 
     async def serve(self) -> None:
-        """The same for a program with an event loop of its own, on which async handlers then run.
+        """Consume like `run`, for a program with its own event loop. Async handlers run on that loop.
 
-        Ends with `stop()`. When it is cancelled, it stops cleanly before it lets go.
+        Returns after `stop()`. If it is cancelled, it stops cleanly before it raises.
         """
-        engine = self._make_engine(self._required_form(), ThreadedRunners(asyncio.get_running_loop()))
+        engine = self._make_engine(self._require_handler(), ThreadedRunners(asyncio.get_running_loop()))
         engine.start()
-        await self._ended(engine)
+        await self._wait_for(engine)
 
     async def shards(self, **options: Unpack[HandlingOptions]) -> AsyncGenerator[ShardBatches, None]:
-        """The shards that this consumer serves, each as soon as it does. Work on them in tasks, side by side.
+        """Yield each shard as soon as this consumer serves it. Work on the shards in concurrent tasks.
 
-        Ends with `stop()`, or when the loop over it is left (`aclose`): then everything is released.
+        Ends with `stop()`, or when the generator is closed (`aclose`). Then all leases are released.
         """
         loop = asyncio.get_running_loop()
         offered: asyncio.Queue[ShardBatches | None] = asyncio.Queue()
@@ -146,86 +146,86 @@ class Consumer:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(offered.put_nowait, shard)
 
-        self._give(ShardIterationHandler(offer), handling_settings(self.settings.handling, options))
-        engine = self._make_engine(self._required_form(), ThreadedRunners(loop))
-        engine.ended.add_done_callback(lambda _: offer(None))
+        self._set_handler(ShardIterationHandler(offer), handling_settings(self.settings.handling, options))
+        engine = self._make_engine(self._require_handler(), ThreadedRunners(loop))
+        engine.finished.add_done_callback(lambda _: offer(None))
         engine.start()
         try:
             while (shard := await offered.get()) is not None:
                 yield shard
         finally:
             engine.stop()
-            self._form = None
-            await self._ended(engine)
+            self._handler = None
+            await self._wait_for(engine)
 
     async def run_with_ports(
-        self, ports: WorkerPorts, user_code: HandlerRunners, stop: asyncio.Event
+        self, ports: WorkerPorts, runners: HandlerRunners, stop: asyncio.Event
     ) -> BaseException | None:
-        """Consume through other ports than the settings name: for the test kit and the simulator.
+        """Consume through the given ports instead of those that the settings name. `leasehold.testing` uses it.
 
-        Returns what made the worker stop before it was told to, if something did.
+        Returns the error that made the worker stop by itself, if there was one.
         """
         settings = replace(self.settings, handling=self._handling)
-        return await run_worker(settings, self._required_form(), ports, user_code, stop)
+        return await run_worker(settings, self._require_handler(), ports, runners, stop)
 
     def stop(self) -> None:
-        """Ask for a clean end; from any thread."""
+        """Request a clean stop. May be called from any thread."""
         if self._engine is not None:
             self._engine.stop()
 
-    def _required_form(self) -> HandlerKind:
-        if self._form is None:
+    def _require_handler(self) -> HandlerKind:
+        if self._handler is None:
             raise ConfigError("this consumer has no handler: decorate a function with @consumer.batch()")
-        return self._form
+        return self._handler
 
-    def _make_engine(self, form: HandlerKind, user_code: HandlerRunners) -> EngineThread:
+    def _make_engine(self, handler: HandlerKind, runners: HandlerRunners) -> EngineThread:
         settings = replace(self.settings, handling=self._handling)
 
         async def main(stop: asyncio.Event) -> BaseException | None:
-            return await _run(settings, form, user_code, self._observe, stop)
+            return await _connect_and_run(settings, handler, runners, self._observe, stop)
 
         self._engine = EngineThread(main)
         return self._engine
 
-    async def _ended(self, engine: EngineThread) -> None:
-        """Wait for the engine. Whoever cancels this asks it to stop, and waits for that, too."""
-        ended = asyncio.wrap_future(engine.ended)
+    async def _wait_for(self, engine: EngineThread) -> None:
+        """Wait until the engine has finished. If cancelled, stop the engine and wait for that before raising."""
+        finished = asyncio.wrap_future(engine.finished)
         try:
-            reason = await asyncio.shield(ended)
+            reason = await asyncio.shield(finished)
         except asyncio.CancelledError:
             engine.stop()
-            await asyncio.wait({ended})
-            ended.exception()  # the cancellation is what counts now
+            await asyncio.wait({finished})
+            finished.exception()  # retrieved, so that asyncio does not log it; the cancellation is raised instead
             raise
         if reason is not None:
             raise reason
 
 
-def _refuse_automatic_checkpoints(options: Mapping[str, object], asked_for: CheckpointSettings) -> None:
-    """Whether they stand in the decorator or among the consumer's settings: they would have no effect."""
+def _refuse_automatic_checkpoints(options: Mapping[str, object], requested: CheckpointSettings) -> None:
+    """Raise ConfigError for checkpoint settings of a processor or its consumer, since they would have no effect."""
     names, default = [each.name for each in fields(CheckpointSettings)], CheckpointSettings()
-    refused = {name for name in names if getattr(asked_for, name) != getattr(default, name)} | (
+    refused = {name for name in names if getattr(requested, name) != getattr(default, name)} | (
         options.keys() & set(names)
     )
-    if asked_for.checkpoint is Checkpointing.MANUAL:
+    if requested.checkpoint is Checkpointing.MANUAL:
         refused.discard("checkpoint")
     for name in sorted(refused):
         raise ConfigError(
-            f"@consumer.processor with {name}={options.get(name, getattr(asked_for, name))!r}: a processor checkpoints "
-            f"by hand, since only the class knows what it has done; leave {name} out, here and among the settings of "
-            "the consumer, and call checkpointer.checkpoint()"
+            f"@consumer.processor with {name}={options.get(name, getattr(requested, name))!r}: a processor checkpoints "
+            f"manually, because only the class knows which records are done; remove {name} here and from the settings "
+            "of the consumer, and call checkpointer.checkpoint()"
         )
 
 
-async def _run(
+async def _connect_and_run(
     settings: ConsumerSettings,
-    form: HandlerKind,
-    user_code: HandlerRunners,
+    handler: HandlerKind,
+    runners: HandlerRunners,
     observe: Observer | None,
     stop: asyncio.Event,
 ) -> BaseException | None:
-    # boto3 takes its time to import; whoever only declares a consumer does not need it.
+    # Imported late, because boto3 is slow to import and a module that only declares a consumer does not need it.
     from leasehold.worker.connect import connect  # noqa: PLC0415
 
     async with connect(settings, observe) as ports:
-        return await run_worker(settings, form, ports, user_code, stop)
+        return await run_worker(settings, handler, ports, runners, stop)

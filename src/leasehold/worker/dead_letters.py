@@ -1,6 +1,6 @@
-"""Dead letters: records that a handler cannot handle, put aside with what it takes to study and to repeat them.
+"""Dead letters: records that a handler cannot handle, stored with their error for examination and replay.
 
-A file of dead letters holds payloads. It is data, not a log: files are made readable by their owner only.
+Dead letters contain payloads. They are data, not logs: files are created readable by their owner only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWNER_ONLY: Final = 0o600
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One record on which the handler kept failing, and how."""
+    """A record on which the handler failed in every attempt, and its last error."""
 
     application: str
     stream: str
@@ -38,20 +38,20 @@ class DeadLetter:
     dead_lettered_ms: int
 
 
-# Plain or async; raising means "not taken", and it is called again.
+# A plain or async function. If it raises, the letter is not stored, and the function is called again.
 DeadLetterFunction = Callable[[DeadLetter], object]
 
 
 class DeadLetters(Protocol):
-    """A place for dead letters. The same letter may come twice: after a crash a shard is read from its checkpoint."""
+    """Stores dead letters. A letter may come twice, because after a crash a shard is read from its checkpoint."""
 
     async def put(self, letter: DeadLetter) -> None:
-        """Return when the letter is safe. UnavailableError: try again."""
+        """Return when the letter is stored. Raises UnavailableError if the caller should retry."""
         ...
 
 
 def dead_letter_to_json(letter: DeadLetter) -> Mapping[str, Any]:
-    """A letter as plain values; the data is base64."""
+    """Convert a letter to JSON values. The data is base64."""
     record = letter.record
     return {
         "application": letter.application,
@@ -70,20 +70,20 @@ def dead_letter_to_json(letter: DeadLetter) -> Mapping[str, Any]:
 
 
 def error_text(error: Exception) -> str:
-    """What an error says; its type's name if it cannot even say that."""
+    """Return the message of an error, or the name of its type if `str` raises."""
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - user code: whatever it raises must not keep the record from being put aside
+    except Exception:  # noqa: BLE001 - user code; its error must not keep the letter from being stored
         return type(error).__name__
 
 
 class FileDeadLetters(DeadLetters):
-    """A file with one line of JSON a letter, shared by any number of processes on this machine."""
+    """Appends one line of JSON per letter to a file. Processes on one machine may share the file."""
 
     def __init__(self, path: Path) -> None:
         if not path.parent.is_dir():
             raise ConfigError(
-                f"dead_letters={str(path)!r}: the folder {path.parent} does not exist; make it first"
+                f"dead_letters={str(path)!r}: the folder {path.parent} does not exist; create it first"
             )
         self._path = path
 
@@ -97,35 +97,35 @@ class FileDeadLetters(DeadLetters):
 
 
 class ObjectDeadLetters(DeadLetters):
-    """An object a letter, under a prefix. Its name is the record's place, so a repeated letter replaces itself."""
+    """Writes one object per letter. Its name is the position of the record, so a repeated letter replaces itself."""
 
-    def __init__(self, store: Any, place: str) -> None:
+    def __init__(self, store: Any, url: str) -> None:
         self._store = store
-        self._place = place
+        self._url = url
 
     async def put(self, letter: DeadLetter) -> None:
         """Write one object."""
         body = _encoded(letter)
         try:
             await self._store.put_async(object_name(letter), body)
-        except Exception as error:  # the store's own errors share no base class that is ours to name
-            raise UnavailableError(f"dead letters to {self._place}: {type(error).__name__}") from error
+        except Exception as error:  # the errors of obstore have no common base class
+            raise UnavailableError(f"dead letters to {self._url}: {type(error).__name__}") from error
 
 
 def object_name(letter: DeadLetter) -> str:
-    """Where the object of a letter stands below the prefix. Names sort in shard order."""
+    """Return the name of a letter's object below the prefix. Names sort in shard order."""
     record = letter.record
     number = f"{record.sequence_number:0>56}-{record.sub_sequence_number:06}"
     return f"{letter.application}/{letter.stream}/{letter.shard}/{number}.json"
 
 
 def _encoded(letter: DeadLetter) -> bytes:
-    # ASCII, since an error may quote undecodable bytes as lone surrogates, which UTF-8 cannot hold.
+    # ASCII, because an error message may contain lone surrogates, which UTF-8 cannot encode.
     return json.dumps(dead_letter_to_json(letter), ensure_ascii=True).encode("ascii")
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append a line whole, or leave the file as it was."""
+    """Append the whole line, or leave the file unchanged."""
     with _locked(path) as file:
         size = os.fstat(file).st_size
         try:

@@ -1,7 +1,7 @@
-"""Shards as async iterators: for programs that want a structure of their own.
+"""Shards as async iterators, for programs that have a structure of their own.
 
-The engine offers each shard that it serves; the program takes batches when it is ready for them, works on as many as
-it likes, and says of each when it is done.
+The engine offers each shard that it serves. The program takes batches when it is ready, may work on several at once,
+and calls `done()` on each.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from leasehold.core.events import BatchHandled
 from leasehold.core.model import ChildShard, ShardId
 from leasehold.errors import LeaseLostError
-from leasehold.fleet.reading.chunking import payload_bytes
+from leasehold.fleet.tasks import first_of
 from leasehold.worker.batch import Batch
-from leasehold.worker.delivery.batch_builder import PendingBatch
-from leasehold.worker.delivery.served_shard import HandlerKind, ServedShard, ShardConsumer
+from leasehold.worker.batching.batch_builder import PendingBatch
+from leasehold.worker.delivery.served_shard import ServedShard
+from leasehold.worker.delivery.shard_consumer import HandlerKind, ShardConsumer
 from leasehold.worker.user_code.engine_calls import EngineCalls
-from leasehold.worker.waiting import first_of
 
 
 class ShardBatches(AsyncIterator[Batch]):
-    """One shard: its batches in order. Ends with the shard, with the lease, or when the consumer stops.
+    """The batches of one shard, in order. Ends with the shard, with the lease, or when the consumer stops.
 
-    The checkpoint follows `await batch.done()`. Until all batches of a shard that has ended are done, its children
-    do not begin.
+    The checkpoint follows `await batch.done()`. The children of an ended shard start only after all of its batches are
+    done.
     """
 
     def __init__(
         self,
-        shard_consumer: _IterationConsumer,
+        consumer: _IterationConsumer,
         engine: EngineCalls,
         stream: str,
         shard: ShardId,
@@ -41,117 +40,101 @@ class ShardBatches(AsyncIterator[Batch]):
         self.stream = stream
         self.shard = shard
         self.fencing_token = fencing_token
-        self._session = shard_consumer
+        self._consumer = consumer
         self._engine = engine
-        self._asked: asyncio.Future[Batch | None] | None = None
+        self._requested: asyncio.Future[Batch | None] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Batch:
-        # Asking outlives a cancelled wait: the batch that comes then is for the next who asks.
-        if self._asked is None:
-            self._asked = self._ask()
-        batch = await asyncio.shield(self._asked)
-        self._asked = None
+        # The request outlives a cancelled wait, so that its batch goes to the next call.
+        if self._requested is None:
+            self._requested = self._request()
+        batch = await asyncio.shield(self._requested)
+        self._requested = None
         if batch is None:
             raise StopAsyncIteration
         return batch
 
-    def _ask(self) -> asyncio.Future[Batch | None]:
+    def _request(self) -> asyncio.Future[Batch | None]:
         try:
-            return asyncio.ensure_future(self._engine.run(self._session.next_batch()))
+            return asyncio.ensure_future(self._engine.run(self._consumer.next_batch()))
         except LeaseLostError:  # the consumer has stopped
             raise StopAsyncIteration from None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardIterationHandler(HandlerKind):
-    """Shards are offered to a program, which iterates over them."""
+    """Offers shards to a program, which iterates over them."""
 
     offer: Callable[[ShardBatches], None]
 
-    def shard_consumer(self, shard: ServedShard) -> ShardConsumer:
-        """Offer one shard."""
-        shard_consumer = _IterationConsumer(shard)
-        accounting = shard.accounting
-        stream = shard.context.stream
+    def consumer_for(self, shard: ServedShard) -> ShardConsumer:
+        """Offer one shard to the program."""
+        consumer = _IterationConsumer(shard)
         self.offer(
-            ShardBatches(
-                shard_consumer,
-                accounting.engine,
-                stream,
-                accounting.held.shard,
-                accounting.held.fencing_token,
-            )
+            ShardBatches(consumer, shard.engine, shard.stream, shard.held.shard, shard.held.fencing_token)
         )
-        return shard_consumer
+        return consumer
 
 
 class _IterationConsumer(ShardConsumer):
     def __init__(self, shard: ServedShard) -> None:
         self._shard = shard
-        self._held = shard.accounting.held
-        self._all_done = shard.accounting.checkpoints.all_done
-        # A batch waits here until it is asked for. None: there will be no more.
-        self._waiting: asyncio.Queue[PendingBatch | None] = asyncio.Queue(maxsize=1)
-        self._end_told = False
-        # Batches in the hands of the program, in shard order, and when each was given.
-        self._given: deque[tuple[PendingBatch, int]] = deque()
-        shard.accounting.checkpoints.call_when_moved(self._tell_handled)
+        self._held = shard.held
+        self._checkpoints = shard.checkpoints
+        # Holds one batch until the program asks for it. None means that there are no more.
+        self._next: asyncio.Queue[PendingBatch | None] = asyncio.Queue(maxsize=1)
+        self._is_end_queued = False
+        # The batches that the program works on, in shard order, and when each was delivered.
+        self._delivered: deque[tuple[PendingBatch, int]] = deque()
+        shard.checkpoints.on_progress(self._report_handled)
 
     async def next_batch(self) -> Batch | None:
-        """The next batch for the program, or None when there will be no more. On the engine's loop."""
-        while (cut := await self._waiting.get()) is not None and self._held.is_valid():
-            if cut.records:
-                self._given.append((cut, self._shard.context.clock.now_ms()))
-                return self._shard.batch(cut, self._shard.accounting.give(cut))
-            await self._shard.accounting.pass_over(cut)
+        """Return the next batch for the program, or None if there are no more. Runs on the engine's loop."""
+        while (pending := await self._next.get()) is not None and self._held.is_valid():
+            if pending.records:
+                self._delivered.append((pending, self._shard.context.clock.now_ms()))
+                return self._shard.make_batch(pending, self._checkpoints.begin(pending))
+            await self._checkpoints.pass_over(pending)
         self._close()
         return None
 
-    async def begin(self) -> None:
-        """The program has been offered the shard."""
+    async def start(self) -> None:
+        """The shard was offered when this consumer was made."""
 
-    async def take(self, cut: PendingBatch) -> None:
-        await first_of(self._waiting.put(cut), self._held.draining.wait())
+    async def handle(self, pending: PendingBatch) -> None:
+        await first_of(self._next.put(pending), self._held.draining.wait())
 
-    async def end(self, children: Sequence[ChildShard]) -> None:
-        await first_of(self._tell_end(), self._held.draining.wait())
-        await first_of(self._all_done.wait(), self._held.draining.wait())
-        if self._end_told and self._all_done.is_set():
-            await self._shard.accounting.checkpoints.end_shard(children)
+    async def end_shard(self, children: Sequence[ChildShard]) -> None:
+        all_done = self._checkpoints.all_done
+        await first_of(self._queue_end(), self._held.draining.wait())
+        await first_of(all_done.wait(), self._held.draining.wait())
+        if self._is_end_queued and all_done.is_set():
+            await self._checkpoints.end_shard(children)
 
-    async def drained(self) -> None:
-        """Wait for what the program has in hand; what waits here was never given."""
+    async def shut_down(self) -> None:
+        """Wait until the program has finished the delivered batches. A queued batch is dropped."""
         self._close()
-        await self._all_done.wait()
+        await self._checkpoints.all_done.wait()
 
-    def lost(self) -> None:
+    def lease_lost(self) -> None:
         self._close()
 
-    def _tell_handled(self) -> None:
-        """A batch is told once all before it are done, too: `BatchHandled` says so of everything up to its end."""
-        done, context = self._shard.accounting.checkpoints.progress.done, self._shard.context
-        while self._given and self._given[0][0].end <= done:
-            cut, given_ms = self._given.popleft()
-            context.observe(
-                BatchHandled(
-                    self._held.shard,
-                    len(cut.records),
-                    payload_bytes(cut.records),
-                    cut.end,
-                    context.clock.now_ms() - given_ms,
-                    cut.millis_behind,
-                )
-            )
+    def _report_handled(self) -> None:
+        """Report each batch once all batches before it are done, because `BatchHandled` covers them all."""
+        done = self._checkpoints.progress.done
+        while self._delivered and self._delivered[0][0].end <= done:
+            pending, began_ms = self._delivered.popleft()
+            self._shard.report_handled(pending.records, pending.end, pending.millis_behind, began_ms)
 
-    async def _tell_end(self) -> None:
-        """There is room for it only once the last batch has been taken."""
-        await self._waiting.put(None)
-        self._end_told = True
+    async def _queue_end(self) -> None:
+        """Queue the end of the iteration. There is room only after the program has taken the last batch."""
+        await self._next.put(None)
+        self._is_end_queued = True
 
     def _close(self) -> None:
-        while not self._waiting.empty():
-            self._waiting.get_nowait()
-        self._waiting.put_nowait(None)
+        while not self._next.empty():
+            self._next.get_nowait()
+        self._next.put_nowait(None)

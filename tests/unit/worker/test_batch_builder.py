@@ -11,7 +11,7 @@ from leasehold.core.model import ChildShard
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import UserRecord
 from leasehold.fleet.reading.chunking import ReadChunk
-from leasehold.worker.delivery.batch_builder import BatchBuilder, PendingBatch
+from leasehold.worker.batching.batch_builder import BatchBuilder, PendingBatch
 from leasehold.worker.settings import BatchSettings
 
 
@@ -54,7 +54,7 @@ def test_a_batch_is_due_when_it_is_full_or_its_first_record_has_waited() -> None
     assert batches.due_ms() == 6_000
     batches.add(slice_of(records(3, 2)), now_ms=5_500)
     assert batches.due_ms() == 0
-    cut = batches.cut()
+    cut = batches.build()
     assert numbers(cut) == ["1", "2", "3"]
     assert batches.due_ms() == 6_500  # counted from the arrival of what is left
 
@@ -63,7 +63,7 @@ def test_the_range_of_a_batch_begins_where_the_last_one_ended() -> None:
     """`(start, end]` covers the shard without holes; the end of a whole slice is how far the shard was seen."""
     batches = cutter(max_records=2)
     batches.add(slice_of(records(1, 3), read_through=Position("9")), now_ms=0)
-    first, second = batches.cut(), batches.cut()
+    first, second = batches.build(), batches.build()
     assert (first.start, first.end) == (TRIM_HORIZON, Position("2"))
     assert (second.start, second.end) == (Position("2"), Position("9"))
 
@@ -72,7 +72,7 @@ def test_bytes_end_a_batch_and_one_large_record_is_a_batch_of_its_own() -> None:
     """max_bytes counts data and keys; what does not fit at all still goes through."""
     batches = cutter(max_bytes=100)
     batches.add(slice_of(records(1, 5, size=40) + records(6, 1, size=500) + records(7, 1)), now_ms=0)
-    sizes = [len(batches.cut().records) for _ in range(5)]
+    sizes = [len(batches.build().records) for _ in range(5)]
     assert sizes == [2, 2, 1, 1, 1]
 
 
@@ -80,8 +80,8 @@ def test_an_aggregate_may_be_cut_anywhere() -> None:
     """The end of such a batch is a position inside of the aggregate."""
     batches = cutter(max_records=4)
     batches.add(slice_of(records(7, 10, subs=True)), now_ms=0)
-    assert batches.cut().end == Position("7", 3)
-    assert batches.cut().end == Position("7", 7)
+    assert batches.build().end == Position("7", 3)
+    assert batches.build().end == Position("7", 7)
 
 
 def test_a_slice_without_records_moves_the_position_at_once() -> None:
@@ -89,7 +89,7 @@ def test_a_slice_without_records_moves_the_position_at_once() -> None:
     batches = cutter()
     batches.add(slice_of((), read_through=Position("50")), now_ms=0)
     assert batches.due_ms() == 0
-    cut = batches.cut()
+    cut = batches.build()
     assert (cut.records, cut.end) == ((), Position("50"))
     assert batches.due_ms() is None
 
@@ -98,7 +98,7 @@ def test_the_end_of_the_shard_needs_no_waiting_and_is_told_with_the_last_batch()
     """Only the batch after which nothing comes says that it ends the shard, even if it is empty."""
     batches = cutter(max_records=2)
     batches.add(slice_of(records(1, 3), children=()), now_ms=0)
-    assert [(len(cut.records), cut.ends_shard) for cut in (batches.cut(), batches.cut())] == [
+    assert [(len(cut.records), cut.ends_shard) for cut in (batches.build(), batches.build())] == [
         (2, False),
         (1, True),
     ]
@@ -106,7 +106,7 @@ def test_the_end_of_the_shard_needs_no_waiting_and_is_told_with_the_last_batch()
     empty = cutter()
     empty.add(slice_of((), children=()), now_ms=0)
     assert empty.due_ms() == 0
-    assert empty.cut().ends_shard
+    assert empty.build().ends_shard
 
 
 def test_buffered_bytes_are_freed_with_the_last_record_of_their_slice() -> None:
@@ -114,7 +114,7 @@ def test_buffered_bytes_are_freed_with_the_last_record_of_their_slice() -> None:
     batches = cutter(max_records=2)
     batches.add(slice_of(records(1, 3)), now_ms=0)
     batches.add(slice_of(records(4, 1)), now_ms=0)
-    assert [batches.cut().buffered_bytes for _ in range(2)] == [0, 301 + 101]
+    assert [batches.build().buffered_bytes for _ in range(2)] == [0, 301 + 101]
 
 
 def test_a_pinned_batch_ends_exactly_at_the_pin_whatever_its_size() -> None:
@@ -125,7 +125,7 @@ def test_a_pinned_batch_ends_exactly_at_the_pin_whatever_its_size() -> None:
     assert batches.due_ms() is None
     batches.add(slice_of(records(5, 6)), now_ms=0)
     assert batches.due_ms() == 0
-    pinned, following = batches.cut(), batches.cut()
+    pinned, following = batches.build(), batches.build()
     assert (numbers(pinned), pinned.end, pinned.is_pinned) == (list("1234567"), Position("7"), True)
     assert (numbers(following), following.is_pinned) == (["8", "9"], False)
 
@@ -135,10 +135,10 @@ def test_a_pin_that_was_never_reached_does_not_hold_the_shard() -> None:
     trimmed = cutter(Position("7"))
     trimmed.add(slice_of(records(20, 2)), now_ms=0)
     assert trimmed.due_ms() == 0
-    assert (trimmed.cut().records, numbers(trimmed.cut())) == ((), ["20", "21"])
+    assert (trimmed.build().records, numbers(trimmed.build())) == ((), ["20", "21"])
     ended = cutter(Position("7"))
     ended.add(slice_of(records(1, 2), children=()), now_ms=0)
-    cut = ended.cut()
+    cut = ended.build()
     assert (numbers(cut), cut.is_pinned, cut.ends_shard) == (["1", "2"], False, True)
 
 
@@ -148,7 +148,7 @@ def test_a_pinned_range_that_is_too_large_is_cut_as_usual() -> None:
         TRIM_HORIZON, BatchSettings(max_records=3), pinned_end=Position("99"), pinned_bytes_max=50
     )
     batches.add(slice_of(records(1, 10, size=10)), now_ms=0)
-    cut = batches.cut()
+    cut = batches.build()
     assert (len(cut.records), cut.is_pinned) == (3, False)
 
 
@@ -169,7 +169,7 @@ def test_every_record_is_in_exactly_one_batch(
         first += count
     cuts = []
     while batches.due_ms() is not None:
-        cuts.append(batches.cut())
+        cuts.append(batches.build())
     assert [number for cut in cuts for number in numbers(cut)] == [str(number) for number in range(1, first)]
     assert all(cut.start == before.end for before, cut in pairwise(cuts))
     assert sum(cut.buffered_bytes for cut in cuts) == sum(100 * count + 1 for count in slices)

@@ -10,7 +10,7 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
-from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine import run_worker as running
 from leasehold.worker.processors import ProcessorHandler, ProcessRecordsInput, RecordProcessor
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler

@@ -32,9 +32,9 @@ def test_a_decorated_function_stays_what_it_was() -> None:
     @bare.batch
     async def save_async(batch: Batch) -> None: ...
 
-    assert consumer._form == BatchHandler(save)
+    assert consumer._handler == BatchHandler(save)
     assert (consumer._handling.batch.max_records, consumer._handling.batch.max_wait.seconds) == (7, 2)
-    assert bare._form == BatchHandler(save_async)
+    assert bare._handler == BatchHandler(save_async)
 
 
 def test_a_processor_checkpoints_by_itself_alone() -> None:
@@ -44,7 +44,7 @@ def test_a_processor_checkpoints_by_itself_alone() -> None:
     @consumer.processor
     class Processor(RecordProcessor): ...
 
-    assert consumer._form == ProcessorHandler(Processor)
+    assert consumer._handler == ProcessorHandler(Processor)
     assert consumer._handling.checkpoints.checkpoint is Checkpointing.MANUAL
 
 
@@ -59,7 +59,7 @@ def test_a_processor_checkpoints_by_itself_alone() -> None:
 )
 def test_a_processor_cannot_be_told_when_to_checkpoint(options: HandlingOptions, named: str) -> None:
     """What would have no effect is refused, with the reason."""
-    with pytest.raises(ConfigError, match=f"{named}.*a processor checkpoints by hand"):
+    with pytest.raises(ConfigError, match=f"{named}.*a processor checkpoints manually"):
         make().processor(**options)(RecordProcessor)
 
 
@@ -67,7 +67,7 @@ def test_a_processor_is_not_for_a_consumer_that_says_when_to_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wherever the setting comes from: it would have no effect, so it is refused."""
-    with pytest.raises(ConfigError, match=r"checkpoint_records=5.*among the settings of the consumer"):
+    with pytest.raises(ConfigError, match=r"checkpoint_records=5.*from the settings of the consumer"):
         Consumer(stream="orders", application="billing", checkpoint_records=5).processor(RecordProcessor)
     monkeypatch.setenv("LEASEHOLD_CHECKPOINT_EVERY", "1s")
     with pytest.raises(ConfigError, match="checkpoint_every"):
@@ -105,7 +105,7 @@ def test_what_keeps_a_worker_from_starting_is_raised_where_it_was_started() -> N
     for start in (Consumer.run, lambda consumer: asyncio.run(consumer.serve())):
         consumer = Consumer(stream="orders", application="billing", dead_letters="/nowhere/letters.jsonl")
         consumer.batch(print)
-        with pytest.raises(ConfigError, match="make it first"):
+        with pytest.raises(ConfigError, match="create it first"):
             start(consumer)
 
 
@@ -119,12 +119,12 @@ def test_an_engine_stops_whenever_it_is_told() -> None:
     early = EngineThread(_until_stopped)
     early.stop()
     early.start()
-    assert early.ended.result(PATIENCE_S) is None
+    assert early.finished.result(PATIENCE_S) is None
     engine = EngineThread(_until_stopped)
     engine.start()
     engine.stop()
     engine.stop()
-    assert engine.ended.result(PATIENCE_S) is None
+    assert engine.finished.result(PATIENCE_S) is None
     engine._thread.join(PATIENCE_S)
     engine.stop()
 
@@ -141,9 +141,9 @@ def test_an_engine_passes_on_what_happened() -> None:
     with_reason, broken = EngineThread(give_reason), EngineThread(break_down)
     for engine in (with_reason, broken):
         engine.start()
-    assert isinstance(with_reason.ended.result(PATIENCE_S), SystemExit)
+    assert isinstance(with_reason.finished.result(PATIENCE_S), SystemExit)
     with pytest.raises(AssertionError, match="a bug"):
-        broken.ended.result(PATIENCE_S)
+        broken.finished.result(PATIENCE_S)
 
 
 def test_signal_handlers_are_put_back() -> None:

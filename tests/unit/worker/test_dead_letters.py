@@ -109,7 +109,7 @@ def test_a_letter_that_does_not_fit_leaves_the_file_as_it_was(
 
 def test_a_folder_that_does_not_exist_is_found_at_the_start(tmp_path: Path) -> None:
     """Not when the first letter comes, at three in the morning."""
-    with pytest.raises(ConfigError, match="make it first"):
+    with pytest.raises(ConfigError, match="create it first"):
         open_dead_letters(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
 
 

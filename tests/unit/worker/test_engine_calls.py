@@ -85,4 +85,4 @@ def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: LoopThread
     assert len(late) == 1
     with pytest.raises(LeaseLostError):
         EngineCalls(engine.loop).run(never())
-    EngineCalls(engine.loop).tell(lambda: None)
+    EngineCalls(engine.loop).call_soon(lambda: None)

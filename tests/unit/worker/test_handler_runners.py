@@ -38,7 +38,7 @@ def user_code(request: pytest.FixtureRequest, handlers: LoopThread) -> HandlerRu
 
 def in_lane(user_code: HandlerRunners, use: Callable[[HandlerRunner], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        runner = user_code.runner("shard-0")
+        runner = user_code.runner_for("shard-0")
         async with asyncio.timeout(PATIENCE_S):
             await use(runner)
         runner.close()
@@ -115,7 +115,7 @@ def test_all_plain_calls_of_a_lane_are_on_one_thread_that_is_not_the_engines(han
     """A connection kept in a thread-local stays with its shard; another shard has another thread."""
 
     async def main() -> None:
-        lanes = [ThreadedRunners(handlers.loop).runner(name) for name in ("a", "b")]
+        lanes = [ThreadedRunners(handlers.loop).runner_for(name) for name in ("a", "b")]
         threads = [[await runner.call(threading.get_ident) for _ in range(3)] for runner in lanes]
         assert [len(set(of_lane)) for of_lane in threads] == [1, 1]
         assert len({threads[0][0], threads[1][0], Returned(threading.get_ident())}) == 3
@@ -130,7 +130,7 @@ def test_a_blocking_handler_does_not_block_the_engine(handlers: LoopThread) -> N
     release = threading.Event()
 
     async def main() -> None:
-        blocked, free = (ThreadedRunners(handlers.loop).runner(name) for name in ("blocked", "free"))
+        blocked, free = (ThreadedRunners(handlers.loop).runner_for(name) for name in ("blocked", "free"))
         blocking = asyncio.ensure_future(blocked.call(release.wait, PATIENCE_S))
         assert await free.call(lambda: "went on") == Returned("went on")
         assert not blocking.done()
@@ -160,7 +160,7 @@ def test_a_cancelled_wait_leaves_a_thread_alone_and_cancels_a_coroutine(handlers
             raise
 
     async def main() -> None:
-        runner = ThreadedRunners(handlers.loop).runner("x")
+        runner = ThreadedRunners(handlers.loop).runner_for("x")
         for function in (plain, coroutine):
             await cancelled_call(runner, function)
         runner.close()
@@ -209,7 +209,7 @@ def test_what_is_posted_runs_after_what_runs(handlers: LoopThread, kind: str) ->
         second()
 
     async def main() -> None:
-        runner = ThreadedRunners(handlers.loop).runner("x")
+        runner = ThreadedRunners(handlers.loop).runner_for("x")
         await cancelled_call(runner, first if kind == "plain" else first_async)
         runner.post(second if kind == "plain" else second_async)
         release.set()

@@ -1037,10 +1037,10 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
 ) -> None:
     """An operator can report it; whatever the error says, which may be a payload, stays out of the log."""
 
-    async def broken(*_: object) -> None:
+    def broken(*_: object) -> None:
         raise KeyError("".join(reversed("terces")))
 
-    monkeypatch.setattr("leasehold.worker.batch_handler.RetryingConsumer.deliver", broken)
+    monkeypatch.setattr("leasehold.worker.batch_handler.RetryingConsumer._skip_done", broken)
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -1051,7 +1051,7 @@ def test_a_bug_of_ours_is_logged_with_its_place_and_without_its_words(
 
     run_in_virtual_time(scenario())
     assert "KeyError" in caplog.text
-    assert "batch_handler.py" in caplog.text
+    assert "retrying_consumer.py" in caplog.text
     assert "secret" not in caplog.text
 
 

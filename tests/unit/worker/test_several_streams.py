@@ -34,7 +34,7 @@ from leasehold.kinesis_model.writing import PutRequest
 from leasehold.simulation.virtual_time import START_WALL_MS, VirtualClock, run_in_virtual_time
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
-from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import consumer_settings
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler

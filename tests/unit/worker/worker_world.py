@@ -19,7 +19,7 @@ from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock, VirtualLoop
 from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
-from leasehold.worker.delivery.served_shard import HandlerKind
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import consumer_settings
 from leasehold.worker.user_code.handler_runners import Function, InlineRunners

@@ -1,206 +1,137 @@
-"""Gives batches to a handler, in order, until each record is done: tries again, searches for poison, puts it aside."""
+"""Delivers batches to a handler, in order, until each record is done: retries, searches for poison, disposes of it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from leasehold.core.events import (
-    BatchHandled,
-    HandlerFailed,
-    OperationFailed,
-    RecordDeadLettered,
-    RecordSkipped,
-)
-from leasehold.core.record import UserRecord
-from leasehold.errors import HandlerError, LeaseholdError, LeaseLostError
-from leasehold.fleet.reading.chunking import payload_bytes
+from leasehold.core.events import HandlerFailed
+from leasehold.errors import LeaseLostError
+from leasehold.fleet.tasks import first_of
 from leasehold.worker.batch import Batch
-from leasehold.worker.dead_letters import DeadLetter, error_text
-from leasehold.worker.delivery.batch_builder import PendingBatch
-from leasehold.worker.delivery.progress import InFlightBatch
-from leasehold.worker.delivery.retry_policy import (
-    Poison,
-    Retry,
-    RetryRange,
-    Split,
-    decide_after_failure,
-    retry_wait_ms,
-)
+from leasehold.worker.batching.batch_builder import PendingBatch
+from leasehold.worker.checkpointing.progress import InFlightBatch
+from leasehold.worker.delivery.poison_disposal import PoisonDisposal
+from leasehold.worker.delivery.poison_search import Bisect, Poison, Retry, RetryRange, decide_after_failure
 from leasehold.worker.delivery.served_shard import ServedShard
-from leasehold.worker.settings import OnPoison
-from leasehold.worker.user_code.handler_runners import Outcome, Raised, Returned, traceback_without_message
-from leasehold.worker.waiting import first_of
+from leasehold.worker.delivery.shard_consumer import ShardConsumer
+from leasehold.worker.user_code.handler_runners import (
+    Function,
+    Outcome,
+    Raised,
+    Returned,
+    traceback_without_message,
+)
 
 LOGGER: Final = logging.getLogger("leasehold.worker")
 
-# Takes a batch to user code and says how it ended.
-Attempt = Callable[[Batch], Awaitable[Outcome]]
 
+class RetryingConsumer(ShardConsumer):
+    """The base of consumers whose handler gets one batch at a time."""
 
-class RetryingConsumer:
-    """The handling of one shard's batches, one call at a time."""
-
-    def __init__(self, shard: ServedShard, attempt: Attempt) -> None:
+    def __init__(self, shard: ServedShard) -> None:
         self._shard = shard
-        self._attempt = attempt
-        self._workplace = shard.context
-        self._held = shard.accounting.held
-        self._checkpoints = shard.accounting.checkpoints
+        self._held = shard.held
+        self._checkpoints = shard.checkpoints
+        self._context = shard.context
         self._errors = shard.context.settings.errors
+        self._poison = PoisonDisposal(shard)
 
-    async def deliver(self, cut: PendingBatch, portion: InFlightBatch) -> bool:
-        """Hand over a batch until all of it is done. False if the lease is wanted back before that."""
-        pieces = [RetryRange(0, len(cut.records))]
-        while pieces:
-            piece = self._without_done(cut, pieces.pop())
-            if not piece and cut.records:
+    @abstractmethod
+    def _handler_call(self, batch: Batch) -> tuple[Function, object]:
+        """Return the function that handles a batch, and its argument."""
+
+    @abstractmethod
+    def _check_outcome(self, batch: Batch, outcome: Outcome) -> Outcome:
+        """Return the outcome of a handler's call, or a failure if it returned too early."""
+
+    def _needs_handler(self, pending: PendingBatch) -> bool:
+        """Return whether a batch is for the handler. For others only the position moves."""
+        return bool(pending.records)
+
+    async def handle(self, pending: PendingBatch) -> None:
+        """Deliver a batch until all of its records are done, or until the lease must be released."""
+        if not self._needs_handler(pending):
+            await self._checkpoints.pass_over(pending)
+            return
+        in_flight = self._checkpoints.begin(pending)
+        to_try = [RetryRange(0, len(pending.records))]
+        while to_try:
+            tried = self._skip_done(pending, to_try.pop())
+            if not tried and pending.records:
                 continue
-            failure = await self._give(cut, portion, piece)
-            if failure is None:
-                self._move_to_end_of(piece, cut, portion)
-                continue
-            match decide_after_failure(piece, self._errors, self._workplace.rng.random()):
-                case Retry(again, wait_ms):
-                    pieces.append(again)
-                    await self._pause(wait_ms)
-                case Split(first, second):
-                    pieces += [second, first]
-                case Poison():
-                    if not await self._dispose(cut.records[piece.first : piece.stop], failure, piece.attempt):
-                        return False
-                    self._move_to_end_of(piece, cut, portion)
-            if self._held.draining.is_set() and pieces:
-                return False
-        return True
-
-    def _without_done(self, cut: PendingBatch, piece: RetryRange) -> RetryRange:
-        """What the handler has stored by hand is not given again, even if it failed afterwards."""
-        done = self._checkpoints.progress.done
-        first = piece.first
-        while first < piece.stop and cut.records[first].position <= done:
-            first += 1
-        return piece if first == piece.first else RetryRange(first, piece.stop, piece.attempt, piece.is_whole)
-
-    async def _give(self, cut: PendingBatch, portion: InFlightBatch, piece: RetryRange) -> Exception | None:
-        """One attempt at some records; returns what the handler raised."""
-        batch = self._shard.batch(cut, portion, piece)
-        began_ms = self._workplace.clock.now_ms()
-        async with self._workplace.handlers:
-            self._require_proof()
+            batch = self._shard.make_batch(pending, in_flight, tried)
+            began_ms = self._context.clock.now_ms()
+            async with self._context.handler_slots:
+                # Only now, since the batch may have waited long for its slot.
+                self._require_valid_lease()
+                self._held.note_progress()
+                function, argument = self._handler_call(batch)
+                outcome = self._check_outcome(batch, await self._shard.runner.call(function, argument))
             self._held.note_progress()
-            outcome = await self._attempt(batch)
-        self._held.note_progress()
-        if isinstance(outcome, Returned):
-            self._tell_handled(batch, began_ms)
-            return None
-        return self._failure(batch, outcome)
+            if isinstance(outcome, Returned):
+                self._shard.report_handled(batch.records, batch.end, batch.millis_behind, began_ms)
+                self._mark_done(pending, in_flight, tried)
+                continue
+            retries = await self._after_failure(batch, tried, outcome)
+            if retries is None:
+                return
+            if not retries:
+                self._mark_done(pending, in_flight, tried)
+            to_try += retries
+            if to_try and self._held.draining.is_set():
+                return
+        await self._checkpoints.finish(in_flight)
 
-    def _failure(self, batch: Batch, outcome: Raised) -> Exception:
-        error = self._shard.failure_of(outcome)
-        LOGGER.debug(
-            "handler failed shard=%s %s at\n%s",
-            self._held.lease.key,
-            type(error).__name__,
-            traceback_without_message(error),
-        )
-        self._workplace.observe(
-            HandlerFailed(
-                batch.shard, batch.start, batch.end, len(batch), batch.attempt, type(error).__name__
+    async def _after_failure(
+        self, batch: Batch, tried: RetryRange, outcome: Raised
+    ) -> Sequence[RetryRange] | None:
+        """Return what to try next, last range first; nothing if the records were disposed of as poison.
+
+        Returns None if the lease must be released before that.
+        """
+        error = self._report_failure(batch, outcome)
+        match decide_after_failure(tried, self._errors, self._context.rng.random()):
+            case Retry(again, wait_ms):
+                await self._pause(wait_ms)
+                return [again]
+            case Bisect(first, second):
+                return [second, first]
+            case Poison():
+                return [] if await self._poison.dispose(batch.records, error, tried.attempt) else None
+
+    def _skip_done(self, pending: PendingBatch, to_try: RetryRange) -> RetryRange:
+        """Leave out the records that a handler checkpointed before it failed: they are not delivered again."""
+        done = self._checkpoints.progress.done
+        first = to_try.first
+        while first < to_try.stop and pending.records[first].position <= done:
+            first += 1
+        return to_try if first == to_try.first else replace(to_try, first=first)
+
+    def _mark_done(self, pending: PendingBatch, in_flight: InFlightBatch, done: RetryRange) -> None:
+        """Advance the position to the end of a part of the batch. `handle` finishes the batch itself."""
+        if done.stop < len(pending.records):
+            self._checkpoints.advance(in_flight, pending.records[done.stop - 1].position)
+
+    def _require_valid_lease(self) -> None:
+        if not self._held.is_valid():
+            raise LeaseLostError(
+                f"lease {self._held.lease.key} may have another owner by now: its handler gets no more records"
             )
+
+    def _report_failure(self, batch: Batch, outcome: Raised) -> Exception:
+        error = self._shard.require_retryable(outcome)
+        name = type(error).__name__
+        LOGGER.debug(
+            "handler failed shard=%s %s at\n%s", self._held.lease.key, name, traceback_without_message(error)
+        )
+        self._shard.observe(
+            HandlerFailed(batch.shard, batch.start, batch.end, len(batch), batch.attempt, name)
         )
         return error
 
-    def _require_proof(self) -> None:
-        if not self._held.is_valid():
-            raise LeaseLostError(
-                f"lease {self._held.lease.key} may be another's by now: nothing more is given to the handler"
-            )
-
-    def _tell_handled(self, batch: Batch, began_ms: int) -> None:
-        self._workplace.observe(
-            BatchHandled(
-                batch.shard,
-                len(batch),
-                payload_bytes(batch.records),
-                batch.end,
-                self._workplace.clock.now_ms() - began_ms,
-                batch.millis_behind,
-            )
-        )
-
-    def _move_to_end_of(self, piece: RetryRange, cut: PendingBatch, portion: InFlightBatch) -> None:
-        if piece.stop < len(cut.records):
-            self._checkpoints.advance(portion, cut.records[piece.stop - 1].position)
-
     async def _pause(self, wait_ms: int) -> None:
-        await first_of(self._workplace.clock.sleep_ms(wait_ms), self._held.draining.wait())
-
-    async def _dispose(self, records: Sequence[UserRecord], error: Exception, attempts: int) -> bool:
-        """Do with poison what the settings say. False if the lease is wanted back before that."""
-        name = type(error).__name__
-        match self._errors.poison:
-            case OnPoison.DEAD_LETTER:
-                for record in records:
-                    if not await self._put_aside(self._letter(record, error, attempts)):
-                        return False
-                    self._workplace.observe(RecordDeadLettered(self._held.shard, record.position, name))
-            case OnPoison.SKIP:
-                for record in records:
-                    self._workplace.observe(RecordSkipped(self._held.shard, record.position, name))
-            case OnPoison.STOP_SHARD:
-                raise self._stopped(records, error, attempts)
-            case OnPoison.STOP_WORKER:
-                stopped = self._stopped(records, error, attempts)
-                self._workplace.stop_worker(stopped)
-                raise stopped
-            case OnPoison.HOLD:
-                raise AssertionError("the policy never gives up on a record that is held")
-        return True
-
-    def _letter(self, record: UserRecord, error: Exception, attempts: int) -> DeadLetter:
-        context = self._workplace
-        return DeadLetter(
-            context.application,
-            context.stream,
-            self._held.shard,
-            record,
-            type(error).__name__,
-            error_text(error),
-            attempts,
-            context.clock.wall_ms(),
-        )
-
-    async def _put_aside(self, letter: DeadLetter) -> bool:
-        """Try until it is safe; the shard waits, for a letter that is lost is a record that is lost."""
-        attempt = 1
-        while (problem := await self._try_to_put_aside(letter)) is not None:
-            self._workplace.observe(OperationFailed(f"dead letter of {self._held.lease.key}", problem))
-            if self._held.draining.is_set():
-                return False
-            await self._pause(retry_wait_ms(attempt, self._errors, self._workplace.rng.random()))
-            attempt += 1
-        return True
-
-    async def _try_to_put_aside(self, letter: DeadLetter) -> str | None:
-        """What went wrong, in words that may be told."""
-        self._held.note_progress()
-        take = self._errors.dead_letters
-        if callable(take):
-            outcome = await self._shard.runner.call(take, letter)
-            return type(outcome.error).__name__ if isinstance(outcome, Raised) else None
-        assert self._workplace.dead_letters is not None
-        try:
-            await self._workplace.dead_letters.put(letter)
-        except LeaseholdError as error:
-            return str(error)
-        return None
-
-    def _stopped(self, records: Sequence[UserRecord], error: Exception, attempts: int) -> HandlerError:
-        stopped = HandlerError(
-            f"the handler failed {attempts} times on record {records[0].position} of shard {self._held.lease.key} "
-            f"({type(error).__name__}): repair it, or put such records aside with dead_letters; nothing was skipped"
-        )
-        stopped.__cause__ = error
-        return stopped
+        await first_of(self._context.clock.sleep_ms(wait_ms), self._held.draining.wait())

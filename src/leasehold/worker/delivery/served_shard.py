@@ -1,4 +1,4 @@
-"""One shard while it is served: everything that the ways of giving it to user code have in common."""
+"""One shard during one lease session: what the three kinds of handlers have in common."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from leasehold.core.events import Observer
-from leasehold.core.model import ChildShard, Pin
+from leasehold.core.events import BatchHandled, Observer
+from leasehold.core.model import Pin
+from leasehold.core.position import Position
+from leasehold.core.record import UserRecord
 from leasehold.errors import HandlerError, LeaseLostError, MalformedRowError, ServiceError
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.reading.chunking import payload_bytes
 from leasehold.ports import Clock
-from leasehold.worker.batch import Batch, ShardAccounting
+from leasehold.worker.batch import Batch
+from leasehold.worker.batching.batch_builder import PendingBatch
+from leasehold.worker.checkpointing.checkpoints import Checkpoints
+from leasehold.worker.checkpointing.progress import InFlightBatch
 from leasehold.worker.dead_letters import DeadLetters
-from leasehold.worker.delivery.batch_builder import PendingBatch
-from leasehold.worker.delivery.progress import InFlightBatch
-from leasehold.worker.delivery.retry_policy import RetryRange
+from leasehold.worker.delivery.poison_search import RetryRange
 from leasehold.worker.settings import HandlingSettings
+from leasehold.worker.user_code.engine_calls import EngineCalls
 from leasehold.worker.user_code.handler_runners import HandlerRunner, Raised
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What all shards of a worker share; `stream` and `observe` are those of the shard's stream."""
+    """What all shards of a worker share."""
 
-    stream: str
     application: str
     settings: HandlingSettings
     dead_letters: DeadLetters | None
-    handlers: asyncio.Semaphore
+    handler_slots: asyncio.Semaphore  # limits the handlers that run at one time
     clock: Clock
     rng: random.Random
     observe: Observer
@@ -38,85 +42,72 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class ServedShard:
-    """A shard, its lease, and the lane in which its user code runs."""
+    """A shard, its lease, its checkpoints, and the runner of its user code."""
 
-    accounting: ShardAccounting
+    stream: str
+    held: HeldLease
+    checkpoints: Checkpoints
     runner: HandlerRunner
+    engine: EngineCalls
     context: WorkerContext
-    pin: Pin | None  # that a former owner left
+    observe: Observer  # adds the stream to each event
+    pin: Pin | None  # the checkpoint that an earlier owner prepared and did not commit
 
-    def failure_of(self, outcome: Raised) -> Exception:
-        """What user code raised, if the shard can live with it.
+    def make_batch(
+        self, pending: PendingBatch, in_flight: InFlightBatch, part: RetryRange | None = None
+    ) -> Batch:
+        """Make the `Batch` for user code, of all or of a part of a pending batch."""
+        part = part or RetryRange(0, len(pending.records))
+        is_start, is_end = part.first == 0, part.stop == len(pending.records)
+        return Batch(
+            self.stream,
+            self.held.shard,
+            pending.records[part.first : part.stop],
+            pending.start if is_start else pending.records[part.first - 1].position,
+            pending.end if is_end else pending.records[part.stop - 1].position,
+            self.held.fencing_token,
+            pending.millis_behind,
+            part.attempt,
+            pending.ends_shard and is_end,
+            self.pin if pending.is_pinned and is_start and is_end else None,
+            _checkpoints=self.checkpoints,
+            _in_flight=in_flight,
+            _engine=self.engine,
+        )
 
-        That the lease is lost, or that its row cannot be written, came through a checkpoint by hand. It says nothing
-        about the records: put aside, they would be sound ones.
+    def require_retryable(self, outcome: Raised) -> Exception:
+        """Return the error that user code raised. Raises if the shard must not go on.
+
+        A lost lease and an unwritable row come from a manual checkpoint. They say nothing about the records, so the
+        records must not be treated as poison.
         """
         error = outcome.error
         if isinstance(error, LeaseLostError | MalformedRowError | ServiceError):
             raise error
         if isinstance(error, Exception):
             return error
-        # SystemExit and its like: the program wants to end.
+        # SystemExit and KeyboardInterrupt end the program.
         self.context.stop_worker(error)
         raise HandlerError(
-            f"user code of shard {self.accounting.held.lease.key} raised {type(error).__name__}"
+            f"user code of shard {self.held.lease.key} raised {type(error).__name__}"
         ) from error
 
-    def close(self) -> None:
-        """The shard is served no longer: nothing can be stored, nothing is buffered, no call will come."""
-        self.accounting.checkpoints.close()
-        self.accounting.allowance.settle()
-        self.runner.close()
-
-    def batch(self, cut: PendingBatch, portion: InFlightBatch, piece: RetryRange | None = None) -> Batch:
-        """What user code is given: a whole batch, or a piece of it."""
-        piece = piece or RetryRange(0, len(cut.records))
-        held = self.accounting.held
-        is_end = piece.stop == len(cut.records)
-        is_start = piece.first == 0
-        return Batch(
-            self.context.stream,
-            held.shard,
-            cut.records[piece.first : piece.stop],
-            cut.start if is_start else cut.records[piece.first - 1].position,
-            cut.end if is_end else cut.records[piece.stop - 1].position,
-            held.fencing_token,
-            cut.millis_behind,
-            piece.attempt,
-            cut.ends_shard and is_end,
-            self.pin if cut.is_pinned and is_start and is_end else None,
-            _desk=self.accounting,
-            _portion=portion,
+    def report_handled(
+        self, records: Sequence[UserRecord], end: Position, millis_behind: int | None, began_ms: int
+    ) -> None:
+        """Report that a handler has finished these records."""
+        self.observe(
+            BatchHandled(
+                self.held.shard,
+                len(records),
+                payload_bytes(records),
+                end,
+                self.context.clock.now_ms() - began_ms,
+                millis_behind,
+            )
         )
 
-
-class ShardConsumer(Protocol):
-    """A way of giving one shard to user code, from the first record to the end of this holding."""
-
-    async def begin(self) -> None:
-        """Before the first record."""
-        ...
-
-    async def take(self, cut: PendingBatch) -> None:
-        """One batch. Returns when the next one may come; the end of the lease may cut it short."""
-        ...
-
-    async def end(self, children: Sequence[ChildShard]) -> None:
-        """Everything in the shard is done: store that."""
-        ...
-
-    async def drained(self) -> None:
-        """The lease goes back in good order. What is done will be stored after this."""
-        ...
-
-    def lost(self) -> None:
-        """The lease is gone. Nothing can be stored."""
-        ...
-
-
-class HandlerKind(Protocol):
-    """What the user's program looks like: a handler, a class, a loop over shards."""
-
-    def shard_consumer(self, shard: ServedShard) -> ShardConsumer:
-        """Begin to serve one shard."""
-        ...
+    def close(self) -> None:
+        """End the lease session: nothing can be stored, nothing is buffered, and user code gets no more calls."""
+        self.checkpoints.close()
+        self.runner.close()

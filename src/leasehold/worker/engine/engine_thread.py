@@ -1,4 +1,4 @@
-"""The engine on a loop and a thread of its own, apart from all user code; and the signals that stop it."""
+"""Runs the engine on an event loop and a thread of its own, apart from all user code, and stops it on signals."""
 
 from __future__ import annotations
 
@@ -17,43 +17,48 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class EngineThread:
-    """Runs one worker. `ended` tells how it ended: with nothing, with what made it stop, or with an error of ours."""
+    """Runs one worker.
+
+    `finished` completes when the worker has ended: with None, with the error that made the worker stop by itself, or,
+    as the future's exception, with an error of the engine.
+    """
 
     def __init__(self, main: Main) -> None:
-        self.ended: Future[BaseException | None] = Future()
+        self.finished: Future[BaseException | None] = Future()
         self._main = main
-        self._stop_wanted = threading.Event()
+        self._stop_requested = threading.Event()
         self._stop: Callable[[], object] | None = None
-        # A daemon, so that a program that forgets to stop it can still end; its leases then expire.
+        # A daemon thread, so that a program that forgets to stop it can still exit. Its leases then expire.
         self._thread = threading.Thread(target=self._run, name="leasehold-engine", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for a clean end; from any thread, from a signal handler, before the start, any number of times."""
-        self._stop_wanted.set()
+        """Request a clean stop. May be called from any thread or signal handler, before `start`, and repeatedly."""
+        self._stop_requested.set()
         if (stop := self._stop) is not None:
             stop()
 
     def _run(self) -> None:
         try:
-            outcome = asyncio.run(self._run_main())
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-            self.ended.set_exception(error)
+            reason = asyncio.run(self._run_main())
+        except BaseException as error:  # noqa: BLE001 - reported through the future
+            self.finished.set_exception(error)
         else:
-            self.ended.set_result(outcome)
+            self.finished.set_result(reason)
 
     async def _run_main(self) -> BaseException | None:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
         def stop_soon() -> None:
-            with suppress(RuntimeError):  # it has ended already
+            with suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(stop.set)
 
+        # First `_stop`, then the check: a stop that is requested in between is seen by one of them.
         self._stop = stop_soon
-        if self._stop_wanted.is_set():
+        if self._stop_requested.is_set():
             stop.set()
         try:
             return await self._main(stop)
@@ -63,9 +68,9 @@ class EngineThread:
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """While this lasts, the first SIGTERM or SIGINT calls `stop`; the second ends the process at once.
+    """Call `stop` on the first SIGTERM or SIGINT. The second signal ends the process at once.
 
-    Only the main thread can have signal handlers; elsewhere this does nothing.
+    Only the main thread can have signal handlers; on other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""A worker's whole life: a member of the fleet that serves shards with user code, until it is told to stop."""
+"""Runs a worker: a member of the fleet that serves shards with user code until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -15,39 +15,40 @@ from leasehold.fleet.member import Member
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.ports import Clock, LoadMeter, Stream
 from leasehold.worker.dead_letters import DeadLetters
-from leasehold.worker.delivery.served_shard import HandlerKind, WorkerContext
+from leasehold.worker.delivery.served_shard import WorkerContext
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.shard_server import ShardServer
 from leasehold.worker.settings import HANDLERS_SHARE_OF_GRACE, ConsumerSettings
 from leasehold.worker.user_code.handler_runners import HandlerRunners
-from leasehold.worker.waiting import cancelled
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPorts:
-    """Everything outside of a worker, behind ports."""
+    """The ports through which a worker reaches AWS, files, the clock and its observers."""
 
     worker: WorkerId
     table: LeaseTable
-    streams: Mapping[str, Stream]  # by the names that the settings give them
+    streams: Mapping[str, Stream]  # by the names in the settings
     dead_letters: DeadLetters | None
     clock: Clock
     rng: random.Random
     observe: Observer
-    load: LoadMeter | None = None  # how busy this process is; None: nothing is measured
+    load: LoadMeter | None = None  # measures how busy this process is; None: nothing is measured
 
 
 async def run_worker(
     settings: ConsumerSettings,
-    form: HandlerKind,
+    handler: HandlerKind,
     ports: WorkerPorts,
-    user_code: HandlerRunners,
+    runners: HandlerRunners,
     stop: asyncio.Event,
 ) -> BaseException | None:
-    """Serve shards until `stop` is set, then let go of everything in good order.
+    """Serve shards until `stop` is set, then drain them and release all leases.
 
-    Returns what made the worker stop by itself, if something did. Raises what keeps it from starting.
+    Returns the error that made the worker stop by itself, if there was one. Raises if the worker cannot start.
     """
     reasons: list[BaseException] = []
 
@@ -61,39 +62,28 @@ async def run_worker(
         [TrackedStream(name, ports.streams[name], at) for name, at in identity.initial_positions.items()],
         is_multi_stream=bool(identity.streams),
     )
+    context = WorkerContext(
+        application=identity.application,
+        settings=settings.handling,
+        dead_letters=ports.dead_letters,
+        handler_slots=asyncio.Semaphore(settings.process.max_handlers),
+        clock=ports.clock,
+        rng=ports.rng,
+        observe=ports.observe,
+        stop_worker=stop_worker,
+    )
     server = ShardServer(
-        form=form,
-        context=WorkerContext(
-            stream=",".join(identity.initial_positions),
-            application=identity.application,
-            settings=settings.handling,
-            dead_letters=ports.dead_letters,
-            handlers=asyncio.Semaphore(settings.process.max_handlers),
-            clock=ports.clock,
-            rng=ports.rng,
-            observe=ports.observe,
-            stop_worker=stop_worker,
-        ),
-        user_code=user_code,
+        handler=handler,
+        context=context,
+        runners=runners,
         streams=streams,
         read=settings.read,
         deaggregation=settings.deaggregation,
         budget=ByteBudget(settings.read.buffer_bytes),
         abandon=abandon,
     )
-    member = Member(
-        table=ports.table,
-        streams=streams,
-        application=identity.application,
-        worker=ports.worker,
-        serve=server,
-        settings=settings.fleet,
-        clock=ports.clock,
-        rng=ports.rng,
-        observe=ports.observe,
-        load=ports.load,
-    )
-    await _within_grace(
+    member = _make_member(settings, ports, streams, server)
+    await _run_within_grace(
         member.run(stop),
         stop=stop,
         abandon=abandon,
@@ -104,7 +94,24 @@ async def run_worker(
     return reasons[0] if reasons else None
 
 
-async def _within_grace(
+def _make_member(
+    settings: ConsumerSettings, ports: WorkerPorts, streams: Streams, server: ShardServer
+) -> Member:
+    return Member(
+        table=ports.table,
+        streams=streams,
+        application=settings.identity.application,
+        worker=ports.worker,
+        serve=server,
+        settings=settings.fleet,
+        clock=ports.clock,
+        rng=ports.rng,
+        observe=ports.observe,
+        load=ports.load,
+    )
+
+
+async def _run_within_grace(
     running: Coroutine[Any, Any, None],
     *,
     stop: asyncio.Event,
@@ -113,7 +120,7 @@ async def _within_grace(
     clock: Clock,
     observe: Observer,
 ) -> None:
-    """Run to the end, which comes within the grace period after `stop`, whatever handlers do."""
+    """Run until the end. After `stop` it ends within the grace period, even if a handler does not return."""
     task = asyncio.ensure_future(running)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -122,7 +129,8 @@ async def _within_grace(
         if not await _ends_within(task, for_handlers_ms, clock):
             observe(
                 OperationFailed(
-                    "stop", f"handlers still run after {for_handlers_ms} ms: their records come again"
+                    "stop",
+                    f"handlers still run after {for_handlers_ms} ms: their records will be delivered again",
                 )
             )
             abandon.set()
@@ -131,7 +139,7 @@ async def _within_grace(
                     OperationFailed("stop", f"leases are not released after {grace_ms} ms: they will expire")
                 )
     finally:
-        await cancelled(task, stopping)
+        await cancel_and_wait(task, stopping)
     if not task.cancelled():
         task.result()
 
@@ -139,5 +147,5 @@ async def _within_grace(
 async def _ends_within(task: asyncio.Future[None], time_ms: int, clock: Clock) -> bool:
     timer = asyncio.ensure_future(clock.sleep_ms(time_ms))
     await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
-    await cancelled(timer)
+    await cancel_and_wait(timer)
     return task.done()

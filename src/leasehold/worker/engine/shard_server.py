@@ -1,7 +1,7 @@
-"""One shard from "wait for its parents" to "its end is stored", in linear code: what a member runs for each lease.
+"""Serves one shard from the wait for its parents to its stored end, in linear code. A member runs it for each lease.
 
-Cancelled when the lease is lost: then nothing more is stored, and a handler that still runs ends by itself. Returns
-when the shard has ended, or when the lease is wanted back and what was in hand is done.
+It is cancelled when the lease is lost: then nothing more is stored, and a running handler ends by itself. It returns
+when the shard has ended, or when the lease must be released and the delivered records are done.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from leasehold.config.settings import ReadSettings
@@ -23,30 +23,30 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.worker.batch import ShardAccounting
-from leasehold.worker.delivery.batch_builder import BatchBuilder
-from leasehold.worker.delivery.batcher import Batcher, BufferedBytes
-from leasehold.worker.delivery.checkpoints import Checkpoints
-from leasehold.worker.delivery.served_shard import HandlerKind, ServedShard, ShardConsumer, WorkerContext
+from leasehold.fleet.tasks import first_of
+from leasehold.worker.batching.batch_builder import BatchBuilder
+from leasehold.worker.batching.batcher import Batcher, BufferedBytes
+from leasehold.worker.checkpointing.checkpoints import Checkpoints
+from leasehold.worker.delivery.served_shard import ServedShard, WorkerContext
+from leasehold.worker.delivery.shard_consumer import HandlerKind, ShardConsumer
 from leasehold.worker.user_code.engine_calls import EngineCalls
 from leasehold.worker.user_code.handler_runners import HandlerRunners, traceback_without_message
-from leasehold.worker.waiting import first_of
 
 LOGGER: Final = logging.getLogger("leasehold.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardServer:
-    """Serves the shards of a worker; one call is one shard during one holding of its lease."""
+    """Serves the shards of a worker. One call serves one shard during one lease session."""
 
-    form: HandlerKind
+    handler: HandlerKind
     context: WorkerContext
-    user_code: HandlerRunners
+    runners: HandlerRunners
     streams: Streams
     read: ReadSettings
     deaggregation: DeaggregationSettings
     budget: ByteBudget
-    # Set when the grace period is nearly over: leave handlers alone, so that the leases can still be released.
+    # Set near the end of the grace period: stop waiting for handlers, so that the leases can still be released.
     abandon: asyncio.Event
 
     async def __call__(self, held: HeldLease) -> None:
@@ -55,15 +55,15 @@ class ShardServer:
         if held.draining.is_set():
             return
         tracked = self.streams.of(held.lease)
-        assert tracked is not None, "a member begins only leases of its own streams"
-        shard = self._served(held, tracked)
-        shard_consumer = self.form.shard_consumer(shard)
-        in_good_order = False
+        assert tracked is not None, "a member serves only leases of its own streams"
+        shard = self._make_shard(held, tracked)
+        consumer = self.handler.consumer_for(shard)
+        has_finished = False
         try:
-            in_good_order = await self._serve(shard, shard_consumer, tracked)
+            has_finished = await self._serve(shard, consumer, tracked)
         except Exception as error:
             if not isinstance(error, LeaseholdError):
-                LOGGER.error(  # noqa: TRY400 - `exception` would tell the text, which may be a payload
+                LOGGER.error(  # noqa: TRY400 - `exception` would log the message, which may contain a payload
                     "a bug: shard=%s %s at\n%s",
                     held.lease.key,
                     type(error).__name__,
@@ -71,48 +71,48 @@ class ShardServer:
                 )
             raise
         finally:
-            if not in_good_order:
-                shard_consumer.lost()
+            if not has_finished:
+                consumer.lease_lost()
             shard.close()
 
-    async def _serve(self, shard: ServedShard, shard_consumer: ShardConsumer, tracked: TrackedStream) -> bool:
-        """Serve to the end of the shard or of the holding. False if user code had to be left behind."""
-        checkpoints = shard.accounting.checkpoints
+    async def _serve(self, shard: ServedShard, consumer: ShardConsumer, tracked: TrackedStream) -> bool:
+        """Serve to the end of the shard or of the lease session. Returns False if it abandoned a handler."""
+        checkpoints = shard.checkpoints
         tasks: list[Coroutine[Any, Any, object]] = [
-            self._work(shard, shard_consumer, tracked),
+            self._consume(shard, consumer, tracked),
             self.abandon.wait(),
         ]
         if checkpoints.is_automatic:
-            tasks.append(checkpoints.keep_storing())
+            tasks.append(checkpoints.store_periodically())
         try:
             await first_of(*tasks)
         except LeaseLostError:
             raise
         except LeaseholdError:
-            await self._store_rest(checkpoints)
+            await self._store_remaining(checkpoints)
             raise
-        await self._store_rest(checkpoints)
+        await self._store_remaining(checkpoints)
         return not self.abandon.is_set()
 
-    async def _work(self, shard: ServedShard, shard_consumer: ShardConsumer, tracked: TrackedStream) -> None:
-        """Begin, read, hand over; then end the shard or give it back."""
-        await shard_consumer.begin()
-        async with self._reading(shard, tracked) as slices:
-            batcher = self._batcher(shard, slices)
+    async def _consume(self, shard: ServedShard, consumer: ShardConsumer, tracked: TrackedStream) -> None:
+        """Read the shard and deliver its batches, then end the shard or shut down."""
+        await consumer.start()
+        async with self._read_chunks(shard, tracked) as chunks:
+            batcher = self._make_batcher(shard, chunks)
             try:
-                while (cut := await batcher.next()) is not None:
-                    await shard_consumer.take(cut)
+                while (pending := await batcher.next()) is not None:
+                    await consumer.handle(pending)
             finally:
                 await batcher.close()
         if batcher.is_exhausted and batcher.children is not None:
-            await shard_consumer.end(batcher.children)
-        if not shard.accounting.held.ended:
-            await shard_consumer.drained()
+            await consumer.end_shard(batcher.children)
+        if not shard.held.ended:
+            await consumer.shut_down()
 
-    def _reading(
+    def _read_chunks(
         self, shard: ServedShard, tracked: TrackedStream
     ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
-        held = shard.accounting.held
+        held = shard.held
         start, initial = lease_start(held.lease, tracked.initial, is_first_reading=held.is_first_reading)
         return read_shard(
             tracked.stream,
@@ -125,41 +125,47 @@ class ShardServer:
             budget=self.budget,
             clock=self.context.clock,
             rng=self.context.rng,
-            observe=shard.context.observe,
+            observe=shard.observe,
             follows_parent=held.follows_parent,
         )
 
-    def _batcher(self, shard: ServedShard, slices: AsyncIterator[ReadChunk]) -> Batcher:
-        accounting, pin = shard.accounting, shard.pin
-        cutter = BatchBuilder(
-            accounting.checkpoints.progress.stored,
+    def _make_batcher(self, shard: ServedShard, chunks: AsyncIterator[ReadChunk]) -> Batcher:
+        builder = BatchBuilder(
+            shard.checkpoints.progress.stored,
             self.context.settings.batch,
-            pinned_end=pin.end if pin else None,
+            pinned_end=shard.pin.end if shard.pin else None,
             pinned_bytes_max=self.read.buffer_bytes,
         )
         return Batcher(
-            slices, cutter, held=accounting.held, clock=self.context.clock, allowance=accounting.allowance
+            chunks,
+            builder,
+            held=shard.held,
+            clock=self.context.clock,
+            buffered=shard.checkpoints.buffered,
         )
 
-    def _served(self, held: HeldLease, tracked: TrackedStream) -> ServedShard:
-        context = replace(
-            self.context, stream=tracked.name, observe=with_stream(tracked.id, self.context.observe)
-        )
-        allowance = BufferedBytes(self.budget)
-        checkpoints = Checkpoints(
-            held,
-            allowance=allowance,
-            settings=context.settings.checkpoints,
-            clock=context.clock,
-            observe=context.observe,
-        )
-        engine = EngineCalls(asyncio.get_running_loop())
-        accounting = ShardAccounting(held, checkpoints, allowance, engine)
+    def _make_shard(self, held: HeldLease, tracked: TrackedStream) -> ServedShard:
+        observe = with_stream(tracked.id, self.context.observe)
         pin = held.lease.pin
         if pin is not None and not (pin.end.is_record and pin.end > held.lease.checkpoint):
-            pin = None  # nothing lies before it
-        return ServedShard(accounting, self.user_code.runner(held.lease.key), context, pin)
+            pin = None  # no record lies before its end
+        return ServedShard(
+            stream=tracked.name,
+            held=held,
+            checkpoints=Checkpoints(
+                held,
+                buffered=BufferedBytes(self.budget),
+                settings=self.context.settings.checkpoints,
+                clock=self.context.clock,
+                observe=observe,
+            ),
+            runner=self.runners.runner_for(held.lease.key),
+            engine=EngineCalls(asyncio.get_running_loop()),
+            context=self.context,
+            observe=observe,
+            pin=pin,
+        )
 
-    async def _store_rest(self, checkpoints: Checkpoints) -> None:
+    async def _store_remaining(self, checkpoints: Checkpoints) -> None:
         if checkpoints.is_automatic:
-            await checkpoints.store_what_is_done()
+            await checkpoints.store_done()

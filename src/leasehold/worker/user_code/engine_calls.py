@@ -1,4 +1,4 @@
-"""How user code reaches the engine: from a thread, by waiting; from async code, by awaiting. One call for both."""
+"""Lets user code call the engine: a thread waits for the result, async code awaits it. Both make the same call."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leasehold.errors import LeaseLostError
 T = TypeVar("T")
 
 
-class _Ready(Generic[T]):
-    """A result that is there already, for those who await it all the same."""
+class _Completed(Generic[T]):
+    """An awaitable whose result exists already."""
 
     def __init__(self, value: T) -> None:
         self._value = value
@@ -24,32 +24,32 @@ class _Ready(Generic[T]):
 
 
 class EngineCalls:
-    """Runs coroutines on the engine's loop for callers elsewhere."""
+    """Runs coroutines on the engine's event loop for callers on other threads and loops."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def run(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """Start `work` on the engine. A caller without a running event loop waits here until it is done."""
-        here = _running_loop()
-        if here is self._loop:
-            return here.create_task(work)
+        caller_loop = _running_loop()
+        if caller_loop is self._loop:
+            return caller_loop.create_task(work)
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError as error:  # the loop is closed
             work.close()
-            raise _stopped() from error
-        if here is not None:
+            raise _engine_stopped() from error
+        if caller_loop is not None:
             return asyncio.wrap_future(future)
         try:
-            return _Ready(future.result())
+            return _Completed(future.result())
         except CancelledError as error:
-            raise _stopped() from error
+            raise _engine_stopped() from error
 
-    def tell(self, note: Callable[[], object]) -> None:
-        """Call a plain function on the engine, soon. Told to an engine that has ended, it is nothing."""
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the engine's loop soon. Does nothing if the engine has stopped."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(note)
+            self._loop.call_soon_threadsafe(function)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -59,5 +59,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _stopped() -> LeaseLostError:
+def _engine_stopped() -> LeaseLostError:
     return LeaseLostError("this worker has stopped and released its leases: nothing can be stored any more")

@@ -1,11 +1,11 @@
-"""Where user code runs: never on the engine's loop, so that no handler, however slow, can cost a lease.
+"""Runs user code, never on the engine's event loop, so that a slow handler cannot cost a lease.
 
-Each shard has a lane: its calls run one at a time, in order. Plain functions run on a thread that is the lane's own, so
-that what a handler keeps in a thread-local (a database connection, say) stays with its shard. Async functions run on
-another event loop. How a call ended is a value: nothing that user code raises, SystemExit included, travels through
-the engine as an exception.
+Each shard has one runner, which makes its calls one at a time, in order. Plain functions run on a thread that belongs
+to the runner, so that a thread-local of a handler (a database connection, say) stays with its shard. Async functions
+run on another event loop. The outcome of a call is a value: no exception of user code, SystemExit included, propagates
+into the engine.
 
-The simulator has lanes without threads: `InlineRunners`.
+The simulator uses `InlineRunners`, which need no threads.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Function = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """User code returned."""
+    """User code returned this value."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """User code raised, and no further than here."""
+    """User code raised this error."""
 
     error: BaseException
 
@@ -41,38 +41,41 @@ Outcome = Returned | Raised
 
 
 class HandlerRunner(Protocol):
-    """The user code of one shard: one call at a time, in the order in which they were made."""
+    """Runs the user code of one shard, one call at a time, in the order of the calls."""
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
-        """Run a function and say how it ended. Cancelling the wait cancels an async function; a thread goes on."""
+        """Run a function and return its outcome.
+
+        Cancelling the wait cancels an async function. A plain function continues on its thread.
+        """
         ...
 
     def post(self, function: Function, *arguments: object) -> None:
-        """Run a function after whatever runs now. Nobody waits for it, and nobody hears how it ended."""
+        """Run a function after all earlier calls, without waiting. Its outcome is dropped."""
         ...
 
     def close(self) -> None:
-        """There will be no more calls. What was posted still runs."""
+        """Accept no more calls. Posted functions still run."""
         ...
 
 
 class HandlerRunners(Protocol):
-    """Makes lanes."""
+    """Creates a runner for each shard."""
 
-    def runner(self, name: str) -> HandlerRunner:
-        """A lane for one shard during one holding of its lease."""
+    def runner_for(self, name: str) -> HandlerRunner:
+        """Create the runner of one shard for one lease session."""
         ...
 
 
 def traceback_without_message(error: BaseException) -> str:
-    """Where something was raised, line by line. Not what it said: that may be a payload."""
+    """Return the stack of an error. Leaves out its message, which may contain a payload."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
 
 
 def is_async(function: Function) -> bool:
-    """Whether calling it makes a coroutine: an `async def`, bound, partial or as `__call__` of an object."""
+    """Return whether calling it makes a coroutine: an `async def`, bound, partial or as `__call__` of an object."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(type(function), "__call__", None)  # noqa: B004 - asked for its kind, not whether it is there
+        getattr(type(function), "__call__", None)  # noqa: B004 - asks for its kind, not whether it exists
     )
 
 
@@ -80,25 +83,25 @@ def is_async(function: Function) -> bool:
 class _Job:
     function: Function
     arguments: tuple[object, ...]
-    ended: Future[Outcome]
+    outcome: Future[Outcome]
 
 
 class ThreadedRunners(HandlerRunners):
-    """Plain functions on a thread a lane, async functions on the loop given."""
+    """Runs plain functions on one thread per runner, and async functions on the given event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def runner(self, name: str) -> HandlerRunner:
-        """A lane whose thread starts with its first plain call."""
-        return _ThreadedLane(name, self._loop)
+    def runner_for(self, name: str) -> HandlerRunner:
+        """Create a runner whose thread starts with its first plain call."""
+        return _ThreadedRunner(name, self._loop)
 
 
-class _ThreadedLane(HandlerRunner):
+class _ThreadedRunner(HandlerRunner):
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._name = name
         self._loop = loop
-        self._one_at_a_time = asyncio.Lock()  # of async calls; used on the other loop only
+        self._async_lock = asyncio.Lock()  # keeps async calls in order; used on `loop` only
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -114,49 +117,51 @@ class _ThreadedLane(HandlerRunner):
 
     def _submit(self, function: Function, arguments: tuple[object, ...]) -> Future[Outcome]:
         if is_async(function):
-            return asyncio.run_coroutine_threadsafe(self._in_turn(function, arguments), self._loop)
-        ended: Future[Outcome] = Future()
-        self._jobs.put(_Job(function, arguments, ended))
+            return asyncio.run_coroutine_threadsafe(self._call_in_order(function, arguments), self._loop)
+        job = _Job(function, arguments, Future())
+        self._jobs.put(job)
         if self._thread is None:
-            # A daemon: a handler that never returns must not keep the process from exiting.
-            self._thread = threading.Thread(target=self._work, name=f"leasehold-{self._name}", daemon=True)
+            # A daemon thread, so that a handler that never returns does not keep the process from exiting.
+            self._thread = threading.Thread(
+                target=self._run_jobs, name=f"leasehold-{self._name}", daemon=True
+            )
             self._thread.start()
-        return ended
+        return job.outcome
 
-    async def _in_turn(self, function: Function, arguments: tuple[object, ...]) -> Outcome:
-        async with self._one_at_a_time:
-            return await _awaited(function, arguments)
+    async def _call_in_order(self, function: Function, arguments: tuple[object, ...]) -> Outcome:
+        async with self._async_lock:
+            return await _call_async(function, arguments)
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.ended.set_running_or_notify_cancel():
-                job.ended.set_result(self._called(job))
-
-    def _called(self, job: _Job) -> Outcome:
-        outcome = _called(job.function, job.arguments)
-        if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
-            # An async function behind a plain wrapper. To drop its coroutine would be to lose the records.
-            awaiting = asyncio.run_coroutine_threadsafe(_awaited(lambda: outcome.value, ()), self._loop)
-            return awaiting.result()
-        return outcome
+            if not job.outcome.set_running_or_notify_cancel():
+                continue
+            outcome = _call_plain(job.function, job.arguments)
+            if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
+                # A plain function returned a coroutine. To drop it would lose the records.
+                awaitable = outcome.value
+                outcome = asyncio.run_coroutine_threadsafe(
+                    _call_async(lambda awaitable=awaitable: awaitable, ()), self._loop
+                ).result()
+            job.outcome.set_result(outcome)
 
 
 class InlineRunners(HandlerRunners):
-    """User code on the engine's own loop: for the simulator and the test kit. A handler that blocks stops the world."""
+    """Runs user code on the engine's own loop, for the simulator and tests. A handler that blocks stops everything."""
 
-    def runner(self, name: str) -> HandlerRunner:  # noqa: ARG002 - part of the protocol
-        """A lane without a thread."""
-        return _InlineLane()
+    def runner_for(self, name: str) -> HandlerRunner:  # noqa: ARG002 - part of the protocol
+        """Create a runner without a thread."""
+        return _InlineRunner()
 
 
-class _InlineLane(HandlerRunner):
+class _InlineRunner(HandlerRunner):
     def __init__(self) -> None:
         self._posted: set[asyncio.Task[Outcome]] = set()
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
-        outcome = _called(function, arguments)
+        outcome = _call_plain(function, arguments)
         if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
-            return await _awaited(lambda: outcome.value, ())
+            return await _call_async(lambda: outcome.value, ())
         return outcome
 
     def post(self, function: Function, *arguments: object) -> None:
@@ -168,14 +173,14 @@ class _InlineLane(HandlerRunner):
         pass
 
 
-def _called(function: Function, arguments: tuple[object, ...]) -> Outcome:
+def _call_plain(function: Function, arguments: tuple[object, ...]) -> Outcome:
     try:
         return Returned(function(*arguments))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not leave the lane
+    except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
         return Raised(error)
 
 
-async def _awaited(function: Function, arguments: tuple[object, ...]) -> Outcome:
+async def _call_async(function: Function, arguments: tuple[object, ...]) -> Outcome:
     try:
         result: Any = function(*arguments)
         return Returned(await result)
@@ -183,7 +188,7 @@ async def _awaited(function: Function, arguments: tuple[object, ...]) -> Outcome
         task = asyncio.current_task()
         assert task is not None
         if task.cancelling():
-            raise  # by us: the lease is lost
+            raise  # the engine cancelled the call, because the lease is lost
         return Raised(error)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it must not leave the lane
+    except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
         return Raised(error)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasehold.errors import ConfigError
-from leasehold.worker.delivery.retry_policy import Poison, Retry, RetryRange, Split, decide_after_failure
+from leasehold.worker.delivery.poison_search import Bisect, Poison, Retry, RetryRange, decide_after_failure
 from leasehold.worker.settings import ErrorSettings, OnPoison
 
 SKIP = ErrorSettings(retries=2, on_poison=OnPoison.SKIP)
@@ -27,7 +27,7 @@ def search(count: int, poison: set[int], settings: ErrorSettings) -> tuple[list[
         match decide_after_failure(piece, settings, 0.5):
             case Retry(again, _):
                 pieces.append(again)
-            case Split(first, second):
+            case Bisect(first, second):
                 pieces += [second, first]
             case Poison():
                 found += records
@@ -69,7 +69,7 @@ def test_waits_double_up_to_the_limit() -> None:
         again = decide_after_failure(piece, settings, 0.9999)
         assert isinstance(again, Retry)
         waits.append(again.wait_ms)
-        piece = again.piece
+        piece = again.records
     assert waits[:4] == [199, 399, 799, 1599]
     assert waits[-1] == 29_997
     spread = decide_after_failure(piece, settings, 0.0)
@@ -79,7 +79,7 @@ def test_waits_double_up_to_the_limit() -> None:
 
 def test_a_held_record_is_tried_for_ever() -> None:
     """The default gives up on nothing."""
-    piece = RetryRange(3, 4, attempt=10_000, is_whole=False)
+    piece = RetryRange(3, 4, attempt=10_000, is_whole_batch=False)
     assert isinstance(decide_after_failure(piece, ErrorSettings(), 0.5), Retry)
 
 

@@ -1,0 +1,115 @@
+"""Waits for chunks of a shard and turns them into batches, until the shard ends or its lease must be released."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from leasehold.core.model import ChildShard
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.chunking import RECORD_OVERHEAD_BYTES, ReadChunk
+from leasehold.fleet.tasks import cancel_and_wait
+from leasehold.ports import Clock
+from leasehold.worker.batching.batch_builder import BatchBuilder, PendingBatch
+
+
+class BufferedBytes:
+    """The bytes that one shard uses of the process's read-ahead budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._used_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Count a chunk that has arrived. The reader has acquired its bytes from the budget."""
+        self._used_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Release the bytes of a finished batch. After `release_all` nothing is left to release."""
+        size_bytes = min(size_bytes, self._used_bytes)
+        self._used_bytes -= size_bytes
+        self._budget.release(size_bytes)
+
+    def release_all(self) -> None:
+        """Release the rest, because the shard is no longer served."""
+        self.release(self._used_bytes)
+
+
+class Batcher:
+    """Builds batches from the chunks of one shard."""
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[ReadChunk],
+        builder: BatchBuilder,
+        *,
+        held: HeldLease,
+        clock: Clock,
+        buffered: BufferedBytes,
+    ) -> None:
+        self.children: tuple[ChildShard, ...] | None = None
+        self._chunks = chunks
+        self._builder = builder
+        self._held = held
+        self._clock = clock
+        self._buffered = buffered
+        self._draining = asyncio.ensure_future(held.draining.wait())
+        self._next_chunk: asyncio.Future[ReadChunk] | None = None
+
+    async def next(self) -> PendingBatch | None:
+        """Return the next batch, or None after the shard's last batch or if the lease must be released."""
+        while not self._held.draining.is_set():
+            due_ms = self._builder.due_ms()
+            if due_ms is not None and due_ms <= self._clock.now_ms():
+                return self._builder.build()
+            if self.is_exhausted:
+                return None
+            chunk = await self._wait_for_chunk(due_ms)
+            if chunk is not None:
+                self._add(chunk)
+        return None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if the shard was read to its end and all of it is in batches."""
+        return self.children is not None and self._builder.due_ms() is None
+
+    async def close(self) -> None:
+        """Stop waiting. Afterwards `BufferedBytes.release_all` releases what this shard still uses."""
+        pending = self._next_chunk
+        await cancel_and_wait(self._draining, *([pending] if pending else []))
+        if pending and not pending.cancelled() and pending.exception() is None:
+            # The chunk arrived during the last batch. It is never delivered, but its bytes must be released.
+            self._buffered.add(pending.result().size_bytes)
+
+    async def _wait_for_chunk(self, due_ms: int | None) -> ReadChunk | None:
+        """Wait until a chunk arrives, the next batch is due, or the lease must be released."""
+        # The request for a chunk stays open across calls. To cancel it half-way could lose a chunk.
+        self._next_chunk = self._next_chunk or asyncio.ensure_future(anext(self._chunks))
+        waits: set[asyncio.Future[Any]] = {self._next_chunk, self._draining}
+        timer = None
+        if due_ms is not None:
+            timer = asyncio.ensure_future(self._clock.sleep_ms(due_ms - self._clock.now_ms()))
+            waits.add(timer)
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if timer is not None:
+                await cancel_and_wait(timer)
+        if not self._next_chunk.done():
+            return None
+        chunk, self._next_chunk = self._next_chunk.result(), None
+        return chunk
+
+    def _add(self, chunk: ReadChunk) -> None:
+        self._held.note_progress()
+        self._held.note_delivered(chunk.size_bytes - RECORD_OVERHEAD_BYTES * len(chunk.records))
+        self._buffered.add(chunk.size_bytes)
+        self._builder.add(chunk, self._clock.now_ms())
+        self.children = chunk.children
+        # Only after `add`, which gives up a pinned range that is too large.
+        if self._builder.pinned_end is not None:
+            # A pinned range is buffered whole, even beyond the budget. Its first owner had it in memory, too.
+            self._buffered.release(chunk.size_bytes)

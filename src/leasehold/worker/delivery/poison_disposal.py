@@ -1,0 +1,97 @@
+"""Does with poison records what the setting `on_poison` says: dead-letter, skip, stop the shard or stop the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasehold.core.events import OperationFailed, RecordDeadLettered, RecordSkipped
+from leasehold.core.record import UserRecord
+from leasehold.errors import HandlerError, LeaseholdError
+from leasehold.fleet.tasks import first_of
+from leasehold.worker.dead_letters import DeadLetter, error_text
+from leasehold.worker.delivery.poison_search import retry_wait_ms
+from leasehold.worker.delivery.served_shard import ServedShard
+from leasehold.worker.settings import OnPoison
+from leasehold.worker.user_code.handler_runners import Raised
+
+
+class PoisonDisposal:
+    """Disposes of the poison records of one shard."""
+
+    def __init__(self, shard: ServedShard) -> None:
+        self._shard = shard
+        self._held = shard.held
+        self._context = shard.context
+        self._errors = shard.context.settings.errors
+
+    async def dispose(self, records: Sequence[UserRecord], error: Exception, attempts: int) -> bool:
+        """Dispose of records that the handler cannot handle. Returns False if the lease must be released first.
+
+        Raises HandlerError if the settings say to stop.
+        """
+        name = type(error).__name__
+        match self._errors.poison:
+            case OnPoison.DEAD_LETTER:
+                for record in records:
+                    if not await self._store_dead_letter(self._make_dead_letter(record, error, attempts)):
+                        return False
+                    self._shard.observe(RecordDeadLettered(self._held.shard, record.position, name))
+            case OnPoison.SKIP:
+                for record in records:
+                    self._shard.observe(RecordSkipped(self._held.shard, record.position, name))
+            case OnPoison.STOP_SHARD:
+                raise self._handler_error(records, error, attempts)
+            case OnPoison.STOP_WORKER:
+                stopped = self._handler_error(records, error, attempts)
+                self._context.stop_worker(stopped)
+                raise stopped
+            case OnPoison.HOLD:
+                raise AssertionError("with on_poison='hold' a record is retried for ever and is never poison")
+        return True
+
+    def _make_dead_letter(self, record: UserRecord, error: Exception, attempts: int) -> DeadLetter:
+        return DeadLetter(
+            self._context.application,
+            self._shard.stream,
+            self._held.shard,
+            record,
+            type(error).__name__,
+            error_text(error),
+            attempts,
+            self._context.clock.wall_ms(),
+        )
+
+    async def _store_dead_letter(self, letter: DeadLetter) -> bool:
+        """Retry until the letter is stored. The shard waits, because a lost letter would be a lost record."""
+        attempt = 1
+        while (problem := await self._try_to_store(letter)) is not None:
+            self._shard.observe(OperationFailed(f"dead letter of {self._held.lease.key}", problem))
+            if self._held.draining.is_set():
+                return False
+            wait_ms = retry_wait_ms(attempt, self._errors, self._context.rng.random())
+            await first_of(self._context.clock.sleep_ms(wait_ms), self._held.draining.wait())
+            attempt += 1
+        return True
+
+    async def _try_to_store(self, letter: DeadLetter) -> str | None:
+        """Return None on success, or the problem in a form that is safe to log."""
+        self._held.note_progress()
+        function = self._errors.dead_letters
+        if callable(function):
+            outcome = await self._shard.runner.call(function, letter)
+            return type(outcome.error).__name__ if isinstance(outcome, Raised) else None
+        assert self._context.dead_letters is not None
+        try:
+            await self._context.dead_letters.put(letter)
+        except LeaseholdError as error:
+            return str(error)
+        return None
+
+    def _handler_error(self, records: Sequence[UserRecord], error: Exception, attempts: int) -> HandlerError:
+        stopped = HandlerError(
+            f"the handler failed {attempts} times on record {records[0].position} of shard {self._held.lease.key} "
+            f"({type(error).__name__}): correct it, or set dead_letters to store such records elsewhere; no record was "
+            "skipped"
+        )
+        stopped.__cause__ = error
+        return stopped
