@@ -42,7 +42,8 @@ from leasehold.core.exactly_once.archive_plan import (
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
-from leasehold.errors import ArchiveConflictError, ConfigError, ThrottledError, UnavailableError
+from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
+from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, Created, ObjectStore
 
 T = TypeVar("T")
@@ -208,12 +209,7 @@ class Archive:
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Retry a call. All calls are safe to repeat: none of them replaces an object."""
-        for attempt in range(ATTEMPTS_MAX - 1):
-            try:
-                return await call()
-            except (UnavailableError, ThrottledError):
-                await self._pause(attempt)
-        return await call()
+        return await retry(call, clock=self._clock, rng=self._rng, attempts_max=ATTEMPTS_MAX)
 
     async def _pause(self, attempt: int) -> None:
         await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))

@@ -1,7 +1,7 @@
-"""The source as Spark sees it: `spark.readStream.format("leasehold")`, and `spark.read` for a stretch of time.
+"""The Spark data source: `spark.readStream.format("leasehold")`, and `spark.read` for a time range.
 
-Spark makes these objects in several processes and pickles them, so they hold options and nothing else until the
-driver's own reader process calls a method that only the driver calls.
+Spark creates these objects in several processes and pickles them. So they hold only options, until the driver's reader
+process calls a method that only the driver calls.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pyspark.sql.streaming.datasource import (
 
 from leasehold.archive.columns import spark_ddl
 from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET
-from leasehold.core.exactly_once.slice_limits import BatchLimits
+from leasehold.core.exactly_once.slice_limits import BatchLimits, deal_round_robin
 from leasehold.errors import ConfigError
+from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions, source_options
 from leasehold.spark.query.driver import QueryDriver
 from leasehold.spark.query.local_lease_guard import current_jvm, require_shared_lease_table
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.task_reader import read_slices
-from leasehold.spark.query.task_resources import LoopThread
-from leasehold.spark.query.time_range_read import ShardTimeRange, grouped, list_time_ranges, read_time_ranges
+from leasehold.spark.query.time_range_read import ShardTimeRange, list_time_ranges, read_time_ranges
 
 FORMAT = "leasehold"
 
@@ -48,25 +48,25 @@ class KinesisSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns that were asked for."""
+        """The schema of the columns in the options."""
         return spark_ddl(self._checked.columns)
 
     def streamReader(self, schema: Any) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's name and arguments
-        """For `readStream`."""
+        """The reader for `spark.readStream`."""
         return KinesisStreamReader(self._checked)
 
     def reader(self, schema: Any) -> KinesisBatchReader:  # noqa: ARG002 - Spark's arguments
-        """For `read`."""
+        """The reader for `spark.read`."""
         return KinesisBatchReader(self._checked)
 
 
 @dataclass
 class SlicePartition(InputPartition):
-    """What one task of a streaming query reads."""
+    """The slices that one task of a streaming query reads."""
 
     plans: list[SlicePlan]
     driver_jvm: str
@@ -74,19 +74,19 @@ class SlicePartition(InputPartition):
 
 @dataclass
 class TimeRangePartition(InputPartition):
-    """What one task of a bounded read reads."""
+    """The time ranges that one task of a batch read reads."""
 
     parts: list[ShardTimeRange]
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's reader. On the driver it is a member of the fleet; in tasks it reads what it is given."""
+    """The reader of a streaming query. On the driver it is a member of the fleet; in tasks it reads slices."""
 
     def __init__(self, options: SourceOptions) -> None:
         options.require_application()
         if options.ending_ms is not None:
             raise ConfigError(
-                "endingTimestamp bounds a batch read (spark.read); a streaming query has no end"
+                "endingTimestamp is an option of a batch read (spark.read); a streaming query has no end"
             )
         self._options = options
         self._driver: QueryDriver | None = None
@@ -97,7 +97,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on the driver -----------------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """What a batch may take; other limits that the options name are kept besides."""
+        """The limit that Spark shows and passes back. Further limits of the options apply too."""
         limits = self._options.limits
         if limits.records is not None:
             return ReadMaxRows(limits.records)
@@ -105,48 +105,48 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(limits.size_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Let the run end at the tip of every shard."""
-        self._started().read_available_now()
+        """End the run at the tip of every shard."""
+        self._start_driver().read_available_now()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """A constant, however often it is asked for."""
+        """The constant initial offset."""
         return dict(INITIAL_OFFSET)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The plan of the next batch; `start` itself when nothing is new."""
+        """Plan the next batch. Returns `start` itself if there are no new records."""
         everything = isinstance(limit, ReadAllAvailable)
         limits = BatchLimits() if everything else self._limits(limit)
-        planned = self._started().plan(start, limits, wait_for_all=everything)
+        planned = self._start_driver().plan(start, limits, wait_for_all=everything)
         return start if planned is start else dict(planned)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch."""
-        return [SlicePartition(plans, current_jvm()) for plans in self._started().slices(start, end)]
+        """Return one partition for each task of a batch."""
+        return [SlicePartition(plans, current_jvm()) for plans in self._start_driver().slices(start, end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the next plan knows that the batch before it is committed."""
+        """Do nothing: when Spark asks for the next plan, the batch before it is committed."""
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """How far behind each shard is: `sources[0].latestOffset` in the query's progress."""
+        """Return the lag of each shard: `sources[0].latestOffset` in the progress of the query."""
         return self._driver.report() if self._driver else None
 
     def stop(self) -> None:
-        """Give the leases back."""
+        """Release the leases."""
         if self._driver is not None:
-            # Spark both closes our connection and sends SIGTERM: whichever comes second must not cut this short.
+            # Spark closes the connection and also sends SIGTERM. The second of the two must not interrupt this call.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._driver.stop()
 
-    def _leave(self, _signal: int, _frame: object) -> None:
+    def _stop_and_exit(self, _signal: int, _frame: object) -> None:
         self.stop()
         sys.exit(0)
 
-    def _started(self) -> QueryDriver:
-        """The driver's half, made by the first call: a constructor also runs in processes that read nothing."""
+    def _start_driver(self) -> QueryDriver:
+        """Create the driver at the first call: constructors also run in processes that read nothing."""
         if self._driver is None:
-            # Spark ends this process by SIGTERM, twice; without a handler, `stop` would not be called.
+            # Spark ends this process with two SIGTERMs. Without a handler, `stop` would not run.
             self._driver = QueryDriver(self._options)
-            signal.signal(signal.SIGTERM, self._leave)
+            signal.signal(signal.SIGTERM, self._stop_and_exit)
         return self._driver
 
     def _limits(self, limit: ReadLimit) -> BatchLimits:
@@ -160,28 +160,26 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task ---------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         assert isinstance(partition, SlicePartition)
         require_shared_lease_table(self._options.connection, partition.driver_jvm)
         return read_slices(partition.plans, self._options)
 
 
 class KinesisBatchReader(DataSourceReader):
-    """A stretch of a stream, once."""
+    """The reader of a batch read: the records of a time range."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
+        """Return one partition for each task."""
         loop = LoopThread("leasehold-list")
         parts = loop.run(list_time_ranges(self._options, time.time_ns() // 1_000_000))
-        return [
-            TimeRangePartition(each)
-            for each in grouped(parts, self._options.partitions or os.cpu_count() or 1)
-        ]
+        tasks = self._options.partitions or os.cpu_count() or 1
+        return [TimeRangePartition(each) for each in deal_round_robin(parts, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         assert isinstance(partition, TimeRangePartition)
         return read_time_ranges(partition.parts, self._options)

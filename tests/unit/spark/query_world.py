@@ -32,7 +32,7 @@ from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock
 from leasehold.spark.query.batch_planner import BatchPlanner
 from leasehold.spark.query.lease_server import LeaseServer
-from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, pinned_slice
+from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
 from leasehold.spark.query_settings import QuerySettings
 
 QUERY_ID = "00c0ffee"
@@ -252,7 +252,7 @@ class QueryWorld:
             read=ReadSettings(),
             deaggregation=DEFAULT_DEAGGREGATION,
         )
-        return Attempt(plan, asyncio.create_task(pinned_slice(plan, ports)), gate, waits)
+        return Attempt(plan, asyncio.create_task(fetch_and_pin(plan, ports)), gate, waits)
 
     async def run_batch(self, run: QueryRun) -> bool:
         """One undisturbed batch. False if there was nothing new."""

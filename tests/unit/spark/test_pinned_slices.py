@@ -22,7 +22,7 @@ from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, pinned_slice
+from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
 from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, names_of
 
 STAMP = GenerationId("00c0ffee", 4)
@@ -61,7 +61,7 @@ class SliceWorld(ReadWorld):
             deaggregation=DEFAULT_DEAGGREGATION,
             fail_on_data_loss=self.fail_on_data_loss,
         )
-        return await pinned_slice(plan, ports)
+        return await fetch_and_pin(plan, ports)
 
     async def lease(self) -> Lease:
         found = await LeaseTable(self.rows).get(LeaseKey(SHARD))

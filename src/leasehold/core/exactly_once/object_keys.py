@@ -1,13 +1,13 @@
-"""What an object of the archive is called, and what a name says. Knows nothing of stores and nothing of contents.
+"""Builds and parses the keys of the archive's objects.
 
     <prefix>/yyyy/MM/dd/HH/mm/<shard>/<first>-<last>.<extension>
 
-An object holds the records of one shard, of one arrival minute (UTC) and of one pinned range. `first` and `last` are
-the positions of its first and last record, padded to a fixed width, so that names in order are records in order.
+An object holds the records of one shard, one arrival minute (UTC) and one pinned range. `first` and `last` are the
+positions of its first and last record, padded to a fixed width, so keys sort like records.
 
-Names are built from an allow-list of characters, and a segment begins with a letter or digit: whatever a shard id or a
-prefix holds, the name stays below the root, and no reader takes it for hidden. A name that is not exactly how this
-module would write it is not ours, and reads as None.
+Keys consist of an allow-list of characters, and each segment begins with a letter or digit. So a key stays below the
+root whatever a shard id or a prefix contains, and no reader treats the object as hidden. `key_from_text` returns None
+for every text that `key_to_text` does not produce.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from leasehold.errors import ConfigError, InvalidPositionError, InvalidRangeErro
 
 EXTENSIONS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
-SEQUENCE_DIGITS: Final = 56  # what Kinesis issues
-SUB_SEQUENCE_DIGITS: Final = 10  # the largest aggregate, 10 MB of empty records, has 5 million
+SEQUENCE_DIGITS: Final = 56  # the length of the numbers that Kinesis issues
+SUB_SEQUENCE_DIGITS: Final = 10  # the largest aggregate, 10 MB of empty records, has 5 million records
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE_MAX: Final = (datetime(9999, 12, 31, 23, 59, tzinfo=UTC) - _EPOCH) // timedelta(minutes=1)
@@ -41,7 +41,7 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """What the name of an object says. `minute` counts from 1970."""
+    """The parts of an object's key. `minute` counts from 1970."""
 
     minute: int
     shard: ShardId
@@ -50,7 +50,7 @@ class ObjectKey:
 
 
 def key_to_text(key: ObjectKey, prefix: str = "") -> str:
-    """The name of an object below the root.
+    """The key as text, relative to the root of the archive.
 
     >>> text = key_to_text(ObjectKey(0, ShardId("shardId-0"), Range(Position("7"), Position("8", 2)), "parquet"), "x")
     >>> text.replace("0" * 50, "…")
@@ -62,7 +62,7 @@ def key_to_text(key: ObjectKey, prefix: str = "") -> str:
 
 
 def key_from_text(text: str, prefix: str = "") -> ObjectKey | None:
-    """What a name says; None if it is none of ours."""
+    """Parse a key. Returns None for the key of a foreign object."""
     below = f"{prefix}/" if prefix else ""
     match = _NAME.fullmatch(text[len(below) :]) if text.startswith(below) else None
     if match is None:
@@ -77,31 +77,31 @@ def key_from_text(text: str, prefix: str = "") -> ObjectKey | None:
 
 
 def minute_path(minute: int, prefix: str = "") -> str:
-    """Where the objects of a minute are; in the order of names it comes right before them.
+    """The path of a minute's objects. It sorts right before their keys.
 
     >>> minute_path(28_333_333, "orders")
     'orders/2023/11/14/22/13'
     """
     if not 0 <= minute <= _MINUTE_MAX:
-        raise InvalidPositionError(f"minute {minute} since 1970 is outside of the years 1970 to 9999")
+        raise InvalidPositionError(f"minute {minute} since 1970 is outside the years 1970 to 9999")
     moment = _EPOCH + timedelta(minutes=minute)
     below = f"{prefix}/" if prefix else ""
     return f"{below}{moment.year:04}/{moment:%m/%d/%H/%M}"
 
 
 def validate_prefix(prefix: str) -> str:
-    """The prefix, if no part of it could lead out of the root."""
+    """Return the prefix. Raises ConfigError if a part of it could lead out of the root."""
     for segment in prefix.split("/") if prefix else ():
         validate_segment(segment, f"prefix {prefix!r}: part")
     return prefix
 
 
 def validate_segment(text: str, what: str) -> str:
-    """The text, if it can stand between two slashes of a name."""
+    """Return the text. Raises ConfigError if it cannot be one segment of a key."""
     if not _IS_SEGMENT.fullmatch(text):
         raise ConfigError(
             f"{what} {text[:140]!r} cannot be part of an object's name: expected at most 128 letters, digits and "
-            "_ . = - that begin with a letter or digit"
+            "_ . = - with a letter or digit first"
         )
     return text
 
@@ -110,7 +110,7 @@ def _position_text(position: Position) -> str:
     number, sub = str(position.number), str(position.sub_sequence_number)
     if len(number) > SEQUENCE_DIGITS or len(sub) > SUB_SEQUENCE_DIGITS:
         raise InvalidPositionError(
-            f"{position} does not fit into the name of an object: Kinesis issues sequence numbers of "
+            f"{position} does not fit into an object key: Kinesis issues sequence numbers of "
             f"{SEQUENCE_DIGITS} digits, and aggregates hold less than 10^{SUB_SEQUENCE_DIGITS} records"
         )
     return f"{number:0>{SEQUENCE_DIGITS}}.{sub:0>{SUB_SEQUENCE_DIGITS}}"

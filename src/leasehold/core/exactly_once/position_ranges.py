@@ -1,16 +1,15 @@
-"""Sets of ranges of positions within one shard: what is already written, what is still to be written. Decides what
-such a set covers; knows nothing of objects, minutes or time, and does not know which positions hold a record.
+"""Sets of position ranges within one shard, such as the written ranges or the ranges still to be written.
 
-Ranges are over whole positions, sequence number *and* sub-sequence number, both ends included. Over sequence numbers
-alone a range that ends within an aggregate could only claim too much (the rest of the aggregate is lost) or too
+A range covers whole positions, sequence number *and* sub-sequence number, with both ends included. A range of sequence
+numbers alone could not end within an aggregate: it would cover too much (the rest of the aggregate is lost) or too
 little (its beginning is written twice).
 
-The order of positions is that of the integers: there is a next one after each, (S, k+1) after (S, k) and, after the
-largest sub-sequence number, (S+1, 0) after (S, max). Inside, a position *is* one integer, so everything here is
-arithmetic on integers. Ranges that touch are joined: 10/0-10/3 and 10/4-10/9 make 10/0-10/9. But 10-20 and 21-30
-stay two, because 20/1, 20/2, ... lie between them, and this module cannot know that no such record exists.
+Positions are ordered like integers, and each has a successor: (S, k+1) follows (S, k), and (S+1, 0) follows the largest
+sub-sequence number of S. Internally a position is one integer. Adjacent ranges are joined: 10/0-10/3 and 10/4-10/9
+become 10/0-10/9. But 10-20 and 21-30 stay two ranges, because 20/1, 20/2, ... lie between them, and this module cannot
+know that no such record exists.
 
-Two sets are equal when they cover the same positions, however they were put together.
+Two sets are equal if they cover the same positions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Final
 from leasehold.core.position import SEQUENCE_DIGITS_MAX, SUB_SEQUENCE_MAX, Position
 from leasehold.errors import InvalidPositionError, InvalidRangeError
 
-# Some 140,000 ranges of Kinesis' own numbers. More than any archive holds for one shard within the retention.
+# Some 140,000 ranges with the numbers of Kinesis: more than an archive has for one shard within the retention time.
 TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 
 _SUB_SEQUENCE_BITS: Final = SUB_SEQUENCE_MAX.bit_length()
@@ -33,7 +32,7 @@ _TOP: Final = (10**SEQUENCE_DIGITS_MAX << _SUB_SEQUENCE_BITS) - 1
 _RANGE: Final = re.compile(r"([0-9]+)(?:/([0-9]+))?(?:-([0-9]+)(?:/([0-9]+))?)?")
 _SUB_SEQUENCE_DIGITS_MAX: Final = len(str(SUB_SEQUENCE_MAX))
 
-# One integer a position, and the pair (first, last) of a range in these terms.
+# A position as one integer, and a range as the pair (first, last).
 _Span = tuple[int, int]
 
 
@@ -60,25 +59,25 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class RangeSet:
-    """An immutable set of ranges of one shard. Make it with `of` or `from_text`; `RangeSet()` is empty.
+    """An immutable set of ranges of one shard. Create it with `of` or `from_text`; `RangeSet()` is empty.
 
     >>> written = RangeSet.of([Range(Position("10"), Position("20")), Range(Position("15"), Position("30"))])
     >>> written.to_text(), Position("17") in written, Position("30", 1) in written
     ('10-30', True, False)
     """
 
-    # In order, neither overlapping nor touching: so equal sets have equal fields, and one bisection finds a place.
+    # Sorted, neither overlapping nor adjacent. So equal sets have equal fields, and one bisection finds a position.
     _firsts: tuple[int, ...] = ()
     _lasts: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[Range]) -> RangeSet:
-        """The set that covers all `ranges`; these may overlap and come in any order."""
+        """The set that covers all `ranges`, which may overlap and have any order."""
         return _joined(map(_span, ranges))
 
     @classmethod
     def from_text(cls, text: str) -> RangeSet:
-        """The set that `to_text` wrote. Any other text is refused, even another spelling of a set."""
+        """Parse the text of `to_text`. Raises InvalidRangeError for any other text, even another spelling of a set."""
         if len(text) > TEXT_CHARACTERS_MAX:
             raise InvalidRangeError(
                 f"a set of ranges in {len(text)} characters: at most {TEXT_CHARACTERS_MAX} are read"
@@ -86,22 +85,22 @@ class RangeSet:
         ranges = cls.of(map(_range_from_text, text.split(","))) if text else cls()
         if ranges.to_text() != text:
             raise InvalidRangeError(
-                f"{_excerpt(text)} is not how a set of ranges is written: expected them in order, apart from each "
-                "other, without leading zeros; it was not written by this library, or was damaged since"
+                f"{_excerpt(text)} is not a set of ranges: expected sorted ranges that do not touch, without leading "
+                "zeros; another program wrote it, or it was damaged"
             )
         return ranges
 
     def to_text(self) -> str:
-        """The one text of this set, such as `10-20/3,25`. The empty set is the empty text."""
+        """The canonical text of this set, such as `10-20/3,25`. The empty set is the empty text."""
         return ",".join(str(range_) if range_.first != range_.last else str(range_.first) for range_ in self)
 
     def __iter__(self) -> Iterator[Range]:
-        """The ranges in order, as few as possible."""
+        """Iterate over the fewest ranges that cover the set, in order."""
         for first, last in self._spans():
             yield Range(_position(first), _position(last))
 
     def __len__(self) -> int:
-        """How many ranges there are; an empty set is false."""
+        """The number of ranges. An empty set is false."""
         return len(self._firsts)
 
     def __contains__(self, position: Position) -> bool:
@@ -112,15 +111,15 @@ class RangeSet:
 
     @property
     def last(self) -> Position | None:
-        """The last position covered: once a reader is past it, the set has nothing more to say."""
+        """The last covered position, or None for the empty set."""
         return _position(self._lasts[-1]) if self._lasts else None
 
     def covers(self, range_: Range) -> bool:
-        """True if every position of the range is in this set."""
+        """True if the set contains every position of the range."""
         return self._covers(_span(range_))
 
     def add(self, range_: Range) -> RangeSet:
-        """The set with the range added. Cheapest when the range lies at or after the end of the set."""
+        """Return the set with the range added. Cheapest if the range is at or after the end of the set."""
         first, last = _span(range_)
         if not self._lasts or first > self._lasts[-1] + 1:
             return RangeSet((*self._firsts, first), (*self._lasts, last))
@@ -129,15 +128,15 @@ class RangeSet:
         return _joined([*self._spans(), (first, last)])
 
     def __or__(self, other: RangeSet) -> RangeSet:
-        """What either covers."""
+        """The union."""
         return _joined([*self._spans(), *other._spans()])
 
     def __and__(self, other: RangeSet) -> RangeSet:
-        """What both cover."""
+        """The intersection."""
         return _from_spans(_common(list(self._spans()), list(other._spans())))
 
     def __sub__(self, other: RangeSet) -> RangeSet:
-        """What this set covers and the other does not."""
+        """The difference."""
         return self & other._complement()
 
     def _spans(self) -> Iterator[_Span]:
@@ -168,7 +167,7 @@ def _span(range_: Range) -> _Span:
 
 
 def _from_spans(spans: Iterable[_Span]) -> RangeSet:
-    """The set of spans that are already in order and apart."""
+    """The set of spans that are already sorted and not adjacent."""
     firsts, lasts = tuple(zip(*spans, strict=True)) or ((), ())
     return RangeSet(firsts, lasts)
 
@@ -186,7 +185,7 @@ def _joined(spans: Iterable[_Span]) -> RangeSet:
 
 
 def _common(ours: list[_Span], theirs: list[_Span]) -> Iterator[_Span]:
-    """Walks both lists at once; whichever span ends first has met all it can meet."""
+    """Walk both lists at once. The span that ends first cannot intersect later spans of the other list."""
     i = j = 0
     while i < len(ours) and j < len(theirs):
         first, last = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])
@@ -202,7 +201,7 @@ def _range_from_text(text: str) -> Range:
     match = _RANGE.fullmatch(text)
     if not match:
         raise InvalidRangeError(
-            f"{_excerpt(text)} is no range of positions: expected `first-last` or a single position, each a sequence "
+            f"{_excerpt(text)} is not a range of positions: expected `first-last` or a single position, each a sequence "
             "number, followed by `/` and a sub-sequence number unless that is 0"
         )
     number, sub, last_number, last_sub = match.groups()
@@ -210,14 +209,14 @@ def _range_from_text(text: str) -> Range:
         first = _position_from_text(number, sub)
         last = first if last_number is None else _position_from_text(last_number, last_sub)
     except InvalidPositionError as error:
-        raise InvalidRangeError(f"{_excerpt(text)} is no range of positions: {error}") from error
+        raise InvalidRangeError(f"{_excerpt(text)} is not a range of positions: {error}") from error
     return Range(first, last)
 
 
 def _position_from_text(number: str, sub: str | None) -> Position:
     if sub is None:
         return Position(number)
-    # Cut before int(), which takes quadratic time: a number of more digits is refused, cut or not.
+    # int() takes quadratic time. A number with more digits is refused either way, so cut it first.
     return Position(number, int(sub[: _SUB_SEQUENCE_DIGITS_MAX + 1]))
 
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from leasehold.core.backoff import backoff_ms
 from leasehold.core.exactly_once.bounded_run import leases_that_may_come
 from leasehold.core.exactly_once.pinned_batch import (
     GenerationId,
@@ -32,21 +31,16 @@ from leasehold.core.exactly_once.shard_phase import Idle, InBatch, Ready, Taken,
 from leasehold.core.exactly_once.slice_limits import BatchLimits, SliceLimits, limits_per_shard
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
-from leasehold.errors import (
-    LeaseLostError,
-    OffsetMismatchError,
-    ServiceError,
-    ThrottledError,
-    UnavailableError,
-)
+from leasehold.errors import LeaseLostError, OffsetMismatchError, ServiceError
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock
 from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_shard import QueryShard
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
 
-_ATTEMPTS_MAX: Final = 10
+_ATTEMPTS_MAX: Final = 11
 
 T = TypeVar("T")
 
@@ -224,12 +218,7 @@ class BatchPlanner:
             lease = released if isinstance(released, Lease) else released.current
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        for attempt in range(_ATTEMPTS_MAX):
-            try:
-                return await call()
-            except (ThrottledError, UnavailableError):
-                await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
-        return await call()
+        return await retry(call, clock=self._clock, rng=self._rng, attempts_max=_ATTEMPTS_MAX)
 
 
 def _has_caught_up(shard: QueryShard) -> bool:

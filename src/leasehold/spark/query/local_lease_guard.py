@@ -1,8 +1,8 @@
-"""Leases in a SQLite file serve one machine: a task that runs anywhere but in the driver's own JVM refuses them.
+"""Refuses leases in a SQLite file on a cluster: a file serves one machine.
 
-A reader cannot see Spark's master. But every Python process is told where the JVM that started it keeps its blocks, and
-the names of those folders are made up anew by every JVM. With a local master the driver's reader and its tasks are told
-the same; with any other, they are not.
+A task cannot see Spark's master. But each Python process gets an environment variable with the block folders of the JVM
+that started it, and each JVM creates folders with new names. With a local master, the driver's reader and the tasks
+have the same folders; with any other master they differ.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _BLOCK_FOLDERS = "SPARK_LOCAL_DIRS"
 
 
 def current_jvm() -> str:
-    """What tells the JVM that started this process from all others; empty where Spark did not start it."""
+    """An identifier of the JVM that started this process. Empty if Spark did not start the process."""
     return os.environ.get(_BLOCK_FOLDERS, "")
 
 
 def require_shared_lease_table(connection: ConnectionSettings, driver_jvm: str) -> None:
-    """Refuse SQLite leases in a task whose JVM is not the driver's."""
+    """Raise ConfigError if the leases are in SQLite and this task does not run in the driver's JVM."""
     if connection.leases.startswith(SQLITE) and current_jvm() != driver_jvm:
         raise ConfigError(
-            f"leases={connection.leases!r} is a file, which serves one machine, and this query runs on a cluster: its "
-            "tasks would each find a file of their own, or none. Keep the leases in DynamoDB: .option('leases', "
+            f"leases={connection.leases!r} is a file on one machine, but this query runs on a cluster: each task would find "
+            "another file, or none. Keep the leases in DynamoDB: .option('leases', "
             "'dynamodb'); or run the query with .master('local[*]')"
         )

@@ -19,13 +19,14 @@ from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member
 from leasehold.fleet.streams import Streams
+from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
 from leasehold.spark.query.batch_planner import BatchPlanner
 from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import SlicePlan
-from leasehold.spark.query.task_resources import LoopThread, open_stream, open_table, rng
+from leasehold.wiring import new_rng, open_lease_table, open_stream
 
 # The longest wait of the first plan for leases. A lone member takes them at once; in a full fleet it may get none.
 FIRST_LEASES_WAIT: Final = timedelta(seconds=8)
@@ -55,15 +56,17 @@ class QueryMember:
         self._running: Future[None] = self.loop.submit(member.run(self._stop))
 
     async def _open(self, options: SourceOptions, worker: WorkerId) -> Member:
-        table, stream = open_table(options), open_stream(options)
-        self.server = LeaseServer(stream, options.query.poll_every, self._clock, rng())
+        connection = options.connection
+        table = open_lease_table(connection, options.application)
+        stream = open_stream(connection, options.stream)
+        self.server = LeaseServer(stream, options.query.poll_every, self._clock, new_rng())
         self.planner = BatchPlanner(
             worker=worker,
             table=table,
             server=self.server,
             settings=options.query,
             clock=self._clock,
-            rng=rng(),
+            rng=new_rng(),
         )
         return Member(
             table=table,
@@ -73,7 +76,7 @@ class QueryMember:
             serve=self.server.serve,
             settings=options.fleet,
             clock=self._clock,
-            rng=rng(),
+            rng=new_rng(),
             observe=self._observe,
             load=self._load,
         )

@@ -1,7 +1,7 @@
-"""The executors' half of a query: read the slices of a task, several at a time, and give them away as Arrow.
+"""The executors' side of a streaming query: reads the slices of a task and yields them as Arrow batches.
 
-Slices come out in the order of the plan, whichever is fetched first, so that every attempt yields the same rows in the
-same order.
+Several slices are fetched concurrently. They are yielded in the order of the plan, so that every attempt yields the
+same rows in the same order.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import pyarrow as pa
 
 from leasehold.archive.columns import record_batches, session_number
 from leasehold.core.model import LeaseSessionId
+from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
-from leasehold.spark.query.pinned_slices import PinnedSlice, SlicePlan, pinned_slice
-from leasehold.spark.query.task_resources import LoopThread, task_loop, task_ports
+from leasehold.spark.query.pinned_slices import PinnedSlice, SlicePlan, fetch_and_pin
+from leasehold.spark.query.task_resources import task_loop, task_ports
 
-# Slices of one task that are fetched at a time; each is held in memory until it is pinned and given away.
+# Slices of one task that are fetched concurrently. Each is in memory until it is pinned and yielded.
 SLICES_AT_A_TIME: Final = 16
 
 
 def read_slices(plans: Sequence[SlicePlan], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. Whoever stops early stops the fetching too."""
+    """Yield the rows of a task. Closing the iterator cancels the fetches."""
     loop = task_loop()
     waiting = deque(plans)
     fetching: deque[Future[PinnedSlice | None]] = deque()
@@ -32,9 +33,9 @@ def read_slices(plans: Sequence[SlicePlan], options: SourceOptions) -> Iterator[
         while waiting or fetching:
             while waiting and len(fetching) < SLICES_AT_A_TIME:
                 fetching.append(_fetch(loop, waiting.popleft(), options))
-            done = fetching.popleft().result()
-            if done is not None:
-                yield from _rows(done, options)
+            pinned = fetching.popleft().result()
+            if pinned is not None:
+                yield from _to_batches(pinned, options)
     finally:
         for each in fetching:
             each.cancel()
@@ -42,15 +43,15 @@ def read_slices(plans: Sequence[SlicePlan], options: SourceOptions) -> Iterator[
 
 def _fetch(loop: LoopThread, plan: SlicePlan, options: SourceOptions) -> Future[PinnedSlice | None]:
     async def fetch() -> PinnedSlice | None:
-        return await pinned_slice(plan, await task_ports(options))
+        return await fetch_and_pin(plan, await task_ports(options))
 
     return loop.submit(fetch())
 
 
-def _rows(done: PinnedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    lease = done.plan.lease
+def _to_batches(pinned: PinnedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    lease = pinned.plan.lease
     yield from record_batches(
-        done.records,
+        pinned.records,
         stream=options.stream,
         shard=lease.shard_id,
         columns=options.columns,

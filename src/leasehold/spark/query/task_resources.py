@@ -1,71 +1,23 @@
-"""The wiring: which adapters stand behind the ports of a query, on the driver and in its tasks.
+"""The loop, stream and lease table that the tasks of one Spark Python worker share.
 
-A Python worker of Spark's serves task after task. What is opened here stays open for the next one: one event loop in a
-thread of its own, one stream and one lease table for each set of options.
+A Python worker process runs task after task. Everything opened here stays open for the next task: one event loop on a
+thread of its own, and one stream and one lease table for each set of options.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import random
-import secrets
-import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
 
-from leasehold.adapters.aws import clients
-from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
 from leasehold.fleet.reading.shard_reader import ByteBudget
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.loop_thread import LoopThread
 from leasehold.ports import Stream
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import ReaderPorts
-from leasehold.wiring import aws_access, open_lease_table
-
-T = TypeVar("T")
-
-
-class LoopThread:
-    """An event loop that runs in a thread of its own, for code that has none."""
-
-    def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work on the loop, and wait for it. Whoever stops waiting stops the work."""
-        future = self.submit(work)
-        try:
-            return future.result()
-        finally:
-            future.cancel()
-
-
-def open_stream(options: SourceOptions) -> Stream:
-    """The stream that the options name."""
-    access = aws_access(options.connection, options.connection.kinesis_endpoint)
-    return KinesisStream(clients.kinesis_client(access), options.stream)
-
-
-def open_table(options: SourceOptions) -> LeaseTable:
-    """The lease table that the options name."""
-    return open_lease_table(options.connection, options.application)
-
-
-def rng() -> random.Random:
-    """Jitter and ids of holdings, nothing secret; but no two processes may draw alike."""
-    return random.Random(secrets.randbits(128))  # noqa: S311
-
+from leasehold.wiring import new_rng, open_lease_table, open_stream
 
 _loop: LoopThread | None = None
 _streams: dict[tuple[str, ConnectionSettings], Stream] = {}
@@ -73,37 +25,38 @@ _tables: dict[tuple[str, ConnectionSettings], LeaseTable] = {}
 
 
 def task_loop() -> LoopThread:
-    """The loop of this worker process."""
-    global _loop  # noqa: PLW0603 - a process-wide resource, made once
+    """Return the event loop of this process. The first call starts it and tunes the garbage collector."""
+    global _loop  # noqa: PLW0603 - a process-wide resource, created once
     if _loop is None:
         _loop = LoopThread("leasehold-tasks")
-        # Spark collects garbage after every task, and what is loaded by now never becomes any: half of a small task's
-        # time is saved.
+        # Spark collects garbage after every task, but loaded modules never become garbage. Freezing them halves the
+        # time of a small task.
         gc.collect()
         gc.freeze()
-        # Records are many, and no cycles: to look for some after every 700 of them takes a third of a reader's time.
+        # Records form no reference cycles. With the default threshold of 700 objects, the collector takes a third of a
+        # reader's time.
         gc.set_threshold(50_000, 20, 100)
     return _loop
 
 
 def task_stream(options: SourceOptions) -> Stream:
-    """The stream, as the tasks of this worker process read it."""
+    """Return the stream of the options, opened once in this process."""
     key = (options.stream, options.connection)
     if key not in _streams:
-        _streams[key] = open_stream(options)
+        _streams[key] = open_stream(options.connection, options.stream)
     return _streams[key]
 
 
 async def task_ports(options: SourceOptions) -> ReaderPorts:
-    """What the tasks of this worker process read and pin with."""
+    """Return the ports with which a task reads and pins its slices."""
     key, clock = (options.application, options.connection), SystemClock()
     if key not in _tables:
-        _tables[key] = open_table(options)
+        _tables[key] = open_lease_table(options.connection, options.application)
     return ReaderPorts(
         stream=task_stream(options),
         table=_tables[key],
         clock=clock,
-        rng=rng(),
+        rng=new_rng(),
         observe=LogObserver(clock.now_ms),
         budget=ByteBudget(options.read.buffer_bytes),
         read=options.read,

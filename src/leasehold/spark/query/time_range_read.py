@@ -1,7 +1,7 @@
-"""A stretch of a stream as a table: everything that arrived between two times. No leases, nothing is written.
+"""Reads the records that arrived in a time range, as one table (`spark.read`). Uses no leases and writes nothing.
 
-Arrival times rise from record to record, but not strictly: where they cross, a record may come a little after a later
-one. So reading goes on for a while beyond the end before it stops.
+Arrival times mostly rise from record to record, but a record may follow one that arrived slightly later. So reading
+continues for a while beyond the end of the range.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.archive.columns import record_batches
 from leasehold.core.exactly_once.query_offset import ReadStart
-from leasehold.core.exactly_once.slice_limits import deal_round_robin
 from leasehold.core.model import HashRange, ShardId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON
 from leasehold.core.record import UserRecord
 from leasehold.fleet.reading.shard_reader import ByteBudget, read_shard
 from leasehold.spark.options import SourceOptions
-from leasehold.spark.query.task_resources import open_stream, rng, task_loop, task_stream
+from leasehold.spark.query.task_resources import task_loop, task_stream
+from leasehold.wiring import new_rng, open_stream
 
-# Arrival times are the service's, accurate to well below this.
+# Kinesis sets the arrival times. Their error is well below this.
 BEYOND_END_MS: Final = 60_000
-_PIECES_AHEAD: Final = 4
+_CHUNKS_AHEAD: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTimeRange:
-    """One shard's part of a stretch: what arrived from `start` on and before `end_ms`."""
+    """The records of one shard that arrived from `start` on and before `end_ms`."""
 
     shard: ShardId
     hash_range: HashRange
     start: ReadStart
     end_ms: int
 
-    def holds(self, record: UserRecord) -> bool:
-        """Whether a record arrived within."""
+    def contains(self, record: UserRecord) -> bool:
+        """True if the record arrived in the range."""
         return record.arrival_ms is None or (self.start.timestamp_ms or 0) <= record.arrival_ms < self.end_ms
 
 
 async def list_time_ranges(options: SourceOptions, now_ms: int) -> list[ShardTimeRange]:
-    """The parts of the stretch that the options name, one a shard that is still retained."""
-    stream = open_stream(options)
+    """List the time range of the options, once for each shard that the stream still retains."""
+    stream = open_stream(options.connection, options.stream)
     try:
         shards = await stream.list_shards()
     finally:
@@ -58,44 +58,39 @@ async def list_time_ranges(options: SourceOptions, now_ms: int) -> list[ShardTim
     return [ShardTimeRange(shard.id, shard.hash_range, start, end_ms) for shard in shards]
 
 
-def grouped(parts: list[ShardTimeRange], tasks: int) -> list[list[ShardTimeRange]]:
-    """What each task reads."""
-    return deal_round_robin(parts, tasks)
-
-
 def read_time_ranges(parts: list[ShardTimeRange], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, shard after shard."""
+    """Yield the rows of a task, shard after shard."""
     for part in parts:
-        for records in _pieces(part, options):
+        for records in _read_ahead(part, options):
             yield from record_batches(
                 records, stream=options.stream, shard=part.shard, columns=options.columns, session=0
             )
 
 
-def _pieces(part: ShardTimeRange, options: SourceOptions) -> Iterator[list[UserRecord]]:
-    """What the loop reads ahead, piece by piece."""
+def _read_ahead(part: ShardTimeRange, options: SourceOptions) -> Iterator[list[UserRecord]]:
+    """Yield the records of a shard, while the loop thread reads some chunks ahead."""
     loop = task_loop()
     ready: asyncio.Queue[list[UserRecord] | None] = loop.run(_queue())
 
     async def fill() -> None:
         try:
-            async for piece in _read(part, options):
-                await ready.put(piece)
+            async for chunk in _read(part, options):
+                await ready.put(chunk)
         finally:
             await ready.put(None)
 
     filling = loop.submit(fill())
     try:
-        while (piece := loop.run(ready.get())) is not None:
-            if piece:
-                yield piece
+        while (chunk := loop.run(ready.get())) is not None:
+            if chunk:
+                yield chunk
         filling.result()
     finally:
         filling.cancel()
 
 
 async def _queue() -> asyncio.Queue[list[UserRecord] | None]:
-    return asyncio.Queue(_PIECES_AHEAD)
+    return asyncio.Queue(_CHUNKS_AHEAD)
 
 
 async def _read(part: ShardTimeRange, options: SourceOptions) -> AsyncIterator[list[UserRecord]]:
@@ -110,15 +105,15 @@ async def _read(part: ShardTimeRange, options: SourceOptions) -> AsyncIterator[l
         deaggregation=options.deaggregation,
         budget=budget,
         clock=clock,
-        rng=rng(),
+        rng=new_rng(),
         observe=LogObserver(clock.now_ms),
     )
-    async with reading as slices:
-        async for piece in slices:
-            budget.release(piece.size_bytes)
-            yield [record for record in piece.records if part.holds(record)]
-            last_ms = piece.records[-1].arrival_ms if piece.records else None
+    async with reading as chunks:
+        async for chunk in chunks:
+            budget.release(chunk.size_bytes)
+            yield [record for record in chunk.records if part.contains(record)]
+            last_ms = chunk.records[-1].arrival_ms if chunk.records else None
             is_beyond = last_ms is not None and last_ms >= part.end_ms + BEYOND_END_MS
-            is_at_tip = piece.ends_page and not piece.millis_behind and clock.wall_ms() >= part.end_ms
+            is_at_tip = chunk.ends_page and not chunk.millis_behind and clock.wall_ms() >= part.end_ms
             if is_beyond or is_at_tip:
                 return

@@ -97,7 +97,7 @@ def test_what_the_stream_has_passed_is_forgotten() -> None:
     assert ranges_to_skip(remembered, "one", span(15, 30), 7) == HELD
     assert remembered.after(at(19)) == remembered
     passed = remembered.after(at(30))
-    assert passed.held is None
+    assert passed.archived is None
     beyond = ranges_to_skip(passed, "one", span(31, 40), 7)
     assert beyond is not None
     assert not beyond.in_minute(7)
