@@ -1,4 +1,4 @@
-"""A Kinesis server for one machine: faithful enough to develop and test against, fast enough to measure with."""
+"""A Kinesis server for development and tests on one machine. It listens on loopback addresses only."""
 
 from leasehold.local.local_kinesis import LocalKinesis
 

@@ -1,6 +1,6 @@
-"""The server as an ASGI application: finds the operation, serves it, shapes answers and errors as AWS does.
+"""The server as an ASGI application: finds the operation, calls it, and formats responses and errors as AWS does.
 
-Signatures are not checked, and any credentials will do. Payloads and keys are never logged.
+Signatures are not verified, so any credentials are accepted. Payloads and partition keys are never logged.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class LocalApp:
 
     def __init__(self, state: ServerState) -> None:
         self.state = state
-        self._inputs = RequestValidator()
+        self._validator = RequestValidator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "neither lifespan nor websockets are switched on"
+        assert scope["type"] == "http", "lifespan and websockets are disabled"
         try:
             body = await read_body(receive)
         except DisconnectedError:
@@ -52,7 +52,7 @@ class LocalApp:
             return
         if not _is_for_this_machine(scope):
             await send_response(
-                send, 403, [], b"this server answers to localhost and loopback addresses only"
+                send, 403, [], b"this server accepts only localhost and loopback addresses in the Host header"
             )
         elif scope["path"].startswith(CONTROL_PREFIX):
             await serve_control(self.state, scope, body, send)
@@ -61,78 +61,80 @@ class LocalApp:
 
     async def _serve_kinesis(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        wire = encoding_for(headers.get("content-type", "")) or JSON
+        encoding = encoding_for(headers.get("content-type", "")) or JSON
         target = headers.get("x-amz-target", "")
         try:
-            operation = _operation(target)
-            call = self._call(operation, body, wire)
+            operation = _parse_operation(target)
+            call = self._call(operation, body, encoding)
             if operation == "SubscribeToShard":
-                await subscribe_to_shard(self.state, call, _answer_headers(), receive, send)
+                await subscribe_to_shard(self.state, call, _response_headers(), receive, send)
                 return
-            answer = self._answer(operation, call)
-        except KinesisApiError as refused:
-            await _send_error(send, wire, refused.error_type, refused.message)
-        except MalformedBodyError as malformed:
-            await _send_error(send, wire, "SerializationException", str(malformed))
-        except _UnknownOperationError as unknown:
-            await _send_error(send, wire, "UnknownOperationException", str(unknown))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            # Its type only: the text of an unforeseen error may hold a payload.
+            response = self._execute(operation, call)
+        except KinesisApiError as error:
+            await _send_error(send, encoding, error.error_type, error.message)
+        except MalformedBodyError as error:
+            await _send_error(send, encoding, "SerializationException", str(error))
+        except _UnknownOperationError as error:
+            await _send_error(send, encoding, "UnknownOperationException", str(error))
+        except Exception as error:  # noqa: BLE001 - the client gets a response in any case
+            # Only the type is logged: the text of an unexpected error may contain a payload.
             log.error("%.80s failed inside the server: %s", target, type(error).__name__)  # noqa: TRY400
-            await _send_error(send, wire, "InternalFailureException", "The server failed.", status=500)
+            await _send_error(send, encoding, "InternalFailureException", "The server failed.", status=500)
         else:
-            await _send(send, wire, answer)
+            await _send(send, encoding, response)
 
-    def _call(self, operation: str, body: bytes, wire: Encoding) -> Call:
-        members = self._inputs.checked(operation, wire.decode(body) if body else {}, wire)
-        return Call(self.state.service, members, self.state.clock.now_ms(), wire)
+    def _call(self, operation: str, body: bytes, encoding: Encoding) -> Call:
+        members = self._validator.validate(operation, encoding.decode(body) if body else {}, encoding)
+        return Call(self.state.service, members, self.state.clock.now_ms(), encoding)
 
-    def _answer(self, operation: str, call: Call) -> dict[str, Any] | None:
-        answer = OPERATIONS[operation](call)
+    def _execute(self, operation: str, call: Call) -> dict[str, Any] | None:
+        response = OPERATIONS[operation](call)
         if operation in {"PutRecord", "PutRecords"}:
-            assert answer is not None
-            self.state.on_records_written(call.stream_name, written_shards(answer))
+            assert response is not None
+            self.state.on_records_written(call.stream_name, written_shards(response))
         elif not operation.startswith(("Get", "List", "Describe")):
             self.state.on_change()
-        return answer
+        return response
 
 
 class _UnknownOperationError(Exception):
-    """The request names nothing that this server does."""
+    """The request names an operation that this server does not implement."""
 
 
-def _operation(target: str) -> str:
+def _parse_operation(target: str) -> str:
     prefix, operation = target[: len(_TARGET_PREFIX)], target[len(_TARGET_PREFIX) :]
     if prefix != _TARGET_PREFIX or (operation not in OPERATIONS and operation != "SubscribeToShard"):
         raise _UnknownOperationError(
-            f"X-Amz-Target {target[:80]!r} is not served here. This is a Kinesis server on one machine: see "
-            "docs/local-kinesis.md for its operations."
+            f"X-Amz-Target {target[:80]!r} is not an operation of this local Kinesis server. docs/local-kinesis.md "
+            "lists its operations."
         )
     return operation
 
 
-def _answer_headers() -> list[tuple[bytes, bytes]]:
+def _response_headers() -> list[tuple[bytes, bytes]]:
     return [(b"x-amzn-requestid", str(uuid4()).encode())]
 
 
-async def _send(send: Send, wire: Encoding, answer: dict[str, Any] | None) -> None:
-    """An operation that has nothing to say answers with an empty body."""
-    body = b"" if answer is None else wire.encode(answer)
-    headers = [*_answer_headers(), (b"content-type", wire.content_type.encode())]
+async def _send(send: Send, encoding: Encoding, response: dict[str, Any] | None) -> None:
+    """Send a response. An operation without output sends an empty body."""
+    body = b"" if response is None else encoding.encode(response)
+    headers = [*_response_headers(), (b"content-type", encoding.content_type.encode())]
     await send_response(send, 200, headers, body)
 
 
-async def _send_error(send: Send, wire: Encoding, error_type: str, message: str, status: int = 400) -> None:
+async def _send_error(
+    send: Send, encoding: Encoding, error_type: str, message: str, status: int = 400
+) -> None:
     headers = [
-        *_answer_headers(),
-        (b"content-type", wire.content_type.encode()),
+        *_response_headers(),
+        (b"content-type", encoding.content_type.encode()),
         (b"x-amzn-errortype", error_type.encode()),
     ]
-    body = wire.encode({"__type": str(error_type), "message": message})
+    body = encoding.encode({"__type": str(error_type), "message": message})
     await send_response(send, status, headers, body)
 
 
 def _is_for_this_machine(scope: Scope) -> bool:
-    """Whether the request names this machine. A page that makes its own name point here must not read what is here."""
+    """True if the Host header names this machine. Refusing others protects against DNS rebinding."""
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     return all(is_allowed_host(host, _LOOPBACK) for host in hosts)

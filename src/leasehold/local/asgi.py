@@ -1,4 +1,4 @@
-"""The little of HTTP that the server needs on top of ASGI: read a whole body, send an answer."""
+"""Reads request bodies and sends responses over ASGI."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
-# PutRecords takes 10 MiB of records at most, a third more in base64, and some frame around each.
+# PutRecords accepts at most 10 MiB of records. Base64 adds a third, and each record has some JSON around it.
 BODY_BYTES_MAX: Final = 24 * 1024 * 1024
 
 
 class BodyTooLargeError(Exception):
-    """More than any operation takes."""
+    """The body is larger than any operation allows."""
 
 
 class DisconnectedError(Exception):
-    """The client went away in the middle of its request."""
+    """The client disconnected before the end of its request."""
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body, up to the limit."""
+    """Read the whole body, up to the limit."""
     chunks: list[bytes] = []
     size, more = 0, True
     while more:
@@ -41,7 +41,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def send_response(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """One answer, whole."""
+    """Send a complete response."""
     await send_response_start(send, status, [*headers, (b"content-length", b"%d" % len(body))])
     await send({"type": "http.response.body", "body": body})
 

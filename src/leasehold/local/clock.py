@@ -1,4 +1,4 @@
-"""The server's clock: the system's, plus an offset that tests can move forward."""
+"""The server's clock: the system clock plus an offset that tests can increase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leasehold.errors import ConfigError
 
 @dataclass(slots=True)
 class AdjustableClock:
-    """Wall-clock milliseconds; it can be put forward, never back."""
+    """Wall-clock time in milliseconds. Tests can advance it, but not set it back."""
 
     offset_ms: int = 0
 
@@ -20,6 +20,6 @@ class AdjustableClock:
     def advance(self, by_ms: int) -> None:
         if by_ms < 0:
             raise ConfigError(
-                f"the clock cannot go back ({by_ms} ms): records would arrive before earlier ones"
+                f"the clock cannot go back ({by_ms} ms): new records would arrive before older ones"
             )
         self.offset_ms += by_ms

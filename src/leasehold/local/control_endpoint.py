@@ -1,21 +1,21 @@
-"""The control endpoint: what tests do to the server that no client of Kinesis can. On the same loopback port.
+"""The control endpoint: changes that tests can make and Kinesis clients cannot. It uses the same loopback port.
 
 GET  /_leasehold/           the clock and the settings
 POST /_leasehold/clock      {"advance_ms": 60000}
 POST /_leasehold/settings   {"enforce_limits": true, ...}: see `ServiceSettings`
-POST /_leasehold/trim       {"stream": "orders"}: forget all its records now; without a name, of all streams
-POST /_leasehold/reset      {}: no streams, settings as they were at the start, the system's time
+POST /_leasehold/trim       {"stream": "orders"}: remove all its records now; without a name, those of all streams
+POST /_leasehold/reset      {}: remove all streams, restore the initial settings and the system's time
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from difflib import get_close_matches
 from typing import Any, Final
 
 import orjson
 
+from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.kinesis_model.settings import ServiceSettings
@@ -27,34 +27,33 @@ _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
 
 
 async def serve_control(state: ServerState, scope: Scope, body: bytes, send: Send) -> None:
-    """Do what is asked and answer with the clock and the settings."""
+    """Execute a control request. The response contains the clock and the settings."""
     method, path = scope["method"], scope["path"]
     if any(name == b"origin" for name, _ in scope["headers"]):
-        # A page in a browser on this machine can send such a request without asking anybody.
-        await _answer(send, 403, {"error": "not for pages in a browser"})
+        # Any web page in a browser on this machine can send such a request.
+        await _send_json(send, 403, {"error": "requests from web pages are refused"})
         return
     action = _ACTIONS.get((method, path.removeprefix(CONTROL_PREFIX)))
     if action is None:
-        await _answer(
-            send, 404, {"error": f"{method} {path[:80]} is unknown; POST clock, settings, trim or reset"}
+        await _send_json(
+            send, 404, {"error": f"{method} {path[:80]} is unknown: POST to clock, settings, trim or reset"}
         )
         return
     try:
         action(state, _arguments(body))
     except (ConfigError, KinesisApiError) as error:
-        await _answer(send, 400, {"error": str(error)})
+        await _send_json(send, 400, {"error": str(error)})
         return
     state.on_change()
-    await _answer(send, 200, {"now_ms": state.clock.now_ms(), "settings": asdict(state.service.settings)})
+    await _send_json(send, 200, {"now_ms": state.clock.now_ms(), "settings": asdict(state.service.settings)})
 
 
 def settings_with_changes(settings: ServiceSettings, changes: dict[str, Any]) -> ServiceSettings:
-    """Settings with some values replaced; an unknown name is an error that offers the nearest known one."""
+    """Return settings with some values replaced. An unknown name is an error that suggests the nearest known one."""
     known = [item.name for item in fields(ServiceSettings)]
     for name in changes:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = did_you_mean(name, known, otherwise=f"known settings are {', '.join(known)}")
             raise ConfigError(f"unknown setting {name!r}: {hint}")
     return replace(settings, **changes)
 
@@ -69,18 +68,18 @@ def _arguments(body: bytes) -> dict[str, Any]:
     return arguments
 
 
-def _look(_state: ServerState, _arguments: dict[str, Any]) -> None:
-    """Every action answers with the clock and the settings; this one does nothing else."""
+def _do_nothing(_state: ServerState, _arguments: dict[str, Any]) -> None:
+    """Change nothing. The response to every request contains the clock and the settings."""
 
 
-def _advance(state: ServerState, arguments: dict[str, Any]) -> None:
+def _advance_clock(state: ServerState, arguments: dict[str, Any]) -> None:
     by_ms = arguments.get("advance_ms")
     if type(by_ms) is not int:
         raise ConfigError(f"advance_ms={by_ms!r}: expected a whole number of milliseconds")
     state.clock.advance(by_ms)
 
 
-def _set(state: ServerState, arguments: dict[str, Any]) -> None:
+def _change_settings(state: ServerState, arguments: dict[str, Any]) -> None:
     state.service.settings = settings_with_changes(state.service.settings, arguments)
 
 
@@ -95,14 +94,14 @@ def _reset(state: ServerState, _arguments: dict[str, Any]) -> None:
     state.reset()
 
 
-async def _answer(send: Send, status: int, members: dict[str, Any]) -> None:
+async def _send_json(send: Send, status: int, members: dict[str, Any]) -> None:
     await send_response(send, status, _JSON_HEADERS, orjson.dumps(members))
 
 
 _ACTIONS: Final[dict[tuple[str, str], Callable[[ServerState, dict[str, Any]], None]]] = {
-    ("GET", ""): _look,
-    ("POST", "clock"): _advance,
-    ("POST", "settings"): _set,
+    ("GET", ""): _do_nothing,
+    ("POST", "clock"): _advance_clock,
+    ("POST", "settings"): _change_settings,
     ("POST", "trim"): _trim,
     ("POST", "reset"): _reset,
 }

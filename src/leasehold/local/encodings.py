@@ -1,4 +1,4 @@
-"""The two encodings of the Kinesis protocol: JSON 1.1 and CBOR 1.1. Bytes to plain values and back."""
+"""The two encodings of the Kinesis protocol, JSON 1.1 and CBOR 1.1: bytes to plain values and back."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import orjson
 
 
 class MalformedBodyError(Exception):
-    """The body, or a value in it, is not what its content type promises."""
+    """The body, or a value in it, does not match its content type."""
 
 
 class Encoding(Protocol):
-    """One encoding. `time` and `blob` give the forms in which it carries milliseconds and bytes."""
+    """One encoding. It represents times (in milliseconds) and blobs (bytes) in its own way."""
 
     @property
     def content_type(self) -> str: ...
 
     def decode(self, body: bytes) -> Any: ...
     def encode(self, value: object) -> bytes: ...
-    def time(self, ms: int) -> object: ...
-    def blob(self, data: bytes) -> object: ...
+    def encode_time(self, ms: int) -> object: ...
+    def encode_blob(self, data: bytes) -> object: ...
     def decode_time(self, value: object) -> int: ...
     def decode_blob(self, value: object) -> bytes: ...
 
@@ -43,14 +43,14 @@ class JsonEncoding:
     def encode(self, value: object) -> bytes:
         return orjson.dumps(value)
 
-    def time(self, ms: int) -> float:
+    def encode_time(self, ms: int) -> float:
         return ms / 1000
 
-    def blob(self, data: bytes) -> str:
+    def encode_blob(self, data: bytes) -> str:
         return binascii.b2a_base64(data, newline=False).decode()
 
     def decode_time(self, value: object) -> int:
-        return _whole_ms(value, 1000)
+        return _to_milliseconds(value, 1000)
 
     def decode_blob(self, value: object) -> bytes:
         if not isinstance(value, str):
@@ -63,7 +63,7 @@ class JsonEncoding:
 
 @dataclass(frozen=True, slots=True)
 class CborEncoding:
-    """Blobs as byte strings, times as tag 1 with milliseconds (not seconds, as the tag's standard has it)."""
+    """Blobs as byte strings, times as tag 1 with milliseconds. (The standard of that tag uses seconds.)"""
 
     content_type: str = "application/x-amz-cbor-1.1"
 
@@ -76,14 +76,14 @@ class CborEncoding:
     def encode(self, value: object) -> bytes:
         return cbor2.dumps(value)
 
-    def time(self, ms: int) -> cbor2.CBORTag:
+    def encode_time(self, ms: int) -> cbor2.CBORTag:
         return cbor2.CBORTag(1, ms)
 
-    def blob(self, data: bytes) -> bytes:
+    def encode_blob(self, data: bytes) -> bytes:
         return data
 
     def decode_time(self, value: object) -> int:
-        return _whole_ms(value, 1)
+        return _to_milliseconds(value, 1)
 
     def decode_blob(self, value: object) -> bytes:
         if not isinstance(value, bytes):
@@ -91,22 +91,22 @@ class CborEncoding:
         return value
 
 
-def _whole_ms(value: object, ms: int) -> int:
-    """A time in units of so many milliseconds; nothing that a 64-bit integer could not hold."""
+def _to_milliseconds(value: object, ms: int) -> int:
+    """Convert a time in units of `ms` milliseconds. Refuse values that no 64-bit integer can hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) * ms < _TIME_MAX_MS:
-        raise MalformedBodyError("a timestamp is not a number that could be a time")
+        raise MalformedBodyError("a timestamp is not a number in the range of times")
     return round(value * ms)
 
 
 _TIME_MAX_MS: Final = 2**53
-# Tag 1 would become a datetime, which cannot hold milliseconds taken for seconds.
+# Tag 1 would become a datetime, which takes the milliseconds for seconds and overflows.
 _PLAIN_TIME: Final = {1: lambda value, _immutable: value}
 JSON: Final = JsonEncoding()
 CBOR: Final = CborEncoding()
 
 
 def encoding_for(content_type: str) -> Encoding | None:
-    """The encoding that a content type names, if we speak it."""
+    """Return the encoding of a content type, or None if the server does not support it."""
     found = content_type.partition(";")[0].strip().lower()
     if found == CBOR.content_type:
         return CBOR

@@ -16,7 +16,7 @@ _STRING_TYPE: Final = 7
 
 
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """One message of an event stream."""
+    """Encode one message of an event stream."""
     encoded = b"".join(_header(name, value) for name, value in headers.items())
     total = _PRELUDE_BYTES + len(encoded) + len(payload) + _CRC_BYTES
     lengths = struct.pack("!II", total, len(encoded))
@@ -25,13 +25,13 @@ def frame(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def event(event_type: str, content_type: str, payload: bytes) -> bytes:
-    """A message that carries an event."""
+    """Encode a message with an event."""
     headers = {":event-type": event_type, ":content-type": content_type, ":message-type": "event"}
     return frame(headers, payload)
 
 
 def exception(exception_type: str, content_type: str, payload: bytes) -> bytes:
-    """A message that ends the stream with an error."""
+    """Encode a message that ends the stream with an error."""
     headers = {
         ":exception-type": exception_type,
         ":content-type": content_type,

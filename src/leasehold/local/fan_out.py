@@ -1,4 +1,4 @@
-"""SubscribeToShard: one long answer of events, pushed as records arrive. Woken by puts, never by polling."""
+"""SubscribeToShard: a long response that sends events as records arrive. A put wakes it; it never polls."""
 
 from __future__ import annotations
 
@@ -20,77 +20,82 @@ from leasehold.local.state import ServerState
 async def subscribe_to_shard(
     state: ServerState, call: Call, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send
 ) -> None:
-    """Push events until the subscription ends, the shard ends, someone takes over, or the client hangs up."""
-    subscription = _begin(state, call)
+    """Send events until the subscription or the shard ends, or the client disconnects."""
+    subscription = _start_subscription(state, call)
     await send_response_start(send, 200, [*headers, (b"content-type", b"application/vnd.amazon.eventstream")])
-    pushing = asyncio.create_task(_push(state, subscription, call.wire, send))
-    hanging_up = asyncio.create_task(_hung_up(receive))
+    sending = asyncio.create_task(_send_events(state, subscription, call.encoding, send))
+    disconnect = asyncio.create_task(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait({pushing, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        hanging_up.cancel()
-        pushing.cancel()
-        await asyncio.wait({pushing, hanging_up})
+        disconnect.cancel()
+        sending.cancel()
+        await asyncio.wait({sending, disconnect})
 
 
-def _begin(state: ServerState, call: Call) -> Subscription:
+def _start_subscription(state: ServerState, call: Call) -> Subscription:
     position = call["StartingPosition"]
     start = StartingPosition(
         IteratorType(position["Type"]), position.get("SequenceNumber"), position.get("Timestamp")
     )
     subscription = call.service.subscribe(call.now_ms, call["ConsumerARN"], call["ShardId"], start)
-    # Whoever held the subscription before shall notice that it is lost.
+    # Wake the subscription that this one replaced, so that it ends.
     state.notifier.notify(subscription.stream_name, [subscription.shard_id])
     return subscription
 
 
-async def _hung_up(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _push(state: ServerState, subscription: Subscription, wire: Encoding, send: Send) -> None:
-    """Frames: the initial response, the events, and an exception if the subscription is lost."""
-    content_type = wire.content_type
-    await send_chunk(send, event_stream.event("initial-response", content_type, wire.encode({})), more=True)
+async def _send_events(
+    state: ServerState, subscription: Subscription, encoding: Encoding, send: Send
+) -> None:
+    """Send the initial response, the events, and an exception if the subscription is lost."""
+    content_type = encoding.content_type
+    await send_chunk(
+        send, event_stream.event("initial-response", content_type, encoding.encode({})), more=True
+    )
     try:
         async for page in _pages(state, subscription):
             encryption = encryption_members(state.service.streams[subscription.stream_name])
-            payload = wire.encode(_event_to_members(page, encryption, wire))
+            payload = encoding.encode(_event_to_members(page, encryption, encoding))
             await send_chunk(
                 send, event_stream.event("SubscribeToShardEvent", content_type, payload), more=True
             )
-    except KinesisApiError as refused:
-        payload = wire.encode({"message": refused.message})
-        await send_chunk(send, event_stream.exception(refused.error_type, content_type, payload), more=True)
+    except KinesisApiError as error:
+        payload = encoding.encode({"message": error.message})
+        await send_chunk(send, event_stream.exception(error.error_type, content_type, payload), more=True)
     await send_chunk(send, b"", more=False)
 
 
 async def _pages(state: ServerState, subscription: Subscription) -> AsyncIterator[RecordsPage]:
-    """Records as soon as they are there; an empty page as a heartbeat; the last one names the children."""
+    """Yield records as soon as they arrive, and an empty page as a heartbeat. The last page names the children."""
     service, next_number = state.service, subscription.next_number
-    beat_ms = state.clock.now_ms()
+    heartbeat_sent_ms = state.clock.now_ms()
     while (now_ms := state.clock.now_ms()) < subscription.ends_ms and not state.is_stopping:
         if not service.is_current_subscription(now_ms, subscription):
             raise in_use_error(
-                f"Another subscription took over shard {subscription.shard_id}, or its consumer is gone."
+                f"Another subscription replaced this one on shard {subscription.shard_id}, or its consumer was "
+                "deregistered."
             )
         page = service.read_subscription(now_ms, subscription, next_number)
         if page.next_number is None:
             yield page
             break
-        if page.records or now_ms - beat_ms >= service.settings.heartbeat_ms:
+        if page.records or now_ms - heartbeat_sent_ms >= service.settings.heartbeat_ms:
             yield page
-            next_number, beat_ms = page.next_number, now_ms
+            next_number, heartbeat_sent_ms = page.next_number, now_ms
         else:
-            wait_ms = min(beat_ms + service.settings.heartbeat_ms, subscription.ends_ms) - now_ms
+            wait_ms = min(heartbeat_sent_ms + service.settings.heartbeat_ms, subscription.ends_ms) - now_ms
             await state.notifier.wait(subscription.stream_name, subscription.shard_id, wait_ms)
     service.end_subscription(state.clock.now_ms(), subscription)
 
 
-def _event_to_members(page: RecordsPage, encryption: Members, wire: Encoding) -> Members:
+def _event_to_members(page: RecordsPage, encryption: Members, encoding: Encoding) -> Members:
     members: Members = {
-        "Records": records_to_members(page.records, encryption, wire),
+        "Records": records_to_members(page.records, encryption, encoding),
         "MillisBehindLatest": page.millis_behind_latest,
     }
     if page.next_number is None:

@@ -1,8 +1,8 @@
-"""HTTP/2 without TLS, for clients that begin with it: the Java SDK's asynchronous client, hence the Java KCL, and
-the JavaScript SDK. One connection carries many requests, each served by the same application as over HTTP/1.1.
+"""HTTP/2 without TLS, for clients that start with it: the Java SDK's asynchronous client (and so the Java KCL) and the
+JavaScript SDK. One connection carries many requests, which the same application serves as over HTTP/1.1.
 
-The protocol itself is the library h2's business; here its events become ASGI messages, and answers are cut to what
-the client's windows allow. (Uvicorn's own HTTP/2 needs a parser that is still in its alpha stage.)
+The library h2 implements the protocol. This module converts its events to ASGI messages, and splits responses into
+frames that fit the client's flow-control windows. (Uvicorn's own HTTP/2 needs a parser that is still in alpha.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from h2.exceptions import ProtocolError
 
 from leasehold.local.asgi import Message, Receive, Scope, Send
 
-# What every HTTP/2 client says first, and no HTTP/1.1 client can: there is no method PRI.
+# The first bytes of every HTTP/2 connection. HTTP/1.1 has no method PRI.
 PREFACE_START: Final = b"PRI"
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -35,23 +35,23 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class _Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     stream_id: int
     messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
-    is_gone: bool = False
+    is_disconnected: bool = False
 
-    def give(self, body: bytes, *, more: bool) -> None:
+    def add_body(self, body: bytes, *, more: bool) -> None:
         self.messages.put_nowait({"type": "http.request", "body": body, "more_body": more})
 
-    def go(self) -> None:
-        """The client is no longer interested, or no longer there."""
-        self.is_gone = True
+    def disconnect(self) -> None:
+        """Mark the request as abandoned: the client reset it or closed the connection."""
+        self.is_disconnected = True
         self.messages.put_nowait({"type": "http.disconnect"})
 
 
 class Http2Connection(asyncio.Protocol):
-    """One connection of a client that speaks HTTP/2."""
+    """One connection of a client that uses HTTP/2."""
 
     def __init__(self, app: App, connections: set[Any]) -> None:
         self._app = app
@@ -60,13 +60,13 @@ class Http2Connection(asyncio.Protocol):
         self._exchanges: dict[int, _Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.Transport
-        # Set whenever waiting senders should look again: a window opened, or the client is gone.
+        # Set when waiting senders should check again: a window opened, or the client disconnected.
         self._progress = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._is_ending = False
+        self._is_closing = False
 
-    # What asyncio calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -78,7 +78,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._connections.discard(self)
         for exchange in self._exchanges.values():
-            exchange.go()
+            exchange.disconnect()
         self._may_write.set()
         self._progress.set()
 
@@ -87,7 +87,7 @@ class Http2Connection(asyncio.Protocol):
             for event in self._h2.receive_data(data):
                 self._handle(event)
         except ProtocolError:
-            # h2 has put its farewell, with the reason, among the data to send.
+            # h2 has queued a GOAWAY frame with the reason.
             self._flush()
             self._transport.close()
         else:
@@ -101,33 +101,33 @@ class Http2Connection(asyncio.Protocol):
         self._may_write.set()
 
     def shutdown(self) -> None:
-        """The server stops: take nothing new, let what runs come to its end."""
-        self._is_ending = True
+        """Accept no new requests, and close the connection when the current ones have ended."""
+        self._is_closing = True
         self._close_if_done()
 
-    # From the client
+    # Events from the client
 
     def _handle(self, event: Event) -> None:
         match event:
             case RequestReceived(stream_id=stream_id, headers=headers):
-                self._begin(stream_id, [(bytes(name), bytes(value)) for name, value in headers])
+                self._start_exchange(stream_id, [(bytes(name), bytes(value)) for name, value in headers])
             case DataReceived(stream_id=stream_id, data=data, flow_controlled_length=length):
                 self._h2.acknowledge_received_data(length, stream_id)
                 if stream_id in self._exchanges:
-                    self._exchanges[stream_id].give(data, more=True)
+                    self._exchanges[stream_id].add_body(data, more=True)
             case StreamEnded(stream_id=stream_id) if stream_id in self._exchanges:
-                self._exchanges[stream_id].give(b"", more=False)
+                self._exchanges[stream_id].add_body(b"", more=False)
             case StreamReset(stream_id=stream_id) if stream_id in self._exchanges:
-                self._exchanges[stream_id].go()
+                self._exchanges[stream_id].disconnect()
                 self._progress.set()
             case WindowUpdated():
                 self._progress.set()
             case ConnectionTerminated():
-                self._is_ending = True
+                self._is_closing = True
             case _:
                 pass
 
-    def _begin(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _start_exchange(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
         pseudo = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
         scope: Scope = {
             "type": "http",
@@ -140,7 +140,7 @@ class Http2Connection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # To the client
+    # Responses to the client
 
     async def _serve(self, scope: Scope, exchange: _Exchange) -> None:
         async def send(message: Message) -> None:
@@ -160,32 +160,32 @@ class Http2Connection(asyncio.Protocol):
                 end = not message.get("more_body", False)
                 await self._send_body(exchange, message.get("body", b""), end=end)
         except ProtocolError:
-            # The client has closed the request or the connection; what is left goes nowhere.
-            exchange.go()
+            # The client closed the request or the connection, so the rest of the response is dropped.
+            exchange.disconnect()
 
     def _send_start(self, exchange: _Exchange, message: Message) -> None:
-        if exchange.is_gone:
+        if exchange.is_disconnected:
             return
         status = (b":status", b"%d" % message["status"])
-        # A header of one connection has no meaning where many requests share it.
+        # HTTP/2 forbids connection-specific headers.
         headers = [item for item in message["headers"] if item[0] != b"connection"]
         self._h2.send_headers(exchange.stream_id, [status, *headers])
         self._flush()
 
     async def _send_body(self, exchange: _Exchange, body: bytes, *, end: bool) -> None:
         rest = memoryview(body)
-        while rest and not exchange.is_gone:
+        while rest and not exchange.is_disconnected:
             window = self._h2.local_flow_control_window(exchange.stream_id)
             if window <= 0:
                 self._progress.clear()
                 await self._progress.wait()
                 continue
-            piece = rest[: min(window, self._h2.max_outbound_frame_size)]
-            self._h2.send_data(exchange.stream_id, piece)
-            rest = rest[len(piece) :]
+            frame = rest[: min(window, self._h2.max_outbound_frame_size)]
+            self._h2.send_data(exchange.stream_id, frame)
+            rest = rest[len(frame) :]
             self._flush()
             await self._may_write.wait()
-        if end and not exchange.is_gone:
+        if end and not exchange.is_disconnected:
             self._h2.end_stream(exchange.stream_id)
             self._flush()
 
@@ -194,7 +194,7 @@ class Http2Connection(asyncio.Protocol):
             self._transport.write(self._h2.data_to_send())
 
     def _close_if_done(self) -> None:
-        if self._is_ending and not self._exchanges and not self._transport.is_closing():
+        if self._is_closing and not self._exchanges and not self._transport.is_closing():
             self._h2.close_connection()
             self._flush()
             self._transport.close()

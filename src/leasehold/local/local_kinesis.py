@@ -1,4 +1,4 @@
-"""`LocalKinesis`: a Kinesis server for tests, in a thread of this process or in a process of its own."""
+"""`LocalKinesis`: a Kinesis server for tests, in a thread of this process or in its own process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONTROL_SECONDS: Final = 30
 
 
 class LocalKinesis:
-    """A local Kinesis server that runs; a context manager that stops it if it was started here.
+    """A running local Kinesis server. Leaving the context manager stops the server if this object started it.
 
     >>> with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
     ...     kinesis.client().describe_limits()["OpenShardCount"]
@@ -30,7 +30,7 @@ class LocalKinesis:
     """
 
     def __init__(self, endpoint_url: str, stop: Callable[[], None] | None = None) -> None:
-        """Attach to a server that runs already; `in_thread` and `in_process` start one."""
+        """Connect to a running server. `in_thread` and `in_process` start one."""
         self.endpoint_url = endpoint_url
         self._stop = stop
 
@@ -43,8 +43,8 @@ class LocalKinesis:
         state_file: Path | None = None,
         port: int = 0,
     ) -> Self:
-        """Start a server in a thread of this process, with streams (name to number of shards) and settings."""
-        # The server's libraries are an extra, and heavy.
+        """Start a server in a thread of this process. `streams` maps names to numbers of shards."""
+        # The server's libraries are an optional extra and slow to import.
         from leasehold.kinesis_model.settings import ServiceSettings  # noqa: PLC0415
         from leasehold.local.control_endpoint import settings_with_changes  # noqa: PLC0415
         from leasehold.local.server import LocalServer, ServerOptions  # noqa: PLC0415
@@ -67,7 +67,7 @@ class LocalKinesis:
 
     @classmethod
     def in_process(cls, *arguments: str) -> Self:
-        """Start `leasehold local` with these arguments, in a process of its own on any free port."""
+        """Start `leasehold local` with these arguments, in its own process and on a free port."""
         command = [sys.executable, "-m", "leasehold.cli", "local", "--port", "0", "--json", *arguments]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own program
         assert process.stdout is not None
@@ -82,8 +82,8 @@ class LocalKinesis:
         return cls(json.loads(first_line)["endpoint_url"], stop)
 
     def client(self, **options: Any) -> Any:
-        """A boto3 client of this server, with credentials that mean nothing."""
-        import boto3  # noqa: PLC0415 - slow to import, and not needed by everyone
+        """Return a boto3 client of this server. The credentials are placeholders."""
+        import boto3  # noqa: PLC0415 - slow to import, and not always needed
 
         defaults = {
             "endpoint_url": self.endpoint_url,
@@ -94,29 +94,29 @@ class LocalKinesis:
         return boto3.client("kinesis", **defaults | options)
 
     def advance(self, by: timedelta) -> None:
-        """Put the server's clock forward: iterators expire, records pass their retention."""
-        self._control("clock", {"advance_ms": by // timedelta(milliseconds=1)})
+        """Advance the server's clock: iterators expire, records pass their retention period."""
+        self._send_control("clock", {"advance_ms": by // timedelta(milliseconds=1)})
 
     def settings(self, **changes: Any) -> Mapping[str, Any]:
-        """Change settings of the service, and return them all. See `ServiceSettings`."""
-        settings: Mapping[str, Any] = self._control("settings", changes)["settings"]
+        """Change settings of the service, and return all settings. See `ServiceSettings`."""
+        settings: Mapping[str, Any] = self._send_control("settings", changes)["settings"]
         return settings
 
     def trim(self, stream: str | None = None) -> None:
-        """Forget all records of a stream, or of all streams, and all closed shards."""
-        self._control("trim", {"stream": stream} if stream else {})
+        """Remove all records and closed shards of a stream, or of all streams."""
+        self._send_control("trim", {"stream": stream} if stream else {})
 
     def reset(self) -> None:
-        """No streams, the settings of the start, the system's time."""
-        self._control("reset", {})
+        """Remove all streams, restore the initial settings, and set the clock to the system's time."""
+        self._send_control("reset", {})
 
     def now_ms(self) -> int:
-        """The server's time."""
-        now_ms: int = self._control("", None)["now_ms"]
+        """Return the server's time."""
+        now_ms: int = self._send_control("", None)["now_ms"]
         return now_ms
 
     def stop(self) -> None:
-        """Stop the server, if it was started here. Stopping twice does no harm."""
+        """Stop the server if this object started it. It is safe to stop twice."""
         stop, self._stop = self._stop, None
         if stop:
             stop()
@@ -129,12 +129,12 @@ class LocalKinesis:
     ) -> None:
         self.stop()
 
-    def _control(self, action: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _send_control(self, action: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{self.endpoint_url}/_leasehold/{action}", data=data)  # noqa: S310 - loopback
         try:
-            with urlopen(request, timeout=_CONTROL_SECONDS) as answer:  # noqa: S310 - loopback
-                members: dict[str, Any] = json.load(answer)
+            with urlopen(request, timeout=_CONTROL_SECONDS) as response:  # noqa: S310 - loopback
+                members: dict[str, Any] = json.load(response)
                 return members
         except HTTPError as error:
             with error:

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `local_kinesis`, a Kinesis server on loopback for the tests of a program."""
+"""The pytest plugin with the fixture `local_kinesis`: a Kinesis server on loopback for tests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def local_kinesis() -> Iterator[LocalKinesis]:
-    """A local Kinesis server of this test process, on a free port, for the whole session.
+    """Run a local Kinesis server for the whole session, on a free port.
 
-    Streams of one test stay for the next: give each its own name, or call `reset()`.
+    Streams of one test remain for the next: give each its own name, or call `reset()`.
     """
-    # Loaded with every run of pytest, so the server is imported only by those who use it.
+    # Every run of pytest loads this plugin, so the server is imported only when the fixture is used.
     from leasehold.local import LocalKinesis  # noqa: PLC0415
 
     with LocalKinesis.in_thread() as kinesis:

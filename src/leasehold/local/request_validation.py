@@ -1,5 +1,6 @@
-"""A request's body checked against the service's own model (as botocore carries it): required members, types,
-lengths, patterns. What comes out holds bytes for blobs and milliseconds for times, in either encoding.
+"""Validates a request's body against botocore's model of the service: required members, types, lengths, patterns.
+
+The result has bytes for blobs and milliseconds for times, in both encodings.
 """
 
 from __future__ import annotations
@@ -26,65 +27,65 @@ _PYTHON_TYPES: Final[dict[str, type]] = {
 
 
 class RequestValidator:
-    """What each operation takes."""
+    """Validates the input of each operation."""
 
     def __init__(self) -> None:
         self._service = ServiceModel(Loader().load_service_model("kinesis", "service-2"))
         self._operations = frozenset(self._service.operation_names)
 
-    def checked(self, operation: str, body: object, wire: Encoding) -> dict[str, Any]:
-        """The members of a request; anything that the model forbids is a ValidationException."""
+    def validate(self, operation: str, body: object, encoding: Encoding) -> dict[str, Any]:
+        """Return the members of a request. Anything that the model forbids is a ValidationException."""
         if operation not in self._operations:
-            raise validation_error(
-                f"{operation} is unknown to the botocore that is installed: upgrade boto3."
-            )
+            raise validation_error(f"the installed botocore does not know {operation}: upgrade boto3.")
         shape = self._service.operation_model(operation).input_shape
-        checked: dict[str, Any] = _checked(shape, body, "", wire) if shape is not None else {}
-        if checked.get("DryRun"):
-            raise validation_error("DryRun is not served here: the call would have been carried out.")
-        return checked
+        members: dict[str, Any] = _convert(shape, body, "", encoding) if shape is not None else {}
+        if members.get("DryRun"):
+            raise validation_error("DryRun is not supported: this server would execute the call.")
+        return members
 
 
-def _checked(shape: Any, value: Any, path: str, wire: Encoding) -> Any:
+def _convert(shape: Any, value: Any, path: str, encoding: Encoding) -> Any:
     kind = shape.type_name
     if kind == "timestamp":
-        return wire.decode_time(value)
+        return encoding.decode_time(value)
     if kind == "blob":
-        return wire.decode_blob(value)
-    if not _is_a(kind, value):
+        return encoding.decode_blob(value)
+    if not _has_type(kind, value):
         raise MalformedBodyError(f"{path or 'the body'} is not a {kind}")
     if kind == "structure":
-        return _checked_members(shape, value, path, wire)
-    _check_constraints(shape, value, path)
+        return _convert_members(shape, value, path, encoding)
+    _require_constraints(shape, value, path)
     if kind == "list":
-        return [_checked(shape.member, item, f"{path}.member", wire) for item in value]
+        return [_convert(shape.member, item, f"{path}.member", encoding) for item in value]
     if kind == "map":
         return {
-            _checked(shape.key, key, f"{path}.key", wire): _checked(shape.value, item, f"{path}.value", wire)
+            _convert(shape.key, key, f"{path}.key", encoding): _convert(
+                shape.value, item, f"{path}.value", encoding
+            )
             for key, item in value.items()
         }
     return value
 
 
-def _is_a(kind: str, value: object) -> bool:
-    # Not isinstance: True is no integer here.
+def _has_type(kind: str, value: object) -> bool:
+    # Not isinstance, because True is an instance of int.
     return type(value) is _PYTHON_TYPES[kind]
 
 
-def _checked_members(shape: Any, value: dict[Any, Any], path: str, wire: Encoding) -> dict[str, Any]:
+def _convert_members(shape: Any, value: dict[Any, Any], path: str, encoding: Encoding) -> dict[str, Any]:
     prefix = f"{path}." if path else ""
     for name in shape.required_members:
         if value.get(name) is None:
             raise violation_error(prefix + name, None, "Member must not be null")
-    # An explicit null is the same as nothing; unknown members are ignored, as the service does.
+    # An explicit null means that the member is absent. Unknown members are ignored, as in the service.
     return {
-        name: _checked(member, value[name], prefix + name, wire)
+        name: _convert(member, value[name], prefix + name, encoding)
         for name, member in shape.members.items()
         if value.get(name) is not None
     }
 
 
-def _check_constraints(shape: Any, value: Any, path: str) -> None:
+def _require_constraints(shape: Any, value: Any, path: str) -> None:
     metadata = shape.metadata
     is_number = isinstance(value, int)
     measured = value if is_number else len(value)
@@ -106,7 +107,7 @@ def _check_constraints(shape: Any, value: Any, path: str) -> None:
 
 
 def violation_error(path: str, value: object, constraint: str) -> KinesisApiError:
-    """The service's own wording. Long values are not repeated: they may be a record."""
+    """Return an error in the wording of the service. Long values are truncated, because they may be a record."""
     shown = "null" if value is None else f"'{value}'" if isinstance(value, int) else f"'{str(value)[:128]}'"
     member = path[:1].lower() + path[1:]
     return validation_error(

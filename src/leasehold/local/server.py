@@ -1,4 +1,4 @@
-"""Running the application: a socket on loopback, uvicorn around it, a clean stop."""
+"""Runs the application: a socket on loopback, uvicorn, and a clean stop."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from leasehold.local.state_file import read_state, save_periodically, save_state
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How a server starts. Port 0 takes any free one."""
+    """How a server starts. Port 0 means any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
     account: Account = field(default_factory=Account)
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     state_file: Path | None = None
-    # Streams to create if they are not there: name to number of shards.
+    # Streams to create if they do not exist: name to number of shards.
     streams: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _is_loopback(self.host):
             raise ConfigError(
-                f"host={self.host!r} is not a loopback address: this server checks no signatures, so it is served to "
-                "this machine only. Use 127.0.0.1."
+                f"host={self.host!r} is not a loopback address: this server verifies no signatures, so it "
+                "serves only this machine. Use 127.0.0.1."
             )
 
 
@@ -56,7 +56,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class LocalServer:
-    """One server. It accepts connections from its making on, and answers them while it runs."""
+    """One server. It accepts connections once it is created, and answers them while it runs."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.state = ServerState(KinesisModel(options.account, options.settings))
@@ -65,7 +65,7 @@ class LocalServer:
             read_state(options.state_file, self.state.service, self.state.clock)
         self._create_streams(options.streams)
         if options.state_file:
-            # Better to learn now than at the end that the file cannot be written.
+            # Fail now, not at the end, if the file cannot be written.
             save_state(self.state, options.state_file)
         self._socket = _listening_socket(options.host, options.port)
         self._uvicorn = _Uvicorn(_uvicorn_config(LocalApp(self.state)), self.state)
@@ -76,11 +76,11 @@ class LocalServer:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def run(self) -> None:
-        """Serve until told to stop. In the main thread SIGINT and SIGTERM tell it so."""
+        """Serve until `stop` is called. In the main thread, SIGINT and SIGTERM call it too."""
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """Tell the server to end; from any thread."""
+        """Stop the server. Any thread may call this."""
         self._uvicorn.should_exit = True
 
     async def _run(self) -> None:
@@ -104,7 +104,7 @@ class LocalServer:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn, except that it leaves signals to us and lets subscriptions end before it waits for them."""
+    """Uvicorn, except that it installs no signal handlers, and ends subscriptions before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
@@ -112,7 +112,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Uvicorn would raise the signal again after a clean stop, and the exit code would not be 0.
+        # Uvicorn would raise the signal again after a clean stop, so the exit code would not be 0.
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -120,27 +120,27 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-class _EitherHttp(HttpToolsProtocol):
+class _Http1Or2(HttpToolsProtocol):
     """HTTP/1.1 by uvicorn, unless the first bytes of a connection are those of HTTP/2."""
 
-    _is_fresh = True
+    _is_new = True
 
     def data_received(self, data: bytes) -> None:
-        if self._is_fresh and data.startswith(PREFACE_START):
+        if self._is_new and data.startswith(PREFACE_START):
             self.connections.discard(self)
             http2 = Http2Connection(cast("App", self.config.app), self.connections)
             self.transport.set_protocol(http2)
             http2.connection_made(self.transport)
             http2.data_received(data)
             return
-        self._is_fresh = False
+        self._is_new = False
         super().data_received(data)
 
 
 def _uvicorn_config(app: LocalApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_EitherHttp,
+        http=_Http1Or2,
         loop="asyncio",
         ws="none",
         lifespan="off",
@@ -148,16 +148,16 @@ def _uvicorn_config(app: LocalApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        # Longer than the pause between two polls of a quiet consumer.
+        # Longer than the pause between two polls of an idle consumer.
         timeout_keep_alive=60,
-        # A client that does not let go shall not keep the server from stopping.
+        # A client that keeps its connection open must not delay the stop for longer.
         timeout_graceful_shutdown=2,
     )
 
 
 def _listening_socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio switches Nagle off on the connections; without, each answer waits 40 ms.
+    # With an explicit protocol, asyncio disables Nagle's algorithm. Otherwise each response is delayed by 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -166,6 +166,6 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"{host}:{port} cannot be used: {error.strerror}. Choose another --port, or 0 for any."
+            f"{host}:{port} cannot be used: {error.strerror}. Choose another --port, or 0 for any free port."
         ) from error
     return listening

@@ -1,4 +1,4 @@
-"""What one server holds: the streams, the clock, and who waits for news of a shard."""
+"""The state of one server: the model, the clock, and the subscriptions that wait for records."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leasehold.local.clock import AdjustableClock
 
 @dataclass(slots=True)
 class ShardNotifier:
-    """Wakes those who wait at the tip of a shard, as soon as something happens to it."""
+    """Wakes the subscriptions that wait at the tip of a shard as soon as the shard changes."""
 
     _waiting: dict[tuple[str, str], set[asyncio.Event]] = field(default_factory=dict)
 
     async def wait(self, stream_name: str, shard_id: str, timeout_ms: int) -> None:
-        """Return when something happened to the shard, or when the time is over."""
+        """Return when the shard has changed, or after the timeout."""
         event = asyncio.Event()
         waiting = self._waiting.setdefault((stream_name, shard_id), set())
         waiting.add(event)
@@ -44,22 +44,22 @@ class ShardNotifier:
 
 @dataclass(slots=True)
 class ServerState:
-    """Everything that outlives a request."""
+    """The state that is kept between requests."""
 
     service: KinesisModel
     initial_settings: ServiceSettings = field(init=False)
     clock: AdjustableClock = field(default_factory=AdjustableClock)
     notifier: ShardNotifier = field(default_factory=ShardNotifier)
-    # Counts what changed, so that the state file is written only when there is something to write.
+    # The number of changes, so that the state file is written only after a change.
     changes: int = 0
-    # Set when the server shuts down, so that subscriptions come to a proper end.
+    # Set when the server shuts down, so that subscriptions end cleanly.
     is_stopping: bool = False
 
     def __post_init__(self) -> None:
         self.initial_settings = self.service.settings
 
     def reset(self) -> None:
-        """Back to no streams, the first settings and the system's time; numbers go on rising."""
+        """Remove all streams, and restore the initial settings and the system's time. Shard epochs stay."""
         self.service.streams.clear()
         self.service.settings = self.initial_settings
         self.clock.offset_ms = 0

@@ -1,7 +1,8 @@
-"""Streams in a file, so that they survive a restart: written whole beside the old one, then put in its place.
+"""Saves streams in a file, so that they survive a restart.
 
-The file is a sequence of CBOR items: a header with all streams, chunks of records, and a last item that says how
-many records there are, so that a file cut short is noticed. Not pickle: reading one executes nothing.
+A new file is written completely and then replaces the old one. It is a sequence of CBOR items: a header with all
+streams, chunks of records, and a last item with the number of records, so that an incomplete file is detected. Unlike
+with pickle, reading the file executes no code.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from leasehold.local.state import ServerState
 
 _FORMAT: Final = "leasehold-local-streams"
 _VERSION: Final = 1
-# Between chunks other threads get their turn.
+# Other threads can run between two chunks.
 _CHUNK_RECORDS: Final = 1_000
 _PAUSE_SECONDS: Final = 3.0
-# At most a tenth of the time goes into saving.
+# Saving takes at most a tenth of the time.
 _PAUSE_SHARE: Final = 10
 
 log = logging.getLogger("leasehold.local")
@@ -43,14 +44,14 @@ log = logging.getLogger("leasehold.local")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state at one moment; it stays as it is while the server goes on."""
+    """The state at one moment. Later requests do not change it."""
 
     header: dict[str, Any]
     records: Sequence[tuple[str, str, SavedRecords]]
 
 
 def take_snapshot(state: ServerState) -> Snapshot:
-    """What there is to write. Copies references, not records."""
+    """Copy the state to save. Records are shared, not copied."""
     streams = list(state.service.streams.values())
     for stream in streams:
         stream.trim()
@@ -70,7 +71,7 @@ def take_snapshot(state: ServerState) -> Snapshot:
 
 
 async def save_periodically(state: ServerState, path: Path, stopped: asyncio.Event) -> None:
-    """Save whatever changed, every few seconds or less often when there is much to write, and at the end."""
+    """Save changes every few seconds, less often if saving takes long, and once more at the end."""
     saved, pause_s = state.changes, _PAUSE_SECONDS
     while not stopped.is_set():
         with suppress(TimeoutError):
@@ -83,34 +84,34 @@ async def save_periodically(state: ServerState, path: Path, stopped: asyncio.Eve
         except ConfigError as error:
             if stopped.is_set():
                 raise
-            log.error("%s; trying again", error)  # noqa: TRY400 - the sentence says it all
+            log.error("%s; retrying", error)  # noqa: TRY400 - the message is sufficient
         else:
             saved = changes
         pause_s = max(_PAUSE_SECONDS, _PAUSE_SHARE * (time.monotonic() - began_s))
 
 
 def save_state(state: ServerState, path: Path) -> None:
-    """Save now."""
+    """Save the state now."""
     write_snapshot(take_snapshot(state), path)
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Put a snapshot in place of the file, in one step: a crash leaves the old one or the new one."""
-    beside = path.with_name(f"{path.name}.new")
+    """Replace the file with a snapshot. After a crash the file is either the old one or the new one."""
+    new_file = path.with_name(f"{path.name}.new")
     try:
-        with beside.open("wb") as file:
-            # It holds payloads.
+        with new_file.open("wb") as file:
+            # The file contains payloads, so only its owner may read it.
             os.fchmod(file.fileno(), 0o600)
             _write(snapshot, file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        new_file.replace(path)
     except OSError as error:
-        raise ConfigError(f"the state cannot be kept in {path}: {error.strerror}") from error
+        raise ConfigError(f"the state cannot be saved in {path}: {error.strerror}") from error
 
 
 def read_state(path: Path, service: KinesisModel, clock: AdjustableClock) -> None:
-    """Fill a service from a file, if there is one."""
+    """Fill a model from a file, if the file exists."""
     if not path.exists():
         return
     try:
@@ -118,8 +119,8 @@ def read_state(path: Path, service: KinesisModel, clock: AdjustableClock) -> Non
             _read(file, service, clock)
     except (cbor2.CBORDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is not a whole state file of `leasehold local` ({type(error).__name__}): move it away to begin "
-            "with no streams"
+            f"{path} is not a complete state file of `leasehold local` ({type(error).__name__}): move it away to "
+            "start without streams"
         ) from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
@@ -138,7 +139,7 @@ def _read(file: IO[bytes], service: KinesisModel, clock: AdjustableClock) -> Non
     decoder = cbor2.CBORDecoder(file)
     header = decoder.decode()
     if header["format"] != _FORMAT or header["version"] != _VERSION:
-        raise ValueError("another format")
+        raise ValueError("unknown format")
     clock.offset_ms = header["clock_offset_ms"]
     service.epochs.last_ms = header["epoch_ms"]
     for values in header["streams"]:

@@ -9,14 +9,15 @@ from click.testing import CliRunner
 from leasehold.cli.command import leasehold
 
 
-def run(*arguments: str) -> tuple[int, str]:
+def run_cli(*arguments: str) -> tuple[int, str]:
+    """Run the command and return its exit code and output."""
     result = CliRunner().invoke(leasehold, arguments)
     return result.exit_code, result.output
 
 
-def test_the_version_is_told() -> None:
-    """`leasehold --version` is one line."""
-    code, output = run("--version")
+def test_version_is_one_line() -> None:
+    """`leasehold --version` prints one line."""
+    code, output = run_cli("--version")
     assert (code, output.startswith("leasehold "), output.count("\n")) == (0, True, 1)
 
 
@@ -30,9 +31,9 @@ def test_the_version_is_told() -> None:
         (["--state", "/no/such/folder/state"], "/no/such/folder/state"),
     ],
 )
-def test_what_cannot_work_is_one_sentence(arguments: list[str], sentence: str) -> None:
-    """No traceback, exit code 1, and the thing and the value named."""
-    code, output = run("local", "--port", "0", *arguments)
+def test_an_invalid_option_is_reported_in_one_sentence(arguments: list[str], sentence: str) -> None:
+    """Exit code 1, no traceback, and the error names the option and the value."""
+    code, output = run_cli("local", "--port", "0", *arguments)
     assert code == 1
     assert output.startswith("Error: ")
     assert sentence in output
@@ -43,8 +44,8 @@ def test_what_cannot_work_is_one_sentence(arguments: list[str], sentence: str) -
     ("missing", "extra"),
     [("click", "cli"), ("rich", "cli"), ("uvicorn", "local"), ("cbor2", "local"), ("httptools", "local")],
 )
-def test_a_missing_library_is_named_with_the_extra_that_brings_it(missing: str, extra: str) -> None:
-    """Without the extra: one sentence, never a traceback."""
+def test_a_missing_library_is_named_with_its_extra(missing: str, extra: str) -> None:
+    """Without the extra the command prints one sentence and no traceback."""
     program = (
         f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['leasehold', 'local', '--port', '0'];"
         "from leasehold.cli import main; main()"
@@ -57,8 +58,8 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(missing: str, 
     assert "Traceback" not in done.stderr
 
 
-def test_importing_the_package_brings_no_server_and_no_command_line() -> None:
-    """Neither the package nor the pytest plugin loads an extra."""
+def test_importing_the_package_loads_no_extra() -> None:
+    """Neither the package nor the pytest plugin imports the libraries of an extra."""
     program = (
         "import sys, leasehold, leasehold.local, leasehold.local.pytest_plugin, leasehold.cli;"
         "print([name for name in ('click', 'rich', 'uvicorn', 'cbor2', 'boto3', 'orjson') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""Settings by name."""
+"""The settings, the clock and the address of the local server."""
 
 import pytest
 
@@ -10,23 +10,23 @@ from leasehold.local.server import ServerOptions
 
 
 def test_settings_are_changed_by_name() -> None:
-    """What is not named stays."""
+    """Settings that are not named stay as they are."""
     before = ServiceSettings(status_delay_ms=7)
     assert settings_with_changes(before, {"enforce_limits": True}) == ServiceSettings(
         status_delay_ms=7, enforce_limits=True
     )
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
-    """A misspelling is not ignored."""
+def test_an_unknown_setting_is_refused_with_a_suggestion() -> None:
+    """A misspelled name is not ignored."""
     with pytest.raises(ConfigError, match="did you mean enforce_limits"):
         settings_with_changes(ServiceSettings(), {"enforce_limit": True})
-    with pytest.raises(ConfigError, match="known are"):
+    with pytest.raises(ConfigError, match="known settings are"):
         settings_with_changes(ServiceSettings(), {"qqq": 1})
 
 
 def test_the_clock_goes_forward_only() -> None:
-    """Going back is refused."""
+    """Setting the clock back is refused."""
     clock = AdjustableClock()
     before_ms = clock.now_ms()
     clock.advance(3_600_000)
@@ -36,13 +36,13 @@ def test_the_clock_goes_forward_only() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
-def test_only_loopback_is_served(host: str) -> None:
-    """Anything else is refused, with the reason and the remedy."""
+def test_other_addresses_than_loopback_are_refused(host: str) -> None:
+    """The error names the reason and the remedy."""
     with pytest.raises(ConfigError, match=r"not a loopback address.*Use 127.0.0.1"):
         ServerOptions(host=host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_every_loopback_address_is_served(host: str) -> None:
-    """In either family."""
+def test_every_loopback_address_is_accepted(host: str) -> None:
+    """IPv4 and IPv6."""
     assert ServerOptions(host=host).host == host

@@ -1,4 +1,4 @@
-"""docs/local-kinesis.md tells everything that can be set, asked for and served."""
+"""docs/local-kinesis.md documents every setting, option and control request."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -11,18 +11,18 @@ PAGE = (Path(__file__).parents[3] / "docs" / "local-kinesis.md").read_text(encod
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    """A row of the table for each."""
+    """Each setting has a row in the table."""
     for item in fields(ServiceSettings):
         assert f"| `{item.name}` | {str(item.default).lower()} |" in PAGE
 
 
 def test_every_option_is_documented() -> None:
-    """Those of `leasehold local`."""
+    """Each option of `leasehold local` is in the page."""
     for option in local.params:
         assert f"`{option.opts[0]}" in PAGE
 
 
 def test_every_control_request_is_documented() -> None:
-    """Method and path."""
+    """Each method and path is in the page."""
     for method, path in _ACTIONS:
         assert f"`{method} {CONTROL_PREFIX}{path}`" in PAGE

@@ -1,4 +1,4 @@
-"""Frames of an event stream, read back by botocore's own reader."""
+"""Frames of an event stream, decoded with botocore."""
 
 from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
@@ -10,8 +10,8 @@ TEXTS = st.text(min_size=1, max_size=100)
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=5), TEXTS, st.integers(1, 50))
-def test_botocore_reads_what_we_frame(payloads: list[bytes], event_type: str, piece: int) -> None:
-    """Type, content type and payload arrive, however the bytes are cut on the way; checksums hold."""
+def test_botocore_decodes_our_frames(payloads: list[bytes], event_type: str, piece: int) -> None:
+    """Type, content type and payload arrive, in whatever pieces the bytes come. The checksums are valid."""
     frames = b"".join(event_stream.event(event_type, "application/json", payload) for payload in payloads)
     buffer = EventStreamBuffer()
     for start in range(0, len(frames), piece):
@@ -26,8 +26,8 @@ def test_botocore_reads_what_we_frame(payloads: list[bytes], event_type: str, pi
         }
 
 
-def test_an_exception_frame_is_known_as_one() -> None:
-    """Message type and exception type are where a client looks for them."""
+def test_botocore_decodes_an_exception_frame() -> None:
+    """A client finds the message type and the exception type."""
     buffer = EventStreamBuffer()
     buffer.add_data(
         event_stream.exception("ResourceInUseException", "application/json", b'{"message":"taken"}')

@@ -1,4 +1,4 @@
-"""Requests checked against the service's model."""
+"""Validation of requests against botocore's model of the service."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ from leasehold.local.encodings import CBOR, JSON, MalformedBodyError
 from leasehold.local.operations import OPERATIONS
 from leasehold.local.request_validation import RequestValidator
 
-INPUTS = RequestValidator()
+VALIDATOR = RequestValidator()
 
 
-def test_every_operation_we_serve_is_one_of_the_service() -> None:
+def test_every_operation_exists_in_the_service() -> None:
     """No operation is misspelled."""
     for operation in [*OPERATIONS, "SubscribeToShard"]:
         with pytest.raises((KinesisApiError, MalformedBodyError)):
-            INPUTS.checked(operation, [], JSON)
+            VALIDATOR.validate(operation, [], JSON)
 
 
-def test_a_request_comes_out_with_bytes_and_milliseconds() -> None:
-    """In either encoding, and without members that the model does not know or that are null."""
+def test_a_validated_request_has_bytes_and_milliseconds() -> None:
+    """Both encodings give the same members, without unknown ones and nulls."""
     request: dict[str, Any] = {"StreamName": "s", "PartitionKey": "k", "Unknown": 1, "ExplicitHashKey": None}
     expected = {"StreamName": "s", "PartitionKey": "k", "Data": b"hello"}
-    assert INPUTS.checked("PutRecord", request | {"Data": "aGVsbG8="}, JSON) == expected
-    assert INPUTS.checked("PutRecord", request | {"Data": b"hello"}, CBOR) == expected
+    assert VALIDATOR.validate("PutRecord", request | {"Data": "aGVsbG8="}, JSON) == expected
+    assert VALIDATOR.validate("PutRecord", request | {"Data": b"hello"}, CBOR) == expected
     ask = {"ShardId": "shardId-0", "ShardIteratorType": "AT_TIMESTAMP"}
-    assert INPUTS.checked("GetShardIterator", ask | {"Timestamp": 1.5}, JSON)["Timestamp"] == 1500
-    assert INPUTS.checked("GetShardIterator", ask | {"Timestamp": 1500}, CBOR)["Timestamp"] == 1500
+    assert VALIDATOR.validate("GetShardIterator", ask | {"Timestamp": 1.5}, JSON)["Timestamp"] == 1500
+    assert VALIDATOR.validate("GetShardIterator", ask | {"Timestamp": 1500}, CBOR)["Timestamp"] == 1500
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_a_request_comes_out_with_bytes_and_milliseconds() -> None:
         ),
         ("SplitShard", {"ShardToSplit": "s", "NewStartingHashKey": "-1"}, "newStartingHashKey"),
         ("ListShards", {"StreamName": "s", "ShardFilter": {}}, "at 'shardFilter.Type'"),
-        ("PutRecord", {"Data": "", "PartitionKey": "k", "DryRun": True}, "DryRun is not served"),
+        ("PutRecord", {"Data": "", "PartitionKey": "k", "DryRun": True}, "DryRun is not supported"),
     ],
 )
-def test_what_the_model_forbids_is_refused_in_the_services_words(
+def test_a_violated_constraint_is_reported_as_the_service_does(
     operation: str, request_: dict[str, Any], message: str
 ) -> None:
-    """Member, value and constraint are named."""
+    """The error names member, value and constraint."""
     with pytest.raises(KinesisApiError, match=message) as error:
-        INPUTS.checked(operation, request_, JSON)
+        VALIDATOR.validate(operation, request_, JSON)
     assert error.value.error_type == ErrorType.VALIDATION
 
 
@@ -67,13 +67,13 @@ def test_what_the_model_forbids_is_refused_in_the_services_words(
     [None, [], "text", {"ShardIterator": 5}, {"ShardIterator": "x", "Limit": True}, {"ShardIterator": ["x"]}],
 )
 def test_a_member_of_the_wrong_type_is_malformed(body: object) -> None:
-    """True is no number, a list no text."""
+    """True is not accepted as a number, a list not as a text."""
     with pytest.raises(MalformedBodyError):
-        INPUTS.checked("GetRecords", body, JSON)
+        VALIDATOR.validate("GetRecords", body, JSON)
 
 
-def test_a_long_value_is_not_repeated_in_full() -> None:
-    """A message never carries a whole payload back."""
+def test_a_long_value_is_truncated_in_the_error() -> None:
+    """An error never contains a whole payload."""
     with pytest.raises(KinesisApiError) as error:
-        INPUTS.checked("CreateStream", {"StreamName": "n" * 100_000, "ShardCount": 1}, JSON)
+        VALIDATOR.validate("CreateStream", {"StreamName": "n" * 100_000, "ShardCount": 1}, JSON)
     assert len(error.value.message) < 500

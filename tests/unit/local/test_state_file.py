@@ -16,7 +16,7 @@ KEYS = ["k", "ключ", "\U0001f511"]
 
 
 def filled_state(records: int = 2_500) -> ServerState:
-    """Two streams; more records than fit into one chunk."""
+    """Return a state of two streams with more records than fit into one chunk."""
     state = ServerState(KinesisModel())
     for name in ("a", "b"):
         state.service.create_stream(NOW_MS, name, shard_count=2)
@@ -27,37 +27,37 @@ def filled_state(records: int = 2_500) -> ServerState:
     return state
 
 
-def read_back(path: Path) -> ServerState:
+def restore(path: Path) -> ServerState:
     state = ServerState(KinesisModel())
     read_state(path, state.service, state.clock)
     return state
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
+def test_the_whole_state_is_restored(tmp_path: Path) -> None:
     """Streams, records byte for byte, and the offset of the clock."""
     state, path = filled_state(), tmp_path / "state"
     save_state(state, path)
-    assert take_snapshot(read_back(path)) == take_snapshot(state)
+    assert take_snapshot(restore(path)) == take_snapshot(state)
 
 
-def test_a_file_that_is_not_there_is_no_state(tmp_path: Path) -> None:
-    """The first start finds nothing and begins with no streams."""
-    assert read_back(tmp_path / "state").service.streams == {}
+def test_without_a_file_there_are_no_streams(tmp_path: Path) -> None:
+    """The first start finds no file."""
+    assert restore(tmp_path / "state").service.streams == {}
 
 
-def test_a_file_is_replaced_as_a_whole_and_is_private(tmp_path: Path) -> None:
-    """Nothing is left beside it, and only its owner can read the payloads."""
+def test_the_file_is_replaced_at_once_and_is_private(tmp_path: Path) -> None:
+    """No other file is left behind, and only the owner can read the payloads."""
     path = tmp_path / "state"
     for records in (10, 1):
         save_state(filled_state(records), path)
     assert list(tmp_path.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(take_snapshot(read_back(path)).records) == 4
+    assert len(take_snapshot(restore(path)).records) == 4
 
 
 @pytest.mark.parametrize("damage", ["cut", "chunk lost", "other format", "text", "empty"])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    """The message names the file and what to do; nothing is guessed."""
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
+    """The error names the file and the remedy."""
     path = tmp_path / "state"
     save_state(filled_state(), path)
     whole = path.read_bytes()
@@ -73,12 +73,12 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
             "empty": b"",
         }[damage]
     )
-    with pytest.raises(ConfigError, match=f"{path} is not a whole state file"):
-        read_back(path)
+    with pytest.raises(ConfigError, match=f"{path} is not a complete state file"):
+        restore(path)
 
 
-def test_a_place_that_cannot_be_written_is_told_by_name(tmp_path: Path) -> None:
-    """The message names the file and the reason."""
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    """The error names the file and the reason."""
     path = tmp_path / "no such folder" / "state"
     with pytest.raises(ConfigError, match=f"{path}: No such file"):
         save_state(ServerState(KinesisModel(), AdjustableClock()), path)

@@ -1,4 +1,4 @@
-"""Every operation: AWS's names in, calls on the stream model, AWS's names out."""
+"""The operations of the API: each converts a request to calls of the model, and the result to a response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call as a handler sees it."""
+"""One call of an operation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Members = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked request, the time at which it is served, and the encoding of its answer."""
+    """A validated request, the time at which it is served, and the encoding of its response."""
 
     service: KinesisModel
     members: Members
     now_ms: int
-    wire: Encoding
+    encoding: Encoding
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.members.get(name, default)
@@ -30,7 +30,7 @@ class Call:
 
     @property
     def stream_name(self) -> str:
-        """The stream that is meant, by name or by ARN."""
+        """The name of the stream that the request names by name or ARN."""
         return self.service.account.resolve_stream_name(self.get("StreamName"), self.get("StreamARN"))
 
     def stream(self) -> StreamState:

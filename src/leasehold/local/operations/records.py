@@ -1,4 +1,4 @@
-"""Records: put them, get an iterator, read."""
+"""Operations on records: PutRecord, PutRecords, GetShardIterator, GetRecords."""
 
 from __future__ import annotations
 
@@ -47,41 +47,41 @@ def get_shard_iterator(call: Call) -> Members:
 def get_records(call: Call) -> Members:
     iterator = call.service.iterator(call.now_ms, call["ShardIterator"])
     if "StreamARN" in call.members and call.stream_name != iterator.stream_name:
-        raise invalid_argument_error(f"The ShardIterator belongs to another stream than {call['StreamARN']}.")
+        raise invalid_argument_error(f"The ShardIterator does not belong to the stream {call['StreamARN']}.")
     page = call.service.get_records(call.now_ms, iterator, call.get("Limit", RECORDS_PER_PAGE_MAX))
     stream = call.service.stream(call.now_ms, iterator.stream_name)
-    answer: Members = {
-        "Records": records_to_members(page.records, encryption_members(stream), call.wire),
+    response: Members = {
+        "Records": records_to_members(page.records, encryption_members(stream), call.encoding),
         "MillisBehindLatest": page.millis_behind_latest,
     }
     following = call.service.next_iterator(call.now_ms, iterator, page)
     if following is None:
-        return answer | {"ChildShards": children_to_members(page.children)}
-    return answer | {"NextShardIterator": following}
+        return response | {"ChildShards": children_to_members(page.children)}
+    return response | {"NextShardIterator": following}
 
 
-def written_shards(answer: Members) -> set[str]:
-    """The shards that took a record, as the answer to a put names them."""
-    return {outcome["ShardId"] for outcome in answer.get("Records", [answer]) if "ShardId" in outcome}
+def written_shards(response: Members) -> set[str]:
+    """Return the shards that stored a record, from the response to a put."""
+    return {outcome["ShardId"] for outcome in response.get("Records", [response]) if "ShardId" in outcome}
 
 
 def entry_from_members(record: dict[str, Any]) -> PutRequest:
     key, hash_key = record.get("PartitionKey"), record.get("ExplicitHashKey")
     if key is None:
-        # Optional in the service's model, for streams that distribute records by themselves; none do here.
+        # Optional in the API model, for streams that distribute records by themselves. This server has none.
         raise violation_error("PartitionKey", None, "Member must not be null")
     return PutRequest(key, record["Data"], None if hash_key is None else int(hash_key))
 
 
-def records_to_members(records: RecordColumns, encryption: Members, wire: Encoding) -> list[Members]:
-    """Records as a reader gets them. `encryption` is added to each: nothing, or the type."""
-    time, blob = wire.time, wire.blob
+def records_to_members(records: RecordColumns, encryption: Members, encoding: Encoding) -> list[Members]:
+    """Convert records to the response. `encryption` is added to each: empty, or the encryption type."""
+    encode_time, encode_blob = encoding.encode_time, encoding.encode_blob
     columns = zip(records.numbers, records.arrivals_ms, records.partition_keys, records.data, strict=True)
     return [
         {
             "SequenceNumber": str(number),
-            "ApproximateArrivalTimestamp": time(arrival_ms),
-            "Data": blob(data),
+            "ApproximateArrivalTimestamp": encode_time(arrival_ms),
+            "Data": encode_blob(data),
             "PartitionKey": partition_key,
             **encryption,
         }
@@ -90,7 +90,7 @@ def records_to_members(records: RecordColumns, encryption: Members, wire: Encodi
 
 
 def encryption_members(stream: StreamState) -> Members:
-    """What an encrypted stream adds to each record."""
+    """Return the members that an encrypted stream adds to each record."""
     return {"EncryptionType": stream.config.encryption_type} if stream.config.kms_key else {}
 
 

@@ -1,4 +1,4 @@
-"""Shards: list, split, merge, scale."""
+"""Operations on shards: list, split, merge, scale."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from leasehold.local.operations.call import Call, Members, Operation
 
 def list_shards(call: Call) -> Members:
     page = call.service.list_shards(call.now_ms, _query(call), call.get("MaxResults", PAGE_DEFAULT))
-    answer: Members = {"Shards": [shard_to_members(shard) for shard in page.shards]}
+    response: Members = {"Shards": [shard_to_members(shard) for shard in page.shards]}
     if page.next_token:
-        answer["NextToken"] = page.next_token
-    return answer
+        response["NextToken"] = page.next_token
+    return response
 
 
 def split_shard(call: Call) -> None:
@@ -40,7 +40,7 @@ def update_shard_count(call: Call) -> Members:
 
 
 def shard_to_members(shard: Shard) -> Members:
-    """A shard as the service lists it; what does not apply is left out."""
+    """Convert a shard to the response. Members that do not apply are left out."""
     numbers = {"StartingSequenceNumber": shard.starting_sequence_number}
     if shard.ending_sequence_number is not None:
         numbers["EndingSequenceNumber"] = shard.ending_sequence_number
@@ -58,7 +58,7 @@ def hash_range_to_members(hash_range: HashRange) -> Members:
 
 
 def _query(call: Call) -> ListQuery:
-    """What to list: a token stands for everything that the first call said, and goes with nothing else."""
+    """Return what to list. A token contains all of the first request and allows no other member."""
     if "NextToken" not in call.members:
         return ListQuery(call.stream_name, _shard_filter(call), call.get("ExclusiveStartShardId"))
     for other in (

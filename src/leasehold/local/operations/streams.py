@@ -1,4 +1,4 @@
-"""Streams: create, describe, list, delete, and their settings."""
+"""Operations on streams: create, describe, list, delete, and change settings."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def list_streams(call: Call) -> Members:
     limit = call.get("Limit", _STREAMS_PAGE_DEFAULT)
     names = call.service.stream_names(call.now_ms, after)
     page = names[:limit]
-    answer: Members = {
+    response: Members = {
         "StreamNames": page,
         "HasMoreStreams": len(names) > limit,
         "StreamSummaries": [_short_summary(call, call.service.streams[name]) for name in page],
     }
     if len(names) > limit:
-        answer["NextToken"] = encode_token("streams", call.now_ms, page[-1])
-    return answer
+        response["NextToken"] = encode_token("streams", call.now_ms, page[-1])
+    return response
 
 
 def increase_retention(call: Call) -> None:
@@ -176,7 +176,7 @@ def _monitoring(stream: StreamState, before: list[str]) -> Members:
 
 
 def _summary(call: Call, stream: StreamState) -> Members:
-    """What both descriptions of a stream share."""
+    """Return the members that both descriptions of a stream have in common."""
     members = _short_summary(call, stream) | {
         "RetentionPeriodHours": stream.config.retention_hours,
         "EnhancedMonitoring": [{"ShardLevelMetrics": sorted(stream.config.shard_level_metrics)}],
@@ -191,14 +191,14 @@ def _short_summary(call: Call, stream: StreamState) -> Members:
         "StreamARN": stream.arn,
         "StreamStatus": stream.status,
         "StreamModeDetails": {"StreamMode": stream.config.mode},
-        "StreamCreationTimestamp": call.wire.time(stream.created_ms),
+        "StreamCreationTimestamp": call.encoding.encode_time(stream.created_ms),
     }
 
 
 def _stream_name_from_token(call: Call) -> str:
     fields = decode_token("streams", call["NextToken"])
     if fields is None:
-        raise invalid_argument_error("Invalid NextToken: it did not come from ListStreams of this server.")
+        raise invalid_argument_error("Invalid NextToken: it does not come from ListStreams of this server.")
     issued_ms, name = fields
     require_fresh_token(int(issued_ms or 0), call.now_ms, call.service.settings.list_token_lifetime_ms)
     return str(name)
