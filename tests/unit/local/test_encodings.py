@@ -12,8 +12,8 @@ ENCODINGS = pytest.mark.parametrize("encoding", [JSON, CBOR], ids=["json", "cbor
 
 @ENCODINGS
 @given(data=st.binary(), time_ms=st.integers(0, 2**42))
-def test_blobs_and_times_survive_the_wire(encoding: Encoding, data: bytes, time_ms: int) -> None:
-    """Bytes come back byte for byte, times to the millisecond."""
+def test_blobs_and_times_are_encoded_and_decoded(encoding: Encoding, data: bytes, time_ms: int) -> None:
+    """Bytes are equal byte for byte, times to the millisecond."""
     body = encoding.encode({"Data": encoding.encode_blob(data), "Time": encoding.encode_time(time_ms)})
     decoded = encoding.decode(body)
     assert encoding.decode_blob(decoded["Data"]) == data
