@@ -19,6 +19,7 @@ from leasehold.core.assignment.leader_assignment import (
     LeaderView,
     plan_assignment,
 )
+from leasehold.core.assignment.worker_costs import WorkerCost
 from leasehold.core.assignment.worker_health import WorkerHistory
 from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
 from leasehold.core.leases.liveness import Observation
@@ -87,18 +88,19 @@ def _after(view: LeaderView, lines: Any) -> dict[str, int]:
 
 def _view(given: dict[str, Any]) -> LeaderView:
     seen: list[tuple[Lease, Observation]] = []
-    reports, records = [], {}
-    for name, told in given.get("workers", {}).items():
-        worker = only(told, optional=WORKER)
+    reports, histories, costs = [], {}, {}
+    for name, described in given.get("workers", {}).items():
+        worker = only(described, optional=WORKER)
         age_s = worker.get("silent_s", 1)
         for number, kbps in enumerate(_groups(worker.get("leases", []))):
             seen.append(_lease(f"{name}{number}", owner=name, age_s=age_s, kbps=kbps))
         reports.append(_report(name, worker))
-        records[WorkerId(name)] = WorkerHistory(
-            updated_s=reports[-1].updated_s,
+        updated_s = reports[-1].updated_s
+        costs[WorkerId(name)] = WorkerCost(updated_s=updated_s, applied=worker.get("cost", 1.0))
+        histories[WorkerId(name)] = WorkerHistory(
+            updated_s=updated_s,
             last_report_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
-            applied_cost=worker.get("cost", 1.0),
-            suspected_at_s=reports[-1].updated_s if worker.get("suspect") else None,
+            suspected_at_s=updated_s if worker.get("suspect") else None,
             leases=frozenset(map(LeaseKey, worker.get("had", []))),
         )
     for number, kbps in enumerate(_groups(given.get("free", []))):
@@ -106,7 +108,9 @@ def _view(given: dict[str, Any]) -> LeaderView:
     seen += [_single(text) for text in given.get("leases", [])]
     members_for_ms = 1000 * given.get("members_for_s", 3600)
     memory = LeaderMemory(
-        workers=records, moved_ms={key: NOW_MS - 1000 * s for key, s in given.get("moved", {}).items()}
+        workers=histories,
+        costs=costs,
+        moved_ms={key: NOW_MS - 1000 * s for key, s in given.get("moved", {}).items()},
     )
     leases, observations = [lease for lease, _ in seen], {lease.key: one for lease, one in seen}
     view = LeaderView(
@@ -118,11 +122,11 @@ def _view(given: dict[str, Any]) -> LeaderView:
         unreadable={LeaseKey(key) for key in given.get("unreadable", [])},
         memory=memory,
     )
-    return _settled(view, members_for_ms, 1000 * given.get("uneven_for_s", 3600))
+    return _with_stable_members(view, members_for_ms, 1000 * given.get("uneven_for_s", 3600))
 
 
-def _settled(view: LeaderView, members_for_ms: int, uneven_for_ms: int) -> LeaderView:
-    """The same look, with a memory in which the workers that count now have been there, as uneven, for so long."""
+def _with_stable_members(view: LeaderView, members_for_ms: int, uneven_for_ms: int) -> LeaderView:
+    """The same snapshot, with a memory in which the members are the same, and uneven, for so long."""
     first = plan_assignment(
         replace(view, now_ms=NOW_MS), LeaderLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
     )

@@ -1,16 +1,17 @@
-"""Which worker should have which lease, decided by a leader for its whole fleet. Reads one look at the tables and what
-this leader remembers; returns a plan and the next memory. Never writes, never waits.
+"""Which worker should have which lease, decided by a leader for the whole fleet.
 
-1. *Fail-over.* Leases that nobody reads (free, or silent for the failover time) are given away at once, heaviest first,
-   each to the worker that is loaded least. A dead worker's leases are spread over the living in one pass. A child goes
-   to the worker of its parent while that one is not loaded above the others.
-2. *Handoffs* that do not end within their time are ended by force.
-3. *Balancing* moves leases one by one, each time the one that evens out most, by handoff. It begins only where the
-   difference is worth it, ends at a narrower band, never moves an idle lease, nor one that was moved a moment ago, and
-   waits while workers come and go: whoever replaces a worker then finds its leases, and each lease moves once.
+Takes one snapshot of the tables and the leader's memory; returns a plan and the next memory. Has no effects.
 
-Leases that cannot be read now (finished, or waiting for parents) are left alone. Two leaders with one picture decide
-alike: ties are broken by load, number and name.
+1. *Fail-over.* Leases without a reader (free, or silent for the failover time) are assigned at once, heaviest first,
+   each to the least loaded worker. So the leases of a dead worker are spread over the others in one pass. A child goes
+   to the worker of its parent, unless this worker would then be loaded above the mean.
+2. *Handoffs* that take too long are ended by force.
+3. *Balancing* moves leases one by one by handoff (see `rebalancing`). It never moves an idle lease, nor one that was
+   moved recently. It waits while workers come and go: the worker that replaces another one then gets its leases, and
+   each lease moves once.
+
+Leases that cannot be read now (finished, or waiting for parents) are not assigned. Two leaders with the same snapshot
+and memory make the same decision: ties are broken by load, number of leases and name.
 """
 
 from __future__ import annotations
@@ -21,35 +22,30 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
-from leasehold.core.assignment.lease_loads import Caps, WorkerLoads, smoothed_kbps, weigh_leases
-from leasehold.core.assignment.worker_health import WorkerHistories, next_worker_health
+from leasehold.core.assignment.lease_loads import Caps, Weights, WorkerLoads, smoothed_kbps, weigh_leases
+from leasehold.core.assignment.rebalancing import is_uneven, plan_moves
+from leasehold.core.assignment.worker_costs import WorkerCosts, next_worker_costs
+from leasehold.core.assignment.worker_health import WorkerHealth, WorkerHistories, next_worker_health
 from leasehold.core.coordinator.worker_metrics import WorkerReport
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms, was_just_assigned
 from leasehold.core.model import Lease, LeaseKey, WorkerId, lease_key
 from leasehold.core.shards.shard_graph import unfinished_parents
 
-# A worker finds a new lease at its next look, which for a Java worker is up to ten seconds away, then it renews.
+# A worker sees a new lease at its next refresh (a Java worker after up to ten seconds), and only then renews it.
 PICK_UP_FAILOVERS: Final = 2
-# Members of a new fleet start a moment apart; waiting for each other saves moving half of the leases later.
-GATHERING_MS: Final = 2_000
-# No balancing for so long after a worker came or went: a rolling deployment then moves each lease once.
+# The members of a new fleet start a moment apart. Waiting for them saves moving half of the leases later.
+STARTUP_WAIT_MS: Final = 2_000
+# No balancing for this long after a worker came or went: a rolling deployment then moves each lease once.
 REBALANCE_DELAY_MS: Final = 45_000
-LASTING_MS: Final = (
-    30_000  # so long must a fleet be uneven: figures take a while to show all of a change, or to pass
-)
-COOLING_MS: Final = 120_000  # before the same lease is moved again
-BEGIN_BAND: Final = 0.10  # a load further than this from the mean is worth balancing, as for the KCL ...
-BEGIN_POINTS_MIN: Final = 2.0  # ... if it is as many points of processor use; idle fleets only seem uneven
-BEGIN_ANYWAY_BAND: Final = 0.5
-END_BAND: Final = 0.08
-SOURCES_TRIED: Final = 3
-ROUNDING: Final = 1e-9
-MOVES_SHARE_MAX: Final = 0.25  # of the leases may be in handoff at one time
+# Loads must be uneven for this long: figures follow a change slowly, and a short peak passes by itself.
+UNEVEN_FOR_MS: Final = 30_000
+MOVE_COOLDOWN_MS: Final = 120_000  # before the same lease is moved again
+HANDOFFS_SHARE_MAX: Final = 0.25  # of the leases may be in handoff at one time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLimits:
-    """How long to wait for workers, and how much to give them."""
+    """How long to wait for workers, and how much to assign to each. `by_count`: ignore throughput."""
 
     failover_ms: int
     handoff_timeout_ms: int
@@ -60,9 +56,14 @@ class LeaderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMemory:
-    """What a leader remembers from one decision to the next. A new leader begins with an empty one."""
+    """What a leader remembers from one decision to the next. A new leader starts with an empty memory.
+
+    `moved_ms` holds the leases that were moved recently, `members` the assignable workers and since when they are the
+    same, `kbps` the smoothed throughput of each lease.
+    """
 
     workers: WorkerHistories = field(default_factory=dict)
+    costs: WorkerCosts = field(default_factory=dict)
     moved_ms: Mapping[LeaseKey, int] = field(default_factory=dict)
     members: AbstractSet[WorkerId] = frozenset()
     members_since_ms: int = 0
@@ -73,7 +74,7 @@ class LeaderMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """One look at the fleet. `unreadable` are keys of rows that cannot be understood."""
+    """One snapshot of the fleet. `unreadable` are the keys of malformed rows."""
 
     now_ms: int
     wall_s: int
@@ -86,7 +87,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A lease, as it was seen, and who should have it."""
+    """A lease as it was read, and the worker that should have it."""
 
     lease: Lease
     to: WorkerId
@@ -94,10 +95,11 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderPlan:
-    """What to write; each line may fail on its own, and the next look decides anew.
+    """The writes of a leader. Each may fail on its own; the next refresh decides again.
 
-    `assign` at once, `hand_off` when the owner is ready. `left_free` leases found no worker with room. `refresh_at_ms` is
-    when there may be something to decide: the next lease may turn out to be silent, or a new fleet has gathered.
+    `assign` takes effect at once, `hand_off` when the owner has finished its work. `unclaimed` leases had no reader;
+    `left_free` of them stay so, because no worker has room or the fleet is still starting. `refresh_at_ms` is when the
+    next decision may be needed: a lease may be silent by then, or the startup wait is over.
     """
 
     assign: tuple[Assignment, ...] = ()
@@ -113,12 +115,32 @@ Decide = Callable[[LeaderView, LeaderLimits], LeaderPlan]
 
 
 def plan_assignment(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:
-    """Who should have which lease now."""
-    return _Decision(view, limits).plan()
+    """Decides which worker should have which lease now."""
+    fleet = _assess(view, limits)
+    loads = _current_loads(fleet)
+    free = [lease for lease in fleet.readable if lease.owner is None or lease.key in fleet.silent]
+    is_starting = _is_starting(fleet, free)
+    # The order matters: placing a lease adds it to `loads`, and balancing has to count the leases placed before it.
+    placed = [] if is_starting else _place(free, fleet, loads)
+    overdue = _overdue_handoffs(fleet)
+    uneven_since_ms = _uneven_since_ms(fleet, loads)
+    moved = _balance(fleet, loads, uneven_since_ms)
+    return LeaderPlan(
+        assign=(*placed, *overdue),
+        hand_off=tuple(moved),
+        left_free=len(free) - len(placed),
+        unclaimed=len(free),
+        workers=len(loads.of),
+        refresh_at_ms=_startup_end_ms(fleet) if is_starting else _next_silence_ms(fleet),
+        memory=_memory_after(fleet, (*overdue, *moved), uneven_since_ms),
+    )
 
 
 def readable_leases(leases: Sequence[Lease], unreadable: AbstractSet[LeaseKey]) -> list[Lease]:
-    """Leases that can be read: not finished, and not waiting for a parent."""
+    """The leases that can be read now: not finished, and not waiting for a parent.
+
+    A malformed row of a parent does not show whether the parent has ended, so its children wait.
+    """
     by_key = {lease.key: lease for lease in leases}
     return [
         lease
@@ -129,257 +151,215 @@ def readable_leases(leases: Sequence[Lease], unreadable: AbstractSet[LeaseKey]) 
     ]
 
 
-class _Decision:
-    """One decision: the view, what follows from it, and a ledger in which each line of the plan is entered at once."""
+# -- assessing the snapshot ----------------------------------------------------------------------------------------
 
-    def __init__(self, view: LeaderView, limits: LeaderLimits) -> None:
-        self._view = view
-        self._limits = limits
-        self._working = readable_leases(view.leases, view.unreadable)
-        self._just_given = {
-            lease.key for lease in self._working if was_just_assigned(view.observations, lease.key)
-        }
-        self._silent = {lease.key for lease in self._working if self._is_silent(lease)}
-        self._standing = next_worker_health(
-            view.memory.workers,
-            view.reports,
-            leases=self._working,
-            silent=self._silent,
-            just_assigned=self._just_given,
-            now_ms=view.now_ms,
-            wall_s=view.wall_s,
-        )
-        self._silent |= self._given_in_vain()
-        self._memory = self._next_memory()
-        self._weights = weigh_leases(self._working, self._memory.kbps, by_count=limits.by_count)
-        self._ledger = self._loads_as_they_are()
 
-    def plan(self) -> LeaderPlan:
-        free = [lease for lease in self._working if lease.owner is None or lease.key in self._silent]
-        is_gathering = self._is_gathering(free)
-        given = [] if is_gathering else self._placed(free)
-        overdue = self._overdue_handoffs()
-        uneven_since_ms = self._uneven_since()
-        moved = self._balancing_moves(uneven_since_ms)
-        return LeaderPlan(
-            assign=(*given, *overdue),
-            hand_off=tuple(moved),
-            left_free=len(free) - len(given),
-            unclaimed=len(free),
-            workers=len(self._ledger.loads),
-            refresh_at_ms=self._gathered_ms() if is_gathering else self._next_silence(),
-            memory=self._memory_after((*overdue, *moved), uneven_since_ms),
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fleet:
+    """The snapshot, and everything that follows from it before the leader decides."""
 
-    # -- what follows from the view ----------------------------------------------------------------------------
+    view: LeaderView
+    limits: LeaderLimits
+    readable: Sequence[Lease]
+    just_assigned: AbstractSet[LeaseKey]
+    silent: AbstractSet[LeaseKey]
+    health: WorkerHealth
+    memory: LeaderMemory
+    weights: Weights
 
-    def _patience_ms(self, lease: Lease) -> int:
-        failovers = PICK_UP_FAILOVERS if lease.key in self._just_given else 1
-        return failovers * self._limits.failover_ms
+    def patience_ms(self, lease: Lease) -> int:
+        """How long a lease may stay unchanged before it counts as silent."""
+        return _patience_ms(lease, self.just_assigned, self.limits)
 
-    def _is_silent(self, lease: Lease) -> bool:
-        unchanged_ms = unchanged_for_ms(self._view.observations, lease.key, self._view.now_ms)
-        return lease.owner is not None and unchanged_ms > self._patience_ms(lease)
 
-    def _given_in_vain(self) -> set[LeaseKey]:
-        """Leases that went to a worker of which it has turned out that it is dead; they need not be waited for."""
-        lost = self._standing.suspects - self._standing.assignable
-        return {
-            lease.key
-            for lease in self._working
-            if lease.key in self._just_given and lease.actual_owner in lost
-        }
+def _assess(view: LeaderView, limits: LeaderLimits) -> _Fleet:
+    readable = readable_leases(view.leases, view.unreadable)
+    just_assigned = {lease.key for lease in readable if was_just_assigned(view.observations, lease.key)}
+    silent = {
+        lease.key
+        for lease in readable
+        if lease.owner is not None
+        and unchanged_for_ms(view.observations, lease.key, view.now_ms)
+        > _patience_ms(lease, just_assigned, limits)
+    }
+    health = next_worker_health(
+        view.memory.workers,
+        view.reports,
+        leases=readable,
+        silent=silent,
+        just_assigned=just_assigned,
+        now_ms=view.now_ms,
+        wall_s=view.wall_s,
+    )
+    memory = _next_memory(view, health, readable)
+    return _Fleet(
+        view=view,
+        limits=limits,
+        readable=readable,
+        just_assigned=just_assigned,
+        # Not before `health`: a just assigned lease proves nothing about its owner, but a dead owner makes it silent.
+        silent=silent | _assigned_to_dead(readable, just_assigned, health),
+        health=health,
+        memory=memory,
+        weights=weigh_leases(readable, memory.kbps, by_count=limits.by_count),
+    )
 
-    def _next_silence(self) -> int | None:
-        times = (
-            self._view.observations[lease.key].unchanged_since_ms + self._patience_ms(lease) + 1
-            for lease in self._working
-            if lease.owner is not None and lease.key not in self._silent
-        )
-        return min(times, default=None)
 
-    def _next_memory(self) -> LeaderMemory:
-        before, now_ms = self._view.memory, self._view.now_ms
-        same = self._standing.assignable == before.members
-        return LeaderMemory(
-            workers=self._standing.records,
-            moved_ms={key: at_ms for key, at_ms in before.moved_ms.items() if now_ms - at_ms < COOLING_MS},
-            members=before.members if same else frozenset(self._standing.assignable),
-            members_since_ms=before.members_since_ms if same else now_ms,
-            kbps=smoothed_kbps(before.kbps, self._working, now_ms - before.decided_ms),
-            decided_ms=now_ms,
-        )
+def _patience_ms(lease: Lease, just_assigned: AbstractSet[LeaseKey], limits: LeaderLimits) -> int:
+    return (PICK_UP_FAILOVERS if lease.key in just_assigned else 1) * limits.failover_ms
 
-    def _memory_after(self, moves: Sequence[Assignment], uneven_since_ms: int | None) -> LeaderMemory:
-        moved = dict.fromkeys((move.lease.key for move in moves), self._view.now_ms)
-        moved_ms = {**self._memory.moved_ms, **moved}
-        return replace(self._memory, moved_ms=moved_ms, uneven_since_ms=uneven_since_ms)
 
-    def _loads_as_they_are(self) -> WorkerLoads:
-        """Each lease counted where it is heading."""
-        standing, limits = self._standing, self._limits
-        costs = {} if limits.by_count else {name: record.cost for name, record in standing.records.items()}
-        ledger = WorkerLoads(
-            standing.assignable,
-            costs,
-            hot={worker for worker in standing.assignable if self._is_hot(worker)},
-            doubtful=standing.doubtful,
-            weights=self._weights,
-            caps=Caps(limits.leases_max, limits.kbps_max),
-        )
-        for lease in self._working:
-            if lease.owner in ledger.loads and lease.owner is not None and lease.key not in self._silent:
-                ledger.put(lease.owner, lease.key, movable=self._is_movable(lease))
-        return ledger
+def _assigned_to_dead(
+    readable: Sequence[Lease], just_assigned: AbstractSet[LeaseKey], health: WorkerHealth
+) -> set[LeaseKey]:
+    """The leases that were just assigned to a worker that is dead: they need not be waited for."""
+    dead = health.suspects - health.assignable
+    return {lease.key for lease in readable if lease.key in just_assigned and lease.actual_owner in dead}
 
-    def _is_movable(self, lease: Lease) -> bool:
-        """For balance: neither on its way, nor moved a moment ago, nor idle."""
-        if lease.is_in_handoff or lease.key in self._just_given:
-            return False
-        # Equal leases do not come back, so they need not cool down.
-        is_cool = self._limits.by_count or lease.key not in self._memory.moved_ms
-        return is_cool and lease.key not in self._weights.idle
 
-    def _is_hot(self, worker: WorkerId) -> bool:
-        return not self._limits.by_count and self._standing.is_hot(worker)
+def _next_memory(view: LeaderView, health: WorkerHealth, readable: Sequence[Lease]) -> LeaderMemory:
+    before, now_ms = view.memory, view.now_ms
+    is_same = health.assignable == before.members
+    return LeaderMemory(
+        workers=health.histories,
+        costs=next_worker_costs(before.costs, health, readable, now_ms),
+        moved_ms={key: at_ms for key, at_ms in before.moved_ms.items() if now_ms - at_ms < MOVE_COOLDOWN_MS},
+        members=before.members if is_same else frozenset(health.assignable),
+        members_since_ms=before.members_since_ms if is_same else now_ms,
+        kbps=smoothed_kbps(before.kbps, readable, now_ms - before.decided_ms),
+        decided_ms=now_ms,
+    )
 
-    # -- fail-over ---------------------------------------------------------------------------------------------
 
-    def _is_gathering(self, free: Sequence[Lease]) -> bool:
-        """A fleet of which nobody reads anything yet waits a moment for whoever starts at the same time."""
-        together_ms = self._view.now_ms - self._memory.members_since_ms
-        return len(free) == len(self._working) and together_ms < GATHERING_MS
+def _memory_after(fleet: _Fleet, moves: Sequence[Assignment], uneven_since_ms: int | None) -> LeaderMemory:
+    moved = dict.fromkeys((move.lease.key for move in moves), fleet.view.now_ms)
+    moved_ms = {**fleet.memory.moved_ms, **moved}
+    return replace(fleet.memory, moved_ms=moved_ms, uneven_since_ms=uneven_since_ms)
 
-    def _gathered_ms(self) -> int:
-        return self._memory.members_since_ms + GATHERING_MS
 
-    def _placed(self, free: Sequence[Lease]) -> list[Assignment]:
-        """Leases that nobody reads, each with the worker that is loaded least; none is left without need."""
-        ledger, weights = self._ledger, self._weights.of
-        by_key = {lease.key: lease for lease in self._view.leases}
-        mean = (sum(ledger.loads.values()) + sum(weights[lease.key] for lease in free)) / max(
-            1, len(ledger.loads)
-        )
-        given: list[Assignment] = []
-        for lease in sorted(free, key=lambda each: (-weights[each.key], each.key)):
-            to = self._beside_its_parent(lease, by_key, mean) or self._another(lease)
-            if to is not None:
-                ledger.put(to, lease.key)
-                given.append(Assignment(lease, to))
-        return given
+def _current_loads(fleet: _Fleet) -> WorkerLoads:
+    """The loads before the decision. A lease in handoff counts for its next owner."""
+    health, limits = fleet.health, fleet.limits
+    costs = {worker: cost.factor for worker, cost in fleet.memory.costs.items()}
+    loads = WorkerLoads(
+        health.assignable,
+        {} if limits.by_count else costs,
+        above_range=frozenset() if limits.by_count else health.above_range,
+        unreliable=health.unreliable,
+        weights=fleet.weights,
+        caps=Caps(limits.leases_max, limits.kbps_max),
+    )
+    for lease in fleet.readable:
+        if lease.owner is not None and lease.owner in loads.of and lease.key not in fleet.silent:
+            loads.add(lease.owner, lease.key, movable=_is_movable(lease, fleet))
+    return loads
 
-    def _another(self, lease: Lease) -> WorkerId | None:
-        """The worker that is loaded least, other than the one that does not read the lease if there is another."""
-        return self._ledger.lightest(but=lease.actual_owner) or self._ledger.lightest()
 
-    def _beside_its_parent(
-        self, lease: Lease, by_key: Mapping[LeaseKey, Lease], mean: float
-    ) -> WorkerId | None:
-        """The worker that has the parent, for a shard that nobody has had yet; unless it is loaded above the mean."""
-        parents = (by_key.get(lease_key(parent, lease.stream)) for parent in sorted(lease.parents))
-        for parent in parents:
-            worker = None if parent is None or lease.owner is not None else parent.owner
-            if worker is not None and worker in self._ledger.loads and self._ledger.has_room(worker):
-                return worker if self._ledger.added(worker, lease.key) <= mean else None
+def _is_movable(lease: Lease, fleet: _Fleet) -> bool:
+    """Whether balancing may move a lease: it is neither moving, nor was it moved recently, nor is it idle."""
+    if lease.is_in_handoff or lease.key in fleet.just_assigned:
+        return False
+    # By count all leases are equal. None would move back, so they need no cooldown.
+    is_cool = fleet.limits.by_count or lease.key not in fleet.memory.moved_ms
+    return is_cool and lease.key not in fleet.weights.idle
+
+
+def _next_silence_ms(fleet: _Fleet) -> int | None:
+    """When the next lease counts as silent if it is not renewed before."""
+    times = (
+        fleet.view.observations[lease.key].unchanged_since_ms + fleet.patience_ms(lease) + 1
+        for lease in fleet.readable
+        if lease.owner is not None and lease.key not in fleet.silent
+    )
+    return min(times, default=None)
+
+
+# -- fail-over -----------------------------------------------------------------------------------------------------
+
+
+def _is_starting(fleet: _Fleet, free: Sequence[Lease]) -> bool:
+    """Whether a fleet that reads nothing yet should wait a moment for members that start at the same time."""
+    unchanged_ms = fleet.view.now_ms - fleet.memory.members_since_ms
+    return len(free) == len(fleet.readable) and unchanged_ms < STARTUP_WAIT_MS
+
+
+def _startup_end_ms(fleet: _Fleet) -> int:
+    return fleet.memory.members_since_ms + STARTUP_WAIT_MS
+
+
+def _place(free: Sequence[Lease], fleet: _Fleet, loads: WorkerLoads) -> list[Assignment]:
+    """Assigns leases without a reader, the heaviest first. Adds them to `loads`."""
+    weights = fleet.weights.of
+    by_key = {lease.key: lease for lease in fleet.view.leases}
+    total = sum(loads.of.values()) + sum(weights[lease.key] for lease in free)
+    mean = total / max(1, len(loads.of))
+    placed: list[Assignment] = []
+    for lease in sorted(free, key=lambda each: (-weights[each.key], each.key)):
+        to = _worker_of_parent(lease, by_key, loads, mean) or _lightest_other(lease, loads)
+        if to is not None:
+            loads.add(to, lease.key)
+            placed.append(Assignment(lease, to))
+    return placed
+
+
+def _lightest_other(lease: Lease, loads: WorkerLoads) -> WorkerId | None:
+    """The least loaded worker. The silent owner of the lease only if no other worker has room."""
+    return loads.lightest(but=lease.actual_owner) or loads.lightest()
+
+
+def _worker_of_parent(
+    lease: Lease, by_key: Mapping[LeaseKey, Lease], loads: WorkerLoads, mean: float
+) -> WorkerId | None:
+    """The worker of the parent, for a child that never had an owner; None if it would be loaded above the mean."""
+    if lease.owner is not None:
         return None
-
-    def _overdue_handoffs(self) -> list[Assignment]:
-        """Leases whose owner goes on reading and does not let go: it knows no handoffs (KCL 2.x), or is stuck."""
-        patience_ms = self._limits.handoff_timeout_ms + self._limits.failover_ms
-        overdue = []
-        for lease in self._working:
-            since_ms = self._view.observations[lease.key].handoff_since_ms
-            is_over = since_ms is not None and self._view.now_ms - since_ms > patience_ms
-            # For whom it was meant, if that one is well; otherwise it stays where it is read.
-            to = lease.owner if lease.owner in self._ledger.loads else lease.checkpoint_owner
-            if is_over and to is not None and lease.key not in self._silent:
-                overdue.append(Assignment(lease, to))
-        return overdue
-
-    # -- balancing ---------------------------------------------------------------------------------------------
-
-    def _uneven_since(self) -> int | None:
-        """Since when the loads are so uneven that moving is worth its price; None if they are not."""
-        if not self._limits.by_count and not self._is_worth_it(self._ledger.mean):
-            return None
-        since_ms = self._view.memory.uneven_since_ms
-        return self._view.now_ms if since_ms is None else since_ms
-
-    def _balancing_moves(self, uneven_since_ms: int | None) -> list[Assignment]:
-        now_ms = self._view.now_ms
-        if uneven_since_ms is None or now_ms - self._memory.members_since_ms < REBALANCE_DELAY_MS:
-            return []
-        if not self._limits.by_count and now_ms - uneven_since_ms < LASTING_MS:
-            return []
-        mean = self._ledger.mean
-        by_key = {lease.key: lease for lease in self._working}
-        moves: list[Assignment] = []
-        most = self._moves_max()
-        self._ledger.rank_heaviest()
-        while len(moves) < most and (move := self._best_move(mean)):
-            self._ledger.move(move.key, move.source, move.to)
-            self._ledger.put_back((move.source,))
-            moves.append(Assignment(by_key[move.key], move.to))
-        return moves
-
-    def _moves_max(self) -> int:
-        if self._limits.by_count:
-            return len(self._working)
-        in_handoff = sum(lease.is_in_handoff for lease in self._working)
-        return ceil(MOVES_SHARE_MAX * len(self._working)) - in_handoff
-
-    def _is_worth_it(self, mean: float) -> bool:
-        """Whether the loads are so uneven that moving is worth its price."""
-        if mean == 0 or len(self._ledger.loads) < 2:
-            return False
-        worst = max(abs(load - mean) for load in self._ledger.loads.values()) / mean
-        utilisation = self._standing.mean_utilisation
-        is_felt = utilisation is None or BEGIN_BAND * utilisation >= BEGIN_POINTS_MIN
-        is_hot = any(self._is_hot(worker) for worker in self._ledger.loads)
-        return is_hot or worst > BEGIN_ANYWAY_BAND or (is_felt and worst > BEGIN_BAND)
-
-    def _best_move(self, mean: float) -> _Move | None:
-        """The move from one of the heaviest workers to the lightest that evens out most; None when even enough."""
-        to = self._ledger.lightest()
-        if to is None or self._is_hot(to) or to in self._standing.doubtful:
-            return None
-        moves: list[_Move] = []
-        while len(moves) < SOURCES_TRIED and (source := self._ledger.next_heaviest()) is not None:
-            # A worker without a lease to gain by is not asked again: the lightest only becomes heavier.
-            if source != to and (move := self._best_lease(source, to, mean)) is not None:
-                moves.append(move)
-        best = max(moves, key=lambda move: (move.fall, move.key), default=None)
-        self._ledger.put_back(move.source for move in moves if move is not best)
-        return best
-
-    def _best_lease(self, source: WorkerId, to: WorkerId, mean: float) -> _Move | None:
-        ledger = self._ledger
-        heavy, light = ledger.loads[source], ledger.loads[to]
-        if not self._limits.by_count and not self._is_hot(source) and _is_even(heavy, light, mean):
-            return None
-        # The lease after whose move the two loads are nearest to each other. A unit costs the one more than the other.
-        earned, paid = ledger.cost(source), ledger.cost(to)
-        level = (heavy - light) / (earned + paid)
-        moves = [
-            _Move(key, source, to, fall=(earned + paid) * weight * (2 * level - weight))
-            for weight, key in ledger.nearest(source, level)
-            if _is_gain(heavy - (light + paid * weight), at_least=min(BEGIN_BAND * mean, earned * weight))
-        ]
-        return max(moves, key=lambda move: move.fall, default=None)
+    parents = (by_key.get(lease_key(parent, lease.stream)) for parent in sorted(lease.parents))
+    for parent in parents:
+        worker = None if parent is None else parent.owner
+        if worker is not None and worker in loads.of and loads.has_room(worker):
+            return worker if loads.load_with(worker, lease.key) <= mean else None
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    key: LeaseKey
-    source: WorkerId
-    to: WorkerId
-    fall: float
+def _overdue_handoffs(fleet: _Fleet) -> list[Assignment]:
+    """Ends handoffs whose old owner keeps reading: it does not support handoffs (KCL 2.x), or it hangs."""
+    patience_ms = fleet.limits.handoff_timeout_ms + fleet.limits.failover_ms
+    overdue = []
+    for lease in fleet.readable:
+        since_ms = fleet.view.observations[lease.key].handoff_since_ms
+        is_overdue = since_ms is not None and fleet.view.now_ms - since_ms > patience_ms
+        # If the next owner is no longer assignable, the lease stays with its current reader.
+        to = lease.owner if lease.owner in fleet.health.assignable else lease.checkpoint_owner
+        if is_overdue and to is not None and lease.key not in fleet.silent:
+            overdue.append(Assignment(lease, to))
+    return overdue
 
 
-def _is_gain(gain: float, *, at_least: float) -> bool:
-    """Whether a move makes enough of a difference: less may be noise, and the lease would come back."""
-    return gain > ROUNDING and gain >= at_least - ROUNDING
+# -- balancing -----------------------------------------------------------------------------------------------------
 
 
-def _is_even(heavy: float, light: float, mean: float) -> bool:
-    return heavy <= (1 + END_BAND) * mean and light >= (1 - END_BAND) * mean
+def _uneven_since_ms(fleet: _Fleet, loads: WorkerLoads) -> int | None:
+    """Since when the loads are uneven enough for balancing; None if they are even."""
+    if not fleet.limits.by_count and not is_uneven(loads, fleet.health.mean_utilisation):
+        return None
+    since_ms = fleet.view.memory.uneven_since_ms
+    return fleet.view.now_ms if since_ms is None else since_ms
+
+
+def _balance(fleet: _Fleet, loads: WorkerLoads, uneven_since_ms: int | None) -> list[Assignment]:
+    """Moves leases between workers, if the fleet is uneven for long enough and its members are stable."""
+    now_ms, by_count = fleet.view.now_ms, fleet.limits.by_count
+    if uneven_since_ms is None or now_ms - fleet.memory.members_since_ms < REBALANCE_DELAY_MS:
+        return []
+    if not by_count and now_ms - uneven_since_ms < UNEVEN_FOR_MS:
+        return []
+    by_key = {lease.key: lease for lease in fleet.readable}
+    moves = plan_moves(loads, _moves_max(fleet), by_count=by_count)
+    return [Assignment(by_key[move.key], move.to) for move in moves]
+
+
+def _moves_max(fleet: _Fleet) -> int:
+    if fleet.limits.by_count:
+        return len(fleet.readable)
+    in_handoff = sum(lease.is_in_handoff for lease in fleet.readable)
+    return ceil(HANDOFFS_SHARE_MAX * len(fleet.readable)) - in_handoff

@@ -1,14 +1,12 @@
-"""Which workers a leader may give leases to, and what a lease costs each of them. Remembers, as a value, what one
-leader has seen; nothing of it is in any table.
+"""Which workers a leader may assign leases to, judged by their reports and by the heartbeats of their leases.
 
-A worker may be given leases while its report keeps coming. Whether it does is judged by our own clock; its wall clock
-matters only for the very first sight of it. A worker all of whose leases are silent is a *suspect*: its report may
-still look fresh for a minute, but it gets nothing until it reports again; so is one that has lost all its leases to
-others. Leases that it was given a moment ago say nothing for it. So a dead worker never blocks its own fail-over, nor
-the next one.
+A leader remembers, as a value, when each worker last reported. No table holds any of this.
 
-What a kilobyte costs a worker is learned slowly from its processor use, and only while its leases stay as they are: a
-young worker's figures, and those just after a move, say nothing.
+A worker is assignable while its reports keep coming. This is judged by the leader's own clock; the wall clock of the
+worker matters only when the leader sees its first report. A report stays valid for a minute after its worker died, so
+the leader also uses the leases. A worker is a *suspect* if all its leases are silent, or if other workers now serve
+the leases that it had. A suspect is assigned nothing until it reports again. Leases that a worker was just assigned
+prove nothing about it.
 """
 
 from __future__ import annotations
@@ -16,45 +14,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Final
 
 from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, WorkerReport
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 
-# Learning a worker's cost (spec: measured in simulation; without the waiting it made more moves than it saved).
-REPORTS_BEFORE_LEARNING: Final = 4
-CALM_BEFORE_LEARNING_MS: Final = 150_000
-LEARNING_RATE: Final = 0.3
-# What is learned is acted upon for all together, once it is this near to what most of them show: those who learn
-# earlier would be given too much. Not all of them: in a large fleet the figures of some always tremble.
-LEARNED_WITHIN: Final = 0.07
-LEARNED_BY: Final = 0.8
-COST_TOLERANCE: Final = 0.15  # closer to the others than this counts as equal
-COST_MIN, COST_MAX = 1 / 3, 3.0
-BASE_UTILISATION: Final = 2.0  # what a worker uses without any lease
-UTILISATION_WORTH_LEARNING: Final = 10.0
 LATE_AFTER_MS: Final = 5_000
-KBPS_WORTH_LEARNING: Final = 0.25  # of the mean; whoever delivers little is busy with something else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHistory:
-    """What a leader remembers of one worker."""
+    """What a leader remembers of one worker.
+
+    `updated_s` is the time in its last report, `last_report_ms` when the leader first saw that report on its own
+    clock. `suspected_at_s` is the `updated_s` of the report that was current when the worker became a suspect.
+    """
 
     updated_s: int
     last_report_ms: int
     suspected_at_s: int | None = None
     leases: frozenset[LeaseKey] = frozenset()
-    stable_since_ms: int = 0
-    reports_while_stable: int = 0
-    learned_cost: float = 1.0
-    applied_cost: float = 1.0
-
-    @property
-    def cost(self) -> float:
-        """How much more than others it pays for the same throughput, as far as that is settled."""
-        return 1.0 if abs(self.applied_cost - 1) <= COST_TOLERANCE else self.applied_cost
 
 
 WorkerHistories = Mapping[WorkerId, WorkerHistory]
@@ -62,21 +41,25 @@ WorkerHistories = Mapping[WorkerId, WorkerHistory]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHealth:
-    """The workers that may be given leases, and how to treat them."""
+    """The workers that may be assigned leases, and what is known about them.
+
+    `unreliable` workers may be dead: they are assigned leases only if no other worker has room.
+    """
 
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
-    records: WorkerHistories = field(default_factory=dict)
+    histories: WorkerHistories = field(default_factory=dict)
     assignable: AbstractSet[WorkerId] = frozenset()
-    doubtful: AbstractSet[WorkerId] = frozenset()  # of these, those that may be dead: give to them last
+    unreliable: AbstractSet[WorkerId] = frozenset()
     suspects: AbstractSet[WorkerId] = frozenset()
 
-    def is_hot(self, worker: WorkerId) -> bool:
-        """It works above the range that it wants: give it nothing if there is another, and take from it."""
-        return self.reports[worker].is_above_range
+    @property
+    def above_range(self) -> AbstractSet[WorkerId]:
+        """The assignable workers that use more than the operating range in their report."""
+        return {worker for worker in self.assignable if self.reports[worker].is_above_range}
 
     @property
     def mean_utilisation(self) -> float | None:
-        """Of those that measure it."""
+        """The mean over the assignable workers that report a utilisation."""
         figures = [self.reports[worker].utilisation for worker in self.assignable]
         known = [figure for figure in figures if figure is not None]
         return sum(known) / len(known) if known else None
@@ -92,71 +75,40 @@ def next_worker_health(
     now_ms: int,
     wall_s: int,
 ) -> WorkerHealth:
-    """How every worker stands after one more look. Leases that were `just_assigned` need not be begun yet."""
-    owned = _owned(leases)
-    served, young = frozenset().union(*owned.values()), just_assigned - silent
-    records: dict[WorkerId, WorkerHistory] = {}
+    """Judges every worker after one more refresh. The owners of `just_assigned` leases need not serve them yet."""
+    owned = leases_by_owner(leases)
+    served = frozenset[LeaseKey]().union(*owned.values())
+    pending = just_assigned - silent
+    histories: dict[WorkerId, WorkerHistory] = {}
+    unreliable: set[WorkerId] = set()
     for report in reports:
-        known = before.get(report.worker) or _first_record(report, now_ms, wall_s)
-        theirs = owned.get(report.worker, frozenset())
-        telling = theirs - young
-        is_suspect = telling <= silent if telling else not theirs and _was_emptied(known, report, served)
-        records[report.worker] = _next_record(known, report, theirs, now_ms, is_suspect=is_suspect)
-    heard = [report for report in reports if _is_heard(records[report.worker], report, now_ms)]
-    suspects = {worker for worker, record in records.items() if record.suspected_at_s is not None}
-    trusted = {report.worker for report in heard} - suspects
-    standing = WorkerHealth(
+        worker = report.worker
+        known = before.get(worker) or _first_history(report, now_ms, wall_s)
+        current = owned.get(worker, frozenset())
+        renewed = current - pending  # leases whose heartbeats, or silence, say something about their owner
+        if renewed:
+            is_suspect = renewed <= silent
+        else:
+            is_suspect = not current and _lost_its_leases(known, report, served)
+        histories[worker] = _next_history(known, report, current, now_ms, is_suspect=is_suspect)
+        if _is_unreliable(renewed, silent, histories[worker], now_ms):
+            unreliable.add(worker)
+    reporting = {
+        report.worker for report in reports if _is_reporting(histories[report.worker], report, now_ms)
+    }
+    suspects = {worker for worker, history in histories.items() if history.suspected_at_s is not None}
+    return WorkerHealth(
         reports={report.worker: report for report in reports},
-        records=records,
-        # A suspect is better than nobody.
-        assignable=trusted or {report.worker for report in heard},
-        doubtful={
-            report.worker
-            for report in heard
-            if _is_doubtful(
-                owned.get(report.worker, frozenset()) - young, silent, records[report.worker], now_ms
-            )
-        },
+        histories=histories,
+        # If only suspects report, they are assigned leases: one of them may be alive.
+        assignable=reporting - suspects or reporting,
+        unreliable=unreliable & reporting,
         suspects=suspects,
     )
-    return replace(standing, records=_learn(before, standing, _delivered_kbps(leases), now_ms))
 
 
-def _was_emptied(before: WorkerHistory, report: WorkerReport, served: AbstractSet[LeaseKey]) -> bool:
-    """Others serve all that it had, and it has said nothing since: whoever led then may have found it dead.
-
-    A standby sees no more of that than this; without it, it would give leases to the dead as soon as it leads.
-    """
-    return report.updated_s == before.updated_s and not before.leases.isdisjoint(served)
-
-
-def _is_doubtful(
-    telling: AbstractSet[LeaseKey], silent: AbstractSet[LeaseKey], record: WorkerHistory, now_ms: int
-) -> bool:
-    """The first of its leases fell silent, and the others may follow; or none tells of it, and its report is late."""
-    return not silent.isdisjoint(telling) or (not telling and _is_late(record, now_ms))
-
-
-def _is_late(record: WorkerHistory, now_ms: int) -> bool:
-    """A report should have come by now. Nothing else tells of a worker without a lease that it renews."""
-    return now_ms - record.last_report_ms > REPORT_EVERY_MS + LATE_AFTER_MS
-
-
-def _is_heard(record: WorkerHistory, report: WorkerReport, now_ms: int) -> bool:
-    return now_ms - record.last_report_ms <= EXPIRED_AFTER_MS and not report.is_failing
-
-
-def _delivered_kbps(leases: Iterable[Lease]) -> dict[WorkerId, float]:
-    """What each worker delivers."""
-    delivered: dict[WorkerId, float] = {}
-    for lease in leases:
-        if lease.actual_owner is not None and lease.throughput_kbps is not None:
-            so_far = delivered.get(lease.actual_owner, 0.0)
-            delivered[lease.actual_owner] = so_far + float(lease.throughput_kbps)
-    return delivered
-
-
-def _owned(leases: Iterable[Lease]) -> dict[WorkerId, frozenset[LeaseKey]]:
+def leases_by_owner(leases: Iterable[Lease]) -> dict[WorkerId, frozenset[LeaseKey]]:
+    """The keys of the leases that each worker serves now."""
     owned: dict[WorkerId, set[LeaseKey]] = {}
     for lease in leases:
         if lease.actual_owner is not None:
@@ -164,13 +116,37 @@ def _owned(leases: Iterable[Lease]) -> dict[WorkerId, frozenset[LeaseKey]]:
     return {worker: frozenset(keys) for worker, keys in owned.items()}
 
 
-def _first_record(report: WorkerReport, now_ms: int, wall_s: int) -> WorkerHistory:
-    # A clock that is ahead of ours makes nobody younger than now.
+def _lost_its_leases(before: WorkerHistory, report: WorkerReport, served: AbstractSet[LeaseKey]) -> bool:
+    """True if other workers serve a lease that it had, and it has not reported since.
+
+    The previous leader may have found the worker dead. A standby sees no other sign of this, and without this rule it
+    would assign leases to the dead worker as soon as it leads.
+    """
+    return report.updated_s == before.updated_s and not before.leases.isdisjoint(served)
+
+
+def _is_unreliable(
+    renewed: AbstractSet[LeaseKey], silent: AbstractSet[LeaseKey], history: WorkerHistory, now_ms: int
+) -> bool:
+    """True if one of its leases is silent, or if it renews no lease and its report is late."""
+    return not silent.isdisjoint(renewed) or (not renewed and _is_late(history, now_ms))
+
+
+def _is_late(history: WorkerHistory, now_ms: int) -> bool:
+    return now_ms - history.last_report_ms > REPORT_EVERY_MS + LATE_AFTER_MS
+
+
+def _is_reporting(history: WorkerHistory, report: WorkerReport, now_ms: int) -> bool:
+    return now_ms - history.last_report_ms <= EXPIRED_AFTER_MS and not report.is_failing
+
+
+def _first_history(report: WorkerReport, now_ms: int, wall_s: int) -> WorkerHistory:
+    # The clock of the worker may be ahead of ours: the age is never negative.
     age_ms = max(0, wall_s - report.updated_s) * 1000
-    return WorkerHistory(updated_s=report.updated_s, last_report_ms=now_ms - age_ms, stable_since_ms=now_ms)
+    return WorkerHistory(updated_s=report.updated_s, last_report_ms=now_ms - age_ms)
 
 
-def _next_record(
+def _next_history(
     before: WorkerHistory,
     report: WorkerReport,
     leases: frozenset[LeaseKey],
@@ -179,48 +155,11 @@ def _next_record(
     is_suspect: bool,
 ) -> WorkerHistory:
     has_reported = report.updated_s != before.updated_s
-    is_calm = leases == before.leases
+    suspected_at_s = None if has_reported else before.suspected_at_s
     return replace(
         before,
         updated_s=report.updated_s,
         last_report_ms=now_ms if has_reported else before.last_report_ms,
-        suspected_at_s=report.updated_s if is_suspect else None if has_reported else before.suspected_at_s,
+        suspected_at_s=report.updated_s if is_suspect else suspected_at_s,
         leases=leases,
-        stable_since_ms=before.stable_since_ms if is_calm else now_ms,
-        reports_while_stable=before.reports_while_stable + has_reported if is_calm else 0,
     )
-
-
-def _learn(
-    before: WorkerHistories, standing: WorkerHealth, kbps: Mapping[WorkerId, float], now_ms: int
-) -> WorkerHistories:
-    """Move the learned cost of each worker that has just reported in calm a little towards what it shows."""
-    worth_kbps = KBPS_WORTH_LEARNING * sum(kbps.values()) / max(1, len(standing.assignable))
-    shown = {
-        worker: (utilisation - BASE_UTILISATION) / kbps[worker]
-        for worker in standing.assignable
-        if (utilisation := standing.reports[worker].utilisation or 0.0) >= UTILISATION_WORTH_LEARNING
-        and kbps.get(worker, 0.0) > worth_kbps
-        and _is_settled(standing.records[worker], now_ms)
-    }
-    # It takes most of a fleet, and three at least, to tell who is unusual.
-    if len(shown) < 3 or 2 * len(shown) <= len(standing.assignable):
-        return standing.records
-    typical = median(shown.values())
-    towards = {worker: max(COST_MIN, min(COST_MAX, cost / typical)) for worker, cost in shown.items()}
-    learned = dict(standing.records)
-    for worker, cost in towards.items():
-        record = learned[worker]
-        if worker in before and before[worker].updated_s != record.updated_s:
-            step = LEARNING_RATE * (cost - record.learned_cost)
-            learned[worker] = replace(record, learned_cost=record.learned_cost + step)
-    near = sum(abs(cost - learned[worker].learned_cost) <= LEARNED_WITHIN for worker, cost in towards.items())
-    if near >= LEARNED_BY * len(towards):
-        for worker in towards:
-            learned[worker] = replace(learned[worker], applied_cost=learned[worker].learned_cost)
-    return learned
-
-
-def _is_settled(record: WorkerHistory, now_ms: int) -> bool:
-    calm_ms = now_ms - record.stable_since_ms
-    return record.reports_while_stable >= REPORTS_BEFORE_LEARNING and calm_ms >= CALM_BEFORE_LEARNING_MS
