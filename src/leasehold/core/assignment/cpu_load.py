@@ -1,7 +1,7 @@
-"""How busy a processor is, from what Linux and ECS say about it. Text and numbers in, percent out; reads nothing.
+"""Processor utilisation in percent, from the files of Linux and the task metadata of ECS. Parses; reads no file.
 
-A figure is the difference of two readings; the first reading gives none (the KCL reports 0 then, and so looks idle).
-Readings that cannot be right give none either, rather than a guess.
+A figure is the difference of two readings. The first reading gives None (the KCL reports 0 then, and so seems idle).
+Invalid readings also give None.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _RANGES: Final = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """A counter of processor time and a counter of what there was, in the same unit."""
+    """Two counters in the same unit: processor time used, and processor time available."""
 
     busy: float
     available: float
 
 
 def percent_between(before: CpuReading | None, now: CpuReading | None) -> float | None:
-    """How much of what there was has been used; None if that cannot be told.
+    """The share of the available time that was used between two readings; None if unknown.
 
     >>> percent_between(CpuReading(10, 100), CpuReading(60, 200)), percent_between(None, CpuReading(1, 2))
     (50.0, None)
@@ -34,7 +34,7 @@ def percent_between(before: CpuReading | None, now: CpuReading | None) -> float 
 
 
 def host_reading(proc_stat: str) -> CpuReading | None:
-    """The whole machine, from /proc/stat: user, nice, system, idle, iowait. Waiting for a disk counts as busy.
+    """The whole machine, from /proc/stat: user, nice, system, idle, iowait. As in the KCL, iowait counts as busy.
 
     >>> host_reading("cpu  20000 200 2000 1500000 1000 0 0 0")
     CpuReading(busy=23200.0, available=1523200.0)
@@ -48,7 +48,7 @@ def host_reading(proc_stat: str) -> CpuReading | None:
 
 
 def cpus_in(cpuset: str) -> int | None:
-    """How many processors a list names.
+    """The number of processors in a cpuset list.
 
     >>> cpus_in("0-4,6,8-10"), cpus_in("junk")
     (9, None)
@@ -63,7 +63,7 @@ def cpus_in(cpuset: str) -> int | None:
 
 
 def quota_v2(cpu_max: str) -> float | None:
-    """Processors that a container may use, from cpu.max; None if it is not limited.
+    """The number of processors that a container may use, from cpu.max; None without a limit.
 
     >>> quota_v2("150000 100000"), quota_v2("max 100000")
     (1.5, None)
@@ -75,12 +75,12 @@ def quota_v2(cpu_max: str) -> float | None:
 
 
 def quota_v1(quota_us: str, period_us: str) -> float | None:
-    """The same from cpu.cfs_quota_us and cpu.cfs_period_us; -1 means no limit."""
+    """The same from cpu.cfs_quota_us and cpu.cfs_period_us, where -1 means no limit."""
     return quota_v2(f"{quota_us.strip()} {period_us.strip()}")
 
 
 def usage_v2_us(cpu_stat: str) -> int | None:
-    """Processor time of a container, from cpu.stat.
+    """The processor time of a container, from cpu.stat.
 
     >>> usage_v2_us("usage_usec 1500000 user_usec 7")
     1500000
@@ -92,7 +92,7 @@ def usage_v2_us(cpu_stat: str) -> int | None:
 
 
 def container_reading(used_us: float | None, processors: float | None, now_ms: int) -> CpuReading | None:
-    """A container that may use so many processors. `now_ms` is a monotonic clock."""
+    """The reading of a container that may use this many processors. `now_ms` is monotonic time."""
     if used_us is None or not processors:
         return None
     return CpuReading(used_us, now_ms * 1000 * processors)
@@ -100,14 +100,14 @@ def container_reading(used_us: float | None, processors: float | None, now_ms: i
 
 @dataclass(frozen=True, slots=True)
 class EcsShare:
-    """Processors of a task, and the part of them that is our container's."""
+    """The processors of an ECS task, and the part that belongs to our container."""
 
     processors: float | None
     part: float
 
 
 def ecs_share(task: Any, container: Any) -> EcsShare:
-    """What a container of an ECS task may use, from the task metadata. Unknown figures count as no limit."""
+    """What a container of an ECS task may use, from the task metadata. A missing figure means no limit."""
     own_id = _member(container, "DockerId")
     containers = _member(task, "Containers")
     listed = containers if isinstance(containers, list) else []
@@ -118,7 +118,7 @@ def ecs_share(task: Any, container: Any) -> EcsShare:
 
 
 def ecs_percent(stats: Any, share: EcsShare) -> float | None:
-    """How busy a container of an ECS task is, from its stats, which hold two readings."""
+    """The utilisation of a container of an ECS task. Its stats contain two readings."""
     now, before = _member(stats, "cpu_stats"), _member(stats, "precpu_stats")
     used = _difference(
         _number(_member(now, "cpu_usage"), "total_usage"),
@@ -133,7 +133,7 @@ def ecs_percent(stats: Any, share: EcsShare) -> float | None:
 
 
 def _difference(now: float | None, before: float | None) -> float | None:
-    """None where a reading is missing, or is the first."""
+    """None if a reading is missing, or if it is the first one."""
     if now is None or not before or now < before:
         return None
     return now - before

@@ -29,7 +29,7 @@ from leasehold.core.assignment.worker_health import WorkerHealth, WorkerHistorie
 from leasehold.core.coordinator.worker_metrics import WorkerReport
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms, was_just_assigned
 from leasehold.core.model import Lease, LeaseKey, WorkerId, lease_key
-from leasehold.core.shards.shard_graph import unfinished_parents
+from leasehold.core.shards.shard_graph import readable_leases
 
 # A worker sees a new lease at its next refresh (a Java worker after up to ten seconds), and only then renews it.
 PICK_UP_FAILOVERS: Final = 2
@@ -134,21 +134,6 @@ def plan_assignment(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:
         refresh_at_ms=_startup_end_ms(fleet) if is_starting else _next_silence_ms(fleet),
         memory=_memory_after(fleet, (*overdue, *moved), uneven_since_ms),
     )
-
-
-def readable_leases(leases: Sequence[Lease], unreadable: AbstractSet[LeaseKey]) -> list[Lease]:
-    """The leases that can be read now: not finished, and not waiting for a parent.
-
-    A malformed row of a parent does not show whether the parent has ended, so its children wait.
-    """
-    by_key = {lease.key: lease for lease in leases}
-    return [
-        lease
-        for lease in leases
-        if not lease.checkpoint.is_shard_end
-        and not unfinished_parents(lease, by_key)
-        and unreadable.isdisjoint(lease_key(parent, lease.stream) for parent in lease.parents)
-    ]
 
 
 # -- assessing the snapshot ----------------------------------------------------------------------------------------

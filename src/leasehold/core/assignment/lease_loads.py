@@ -34,7 +34,7 @@ class Weights:
 def smoothed_kbps(
     before: Mapping[LeaseKey, float], leases: Iterable[Lease], passed_ms: int
 ) -> dict[LeaseKey, float]:
-    """The long-term throughput of each lease that reports one: moves the value before a step towards the current one."""
+    """The long-term throughput of each lease: the value before, moved a step towards the current one."""
     share = passed_ms / (passed_ms + SMOOTH_OVER_MS)
     now = {lease.key: float(lease.throughput_kbps) for lease in leases if lease.throughput_kbps is not None}
     return {

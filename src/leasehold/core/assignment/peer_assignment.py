@@ -1,17 +1,16 @@
-"""Which leases this member should go for now, when no leader shares them out. Reads one look at the table; returns a
-plan. Decides for this member only: the others decide for themselves from the same rows, and conditional writes settle
-who was first.
+"""Which leases one member should take in a fleet without a leader.
 
-* *Free* leases (no owner, or an owner silent for longer than the failover time) are taken until we have our share:
-  all leases that can be read now, divided by the members that are alive. Children of shards that we have just ended
-  come first: their records are the next ones.
-* Only when nothing is free: if someone has at least two more than we do, ask for one of theirs. Asking is a handoff, so
-  its owner finishes what it has in hand and nothing is read twice. An owner that does not react is overruled in the
-  end.
-* Leases that stay free although everyone has had ample time are taken beyond our share: an unread shard is worse than
-  an uneven one.
+Takes one listing of the leases; returns a plan for this member. The other members plan for themselves from the same
+rows. If two members want the same lease, the conditional write decides.
 
-A lease can be read when its parents have ended. One whose parent's row cannot be understood is left alone.
+* *Free* leases (without an owner, or silent for longer than the failover time) are taken up to a fair share: the leases
+  that can be read now, divided by the number of living members. Children of shards that this member has just finished
+  come first, because their records are the next ones.
+* If no lease is free, and another member has at least two leases more, the plan requests a handoff of one. The owner
+  finishes its work first, so no record is read twice. If the owner does not respond, the lease is taken by force.
+* Leases that stay free for much longer are taken beyond the fair share: an unread shard is worse than an uneven fleet.
+
+A lease can be read when its parents have ended. A lease is not taken while the row of a parent is malformed.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from typing import Final
 
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId, parent_keys
-from leasehold.core.shards.shard_graph import unfinished_parents
+from leasehold.core.shards.shard_graph import readable_leases
 
-# The KCL's: a lease that was nobody's for three failover times is anybody's.
+# As in the KCL: a lease that is free for three failover times may be taken beyond the fair share.
 OVERDUE_FAILOVERS: Final = 3
-# A member that sees nobody else may be the first of several that start together, so it does not take everything.
-SHARE_WHEN_ALONE: Final = 4
+# A member that sees no other member may be the first of several that start together. It takes a part at a time.
+PARTS_WHEN_ALONE: Final = 4
 _UNLIMITED: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLimits:
-    """How long to wait for others, and how much to take."""
+    """How long to wait for other members, and how many leases to take."""
 
     failover_ms: int
     handoff_timeout_ms: int
@@ -47,13 +46,13 @@ class PeerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """One look at the table by one member.
+    """The leases as one member reads them, and its own state.
 
-    `held` are the leases that it serves now, `resting` those that it has just given up and leaves to others for a
-    while, `asked` those that it has asked for, with the holding that they had then, `ended` those whose shards it
-    has just finished, `unreadable` the keys of rows that cannot be understood. A member that may not take (`may_take`)
-    only keeps what it has. `salt` differs from member to member and look to look: equals are chosen by it, so that
-    members do not all go for the same lease.
+    `held` leases are served by this member. `cooling_down` leases were given up by it a moment ago and are left to
+    others. `requested` leases are those it requested a handoff of, with the session that they had then. `ended` leases
+    are those whose shards it has just finished. `unreadable` are the keys of malformed rows. Without `may_take` it
+    takes no more leases. `salt` is random for each member and refresh. It breaks ties, so that members do not all try
+    to take the same lease.
     """
 
     me: WorkerId
@@ -71,11 +70,12 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class PeerPlan:
-    """What to try now; each line may fail on its own, and the next look decides anew.
+    """What to try now. Each write may fail on its own; the next refresh plans again.
 
-    `hold`: ours by name already, begin to serve them. `take`: free or silent, or asked for in vain. `ask`: request a
-    handoff. `has_more_free`: more is free than one look may take, so look again soon. The rest is for telling: how many
-    leases nobody serves, and how many members are alive.
+    `begin_session`: leases that already name this member as their owner. `take`: leases that are free or silent, or
+    whose handoff is overdue. `request_handoff`: leases of the member with the most. `has_more_free`: more leases are
+    free than one refresh may take, so the next refresh should follow soon. `unclaimed` (leases without a reader) and
+    `workers` (living members) are for reporting.
     """
 
     begin_session: tuple[Lease, ...] = ()
@@ -87,40 +87,30 @@ class PeerPlan:
 
 
 def plan_peer_assignment(view: PeerView, limits: PeerLimits) -> PeerPlan:
-    """What this member should go for after one look at the table."""
-    active = _active(view)
-    free = [lease for lease in active if _is_free(lease, view, limits)]
-    shares = _shares(active, free, view)
-    begin_session = [lease for lease in active if _is_given_to_us(lease, view)]
+    """Decides which leases this member should begin, take and request."""
+    readable = readable_leases(view.leases, view.unreadable)
+    free = [lease for lease in readable if _is_free(lease, view, limits)]
+    shares = _shares(readable, free, view)
+    begin_session = [lease for lease in readable if _is_ours_to_begin(lease, view)]
     reachable = [
         lease
         for lease in free
         if view.may_take and lease.key not in view.cooling_down and lease not in begin_session
     ]
-    take = _takes(reachable, len(active), shares, view, limits)
-    overruled = [lease for lease in active if _is_overdue_handoff(lease, view, limits)]
+    take = _leases_to_take(reachable, len(readable), shares, view, limits)
+    overdue_handoffs = [lease for lease in readable if _is_overdue_handoff(lease, view, limits)]
     room = _room(shares[view.me], limits)
-    request_handoff = [] if free or begin_session or not view.may_take else _asks(active, shares, room, view)
+    request_handoff = (
+        [] if free or begin_session or not view.may_take else _requests(readable, shares, room, view)
+    )
     return PeerPlan(
         begin_session=tuple(begin_session),
-        take=(*take, *overruled),
+        take=(*take, *overdue_handoffs),
         request_handoff=tuple(request_handoff),
-        has_more_free=len(take) < min(len(reachable), room, _fair(len(active), shares, view.me)),
+        has_more_free=len(take) < min(len(reachable), room, _missing(len(readable), shares, view.me)),
         unclaimed=len(free),
         workers=len(shares),
     )
-
-
-def _active(view: PeerView) -> list[Lease]:
-    """Leases that can be read now: not finished, and not waiting for a parent."""
-    by_key = {lease.key: lease for lease in view.leases}
-    return [
-        lease
-        for lease in view.leases
-        if not lease.checkpoint.is_shard_end
-        and not unfinished_parents(lease, by_key)
-        and view.unreadable.isdisjoint(parent_keys(lease))
-    ]
 
 
 def _is_free(lease: Lease, view: PeerView, limits: PeerLimits) -> bool:
@@ -132,10 +122,11 @@ def _is_free(lease: Lease, view: PeerView, limits: PeerLimits) -> bool:
     )
 
 
-def _is_given_to_us(lease: Lease, view: PeerView) -> bool:
-    """Handed or assigned to us and not begun by anyone: whoever hands over takes the holding out of the row.
+def _is_ours_to_begin(lease: Lease, view: PeerView) -> bool:
+    """Whether the lease names this member as its owner, and no process has begun to serve it.
 
-    Java leaves the one that was there; any other is that of a second process with our id.
+    Our members remove the session from the row when they hand over a lease. Java leaves the old session there. Any
+    other session belongs to a second process with the same worker id.
     """
     return (
         lease.owner == view.me
@@ -146,69 +137,72 @@ def _is_given_to_us(lease: Lease, view: PeerView) -> bool:
 
 
 def _is_overdue_handoff(lease: Lease, view: PeerView, limits: PeerLimits) -> bool:
-    """We asked, its owner is alive, and nothing happened: it does not know handoffs (KCL 2.x), or is stuck."""
+    """Whether a handoff to this member takes too long: its owner does not support handoffs (KCL 2.x), or hangs."""
     since = view.observations[lease.key].handoff_since_ms
     patience = limits.handoff_timeout_ms + limits.failover_ms
     return lease.owner == view.me and since is not None and view.now_ms - since > patience
 
 
-def _shares(active: Iterable[Lease], free: Sequence[Lease], view: PeerView) -> Counter[WorkerId]:
-    """How many leases each living member has, or will have when its handoffs end. We are always among them."""
-    nobodys = {lease.key for lease in free}
+def _shares(readable: Iterable[Lease], free: Sequence[Lease], view: PeerView) -> Counter[WorkerId]:
+    """How many leases each living member has, or will have when its handoffs end. Includes this member."""
+    unclaimed = {lease.key for lease in free}
     shares = Counter({view.me: 0})
-    shares.update(lease.owner for lease in active if lease.owner is not None and lease.key not in nobodys)
+    shares.update(lease.owner for lease in readable if lease.owner is not None and lease.key not in unclaimed)
     return shares
 
 
-def _takes(
-    free: Sequence[Lease], active: int, shares: Counter[WorkerId], view: PeerView, limits: PeerLimits
+def _leases_to_take(
+    free: Sequence[Lease], readable: int, shares: Counter[WorkerId], view: PeerView, limits: PeerLimits
 ) -> list[Lease]:
-    """Free leases up to our share, then those that nobody else has wanted for long; within all limits."""
-    alone = len(shares) == 1
-    fair = _fair(active, shares, view.me)
-    per_look = limits.takes_per_refresh_max or (-(-active // SHARE_WHEN_ALONE) if alone else active)
-    most = max(0, min(per_look, _room(shares[view.me], limits)))
+    """Free leases up to the fair share, then leases that have been free for long; within all limits."""
+    is_alone = len(shares) == 1
+    missing = _missing(readable, shares, view.me)
+    per_refresh = limits.takes_per_refresh_max or (-(-readable // PARTS_WHEN_ALONE) if is_alone else readable)
+    most = max(0, min(per_refresh, _room(shares[view.me], limits)))
     overdue_ms = OVERDUE_FAILOVERS * limits.failover_ms
-    chosen = sorted(
-        free, key=lambda lease: (view.ended.isdisjoint(parent_keys(lease)), _draw(view.salt, lease.key))
+    candidates = sorted(
+        free, key=lambda lease: (view.ended.isdisjoint(parent_keys(lease)), _random_key(view.salt, lease.key))
     )
-    wanted = chosen[:fair]
-    left_over = (
+    wanted = candidates[:missing]
+    overdue = (
         lease
-        for lease in chosen[len(wanted) :]
+        for lease in candidates[len(wanted) :]
         if unchanged_for_ms(view.observations, lease.key, view.now_ms) > overdue_ms
     )
-    return list(chain(wanted, left_over))[:most]
+    return list(chain(wanted, overdue))[:most]
 
 
-def _fair(active: int, shares: Counter[WorkerId], me: WorkerId) -> int:
-    """How many leases we lack to an even share, rounded up."""
-    return max(0, -(-active // len(shares)) - shares[me])
+def _missing(readable: int, shares: Counter[WorkerId], me: WorkerId) -> int:
+    """How many leases this member lacks to an even share, rounded up."""
+    return max(0, -(-readable // len(shares)) - shares[me])
 
 
-def _asks(active: Sequence[Lease], shares: Counter[WorkerId], room: int, view: PeerView) -> list[Lease]:
-    """Leases to ask the richest member for: some of our shortfall, never so many that the two would change places."""
+def _requests(readable: Sequence[Lease], shares: Counter[WorkerId], room: int, view: PeerView) -> list[Lease]:
+    """Leases to request from the member with the most: a part of what this member lacks.
+
+    It requests fewer than would make the two members change places.
+    """
     ours = shares[view.me]
-    average = len(active) // len(shares)
-    richest, most = max(shares.items(), key=lambda item: (item[1], _draw(view.salt, item[0])))
+    average = len(readable) // len(shares)
+    richest, most = max(shares.items(), key=lambda item: (item[1], _random_key(view.salt, item[0])))
     if room <= 0 or ours > average or most < max(average + 1, ours + 2):
         return []
-    number = min(room, max(1, (average - ours) // SHARE_WHEN_ALONE))
+    number = min(room, max(1, (average - ours) // PARTS_WHEN_ALONE))
     theirs = [
         lease
-        for lease in active
+        for lease in readable
         if lease.owner == richest and not lease.is_in_handoff and lease.key not in view.cooling_down
     ]
-    return sorted(theirs, key=lambda lease: _draw(view.salt, lease.key))[:number]
+    return sorted(theirs, key=lambda lease: _random_key(view.salt, lease.key))[:number]
 
 
 def _room(ours: int, limits: PeerLimits) -> int:
     return _UNLIMITED if limits.leases_max is None else limits.leases_max - ours
 
 
-def _draw(salt: int, name: str) -> bytes:
-    """Something to sort names by that looks random, and is the same for the same salt.
+def _random_key(salt: int, name: str) -> bytes:
+    """A sort key that is random for each salt, and the same for the same salt.
 
-    A checksum would not do: CRCs of names of one length keep much of their order from salt to salt.
+    A CRC does not work: CRCs of names of one length keep much of their order from salt to salt.
     """
     return hashlib.blake2b(f"{salt}:{name}".encode(), digest_size=8).digest()

@@ -1,14 +1,16 @@
-"""How often a member looks at the lease table, and whom it tells that a look is worthwhile.
+"""When a member refreshes its view of the lease table, and which members it nudges to refresh.
 
-Whoever is given a lease must learn of it soon, and a look at the table costs the same whether there is news or not. So
-whoever changes who owns what leaves *word* in leases that the new owner already holds: a word that its next heartbeat
-brings along. A member of few leases hears it within `ear`, the longest pause between two of its contacts with the
-table: where its heartbeats are rarer than that, it looks in between. One of many hears it with one of four heartbeats
-that are evenly apart, so within a quarter of the time in which all are put. Only where nobody would leave word (a Java
-leader, peers, the table of a fleet that has no leader yet) must it look all the time.
+A member has to learn soon that it was assigned a lease, but each refresh costs the same whether anything changed or
+not. So the member that changes an owner writes a *nudge*, a random value, into leases that the new owner already
+serves. The new owner sees the nudge in the response to its next heartbeat, and refreshes.
 
-The leader itself looks often enough to see in time who is silent. Those who stand by to lead look the more rarely the
-more stand before them.
+A member with few leases also refreshes whenever it has had no response for `contact_ms_max`, so it sees a nudge within
+that time. For a member with many leases, four leases with evenly spaced heartbeats are nudged: it sees a nudge within a
+quarter of the renewal interval. A member polls only if no member would nudge it: the leader is a Java member, the fleet
+has no leader yet, or its members are peers.
+
+The leader refreshes often enough to notice silent leases in time. A standby refreshes the less often the more standbys
+come before it.
 """
 
 from __future__ import annotations
@@ -25,25 +27,25 @@ from zlib import crc32
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms
 from leasehold.core.model import Lease, WorkerId
 
-STANDBYS: Final = 3  # all after the third who stands by look equally rarely
-NUDGES_PER_WORKER: Final = 4  # whoever has more leases hears of one of these soon enough
-# Heartbeats of a lease that is well are half a failover time apart. One that is late may be the first of many.
+STANDBY_RANKS: Final = 3  # standbys from the third on refresh equally often
+NUDGES_PER_WORKER: Final = 4
+# Heartbeats of a healthy lease are half a failover time apart. A late one may be the first of many.
 LATE_AFTER: Final = 0.7
-NUDGED_WORKERS_MAX: Final = 16  # in a larger fleet too few of those who are told would get anything
+NUDGED_WORKERS_MAX: Final = 16  # in a larger fleet most of the nudged workers would get no lease
 
 
 class RefreshReason(Enum):
-    """What a member's looks are for."""
+    """Why a member refreshes."""
 
-    LEADING = "leading"
-    NUDGED = "alert"  # word came: something is about to happen
-    POLLING = "alone"  # nobody would leave word for us, or not of what is about to happen
-    STANDBY = "listening"
+    LEADING = "leading"  # to notice silent leases
+    NUDGED = "nudged"  # a nudge arrived: a change follows soon
+    POLLING = "polling"  # no member would nudge us about the next change
+    STANDBY = "standby"  # to see whether the leader is alive, and to receive nudges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefreshIntervals:
-    """How far apart looks are, by what they are for."""
+    """The time between two refreshes, by reason. `contact_ms_max` is the longest time without any response."""
 
     leading_ms: int
     nudged_ms: int
@@ -53,30 +55,53 @@ class RefreshIntervals:
 
 
 def next_refresh_ms(
-    watch: RefreshReason, pace: RefreshIntervals, *, refreshed_ms: int, last_response_ms: int, rank: int
+    reason: RefreshReason,
+    intervals: RefreshIntervals,
+    *,
+    refreshed_ms: int,
+    last_response_ms: int,
+    rank: int,
 ) -> int:
-    """When the next look is worthwhile. `last_response_ms` is when a heartbeat was last answered; word would have come with it.
+    """When the next refresh is due.
 
-    >>> pace = RefreshIntervals(leading_ms=4_000, nudged_ms=500, polling_ms=2_000, contact_ms_max=2_000, standby_ms=10_000)
-    >>> next_refresh_ms(RefreshReason.STANDBY, pace, refreshed_ms=0, last_response_ms=7_000, rank=0)
+    `refreshed_ms` is the time of the last refresh, `last_response_ms` that of the last response to a heartbeat, which
+    would have contained a nudge.
+
+    >>> intervals = RefreshIntervals(
+    ...     leading_ms=4_000, nudged_ms=500, polling_ms=2_000, contact_ms_max=2_000, standby_ms=10_000
+    ... )
+    >>> next_refresh_ms(RefreshReason.STANDBY, intervals, refreshed_ms=0, last_response_ms=7_000, rank=0)
     9000
     """
-    match watch:
+    match reason:
         case RefreshReason.LEADING:
-            return refreshed_ms + pace.leading_ms
+            return refreshed_ms + intervals.leading_ms
         case RefreshReason.NUDGED:
-            return refreshed_ms + pace.nudged_ms
+            return refreshed_ms + intervals.nudged_ms
         case RefreshReason.POLLING:
-            return refreshed_ms + pace.polling_ms
+            return refreshed_ms + intervals.polling_ms
         case RefreshReason.STANDBY:
-            standby_ms = pace.standby_ms * (min(rank, STANDBYS - 1) + 1)
-            return min(max(refreshed_ms, last_response_ms) + pace.contact_ms_max, refreshed_ms + standby_ms)
+            standby_ms = intervals.standby_ms * (min(rank, STANDBY_RANKS - 1) + 1)
+            contact_ms = max(refreshed_ms, last_response_ms) + intervals.contact_ms_max
+            return min(contact_ms, refreshed_ms + standby_ms)
+
+
+def standby_rank(workers: Iterable[WorkerId], me: WorkerId, leader: WorkerId | None) -> int:
+    """How many standbys come before this member if the leader dies.
+
+    The order is by a checksum, not by name: workers with neighbouring names often run on one machine and die together.
+    """
+    return sum(_standby_order(worker) < _standby_order(me) for worker in workers if worker != leader)
+
+
+def _standby_order(worker: WorkerId) -> tuple[int, WorkerId]:
+    return crc32(worker.encode()), worker
 
 
 def workers_to_nudge_before_failover(
     leases: Iterable[Lease], observations: Observations, now_ms: int, failover_ms: int
 ) -> AbstractSet[WorkerId]:
-    """Whom a leader tells that leases may fall to them in a moment: everyone, when an owner is late to renew."""
+    """The workers that may soon be assigned leases: all others, if an owner is late to renew a lease."""
     owned = [lease for lease in leases if lease.owner is not None and not lease.checkpoint.is_shard_end]
     unchanged = {lease.key: unchanged_for_ms(observations, lease.key, now_ms) for lease in owned}
     late = {lease.owner for lease in owned if LATE_AFTER * failover_ms < unchanged[lease.key] <= failover_ms}
@@ -85,26 +110,17 @@ def workers_to_nudge_before_failover(
 
 
 def workers_to_nudge_on_resign(leases: Iterable[Lease], me: WorkerId) -> AbstractSet[WorkerId]:
-    """Whom a leader that leaves tells to see who leads next: the others, or as many of them as are worth telling."""
+    """The workers that a resigning leader nudges, so that they see the next leader soon: at most NUDGED_WORKERS_MAX."""
     others = {lease.owner for lease in leases if lease.owner is not None} - {me}
     return frozenset(sorted(others)[:NUDGED_WORKERS_MAX])
 
 
-def standby_rank(workers: Iterable[WorkerId], me: WorkerId, leader: WorkerId | None) -> int:
-    """How many stand before us when the leader is gone. Not by name: neighbours often die together."""
-    return sum(_place(worker) < _place(me) for worker in workers if worker != leader)
-
-
-def _place(worker: WorkerId) -> tuple[int, WorkerId]:
-    return crc32(worker.encode()), worker
-
-
 def leases_to_nudge(leases: Sequence[Lease], workers: AbstractSet[WorkerId]) -> list[Lease]:
-    """The leases in which word is left for these workers; those of Java members are not written to in vain."""
-    held: defaultdict[WorkerId, list[Lease]] = defaultdict(list)
+    """The leases into which to write a nudge for these workers. Java members ignore nudges, so they get none."""
+    served: defaultdict[WorkerId, list[Lease]] = defaultdict(list)
     for lease in leases:
         is_served = lease.session is not None and not lease.checkpoint.is_shard_end
         if is_served and lease.actual_owner is not None and lease.actual_owner in workers:
-            held[lease.actual_owner].append(lease)
-    # Far apart: leases that were begun one after the other have their heartbeats one after the other.
-    return [lease for each in held.values() for lease in each[:: ceil(len(each) / NUDGES_PER_WORKER)]]
+            served[lease.actual_owner].append(lease)
+    # Evenly spaced: leases that were taken one after the other also have their heartbeats one after the other.
+    return [lease for each in served.values() for lease in each[:: ceil(len(each) / NUDGES_PER_WORKER)]]

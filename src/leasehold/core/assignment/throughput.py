@@ -1,8 +1,7 @@
-"""How much a shard delivers, smoothed, for the leader to balance by. Time is passed in.
+"""The smoothed throughput of a shard, by which the leader balances.
 
-The KCL's unit and cadence: KiB a second, an average with weight one half, taken at each heartbeat. Unlike it, the
-interval is measured rather than assumed, and a shard that moves keeps its figure: the value in the row is where the
-average of its new owner begins.
+As in the KCL: KiB per second, a moving average with weight one half, computed at each heartbeat. Unlike the KCL, the
+interval is measured, and the average of a new owner starts with the value in the row.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Final
 
 ALPHA: Final = 0.5
-INTERVAL_MIN_MS: Final = 1_000  # heartbeats may come close together; a shorter interval says nothing
+INTERVAL_MIN_MS: Final = 1_000  # an average over a shorter interval is noise
 _MICRO: Final = Decimal("0.000001")
 
 
 class Throughput:
-    """The moving average of one shard while one member serves it."""
+    """The moving average of one shard during one lease session."""
 
     def __init__(self, known_kbps: Decimal | None, now_ms: int) -> None:
         self._average = None if known_kbps is None else float(known_kbps)
@@ -25,12 +24,12 @@ class Throughput:
         self._has_delivered = known_kbps is not None
 
     def note(self, size_bytes: int) -> None:
-        """So much was handed on."""
+        """Count bytes that were delivered."""
         self._delivered += size_bytes
         self._has_delivered = True
 
     def average_kbps(self, now_ms: int) -> Decimal | None:
-        """The average at a heartbeat; None while nothing was ever delivered, so that nothing is known."""
+        """The average at a heartbeat; None if the shard never delivered anything."""
         passed_ms = now_ms - self._since_ms
         if self._has_delivered and passed_ms >= INTERVAL_MIN_MS:
             current = self._delivered / 1024 / (passed_ms / 1000)

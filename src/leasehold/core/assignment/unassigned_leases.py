@@ -1,10 +1,9 @@
-"""Which leases a member may help itself to though another leads: those that the leader leaves lying, as it does for a
-stream that it does not know.
+"""Which leases a member may take by itself although another member leads, because the leader does not assign them.
 
-It may also leave some on purpose, because nobody has room for more (`max_leases`, `max_kbps`). Those who stand by
-decide as a leader would, of all streams that they know. So a lease counts as neglected only if we would give it away in
-the leader's place, and if it has stayed as it is for longer than the slowest leader takes. Draws nothing, writes
-nothing.
+This happens if the leader does not read the stream of a lease. But a leader may also leave leases free on purpose,
+because no worker has room (`max_leases`, `max_kbps`). So each standby makes the leader's decision for all streams that
+it reads. A lease counts as unassigned only if the standby would assign it in place of the leader, and if it has been
+unchanged for longer than the slowest leader takes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from leasehold.core.assignment.leader_assignment import Assignment
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 
-# As long as a slow leader may take: Java's gives a dead worker's leases away within a minute.
+# The slowest leader is Java's: it assigns the leases of a dead worker within a minute.
 UNASSIGNED_FAILOVERS: Final = 6
-PART: Final = 4  # one of so many is taken in a look
+PARTS: Final = 4  # one of so many parts is taken in one refresh
 
 
 def unassigned_leases(
@@ -32,10 +31,10 @@ def unassigned_leases(
     failover_ms: int,
     draw: float,
 ) -> list[Lease]:
-    """A part of the leases that nobody shares out: others who know the stream should have some, too.
+    """A part of the leases that the leader does not assign. The rest is left to other members that read the stream.
 
-    `would_assign` is what we would do as the leader, `busy` what we hold or had to let rest. `draw`, in [0, 1), says
-    where among them our part begins.
+    `would_assign` is what this member would assign as the leader. `busy` are the leases that it serves, or that cool
+    down. `draw`, a random number in [0, 1), is where the part begins.
     """
     unread = sorted(
         (
@@ -48,4 +47,4 @@ def unassigned_leases(
         key=lambda lease: lease.key,
     )
     begin = int(draw * len(unread))
-    return [*unread[begin:], *unread[:begin]][: -(-len(unread) // PART)]
+    return [*unread[begin:], *unread[:begin]][: -(-len(unread) // PARTS)]

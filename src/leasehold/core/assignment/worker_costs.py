@@ -21,8 +21,8 @@ REPORTS_BEFORE_LEARNING: Final = 4
 STABLE_BEFORE_LEARNING_MS: Final = 150_000
 LEARNING_RATE: Final = 0.3
 # Learned costs are applied to all workers at once, when most of them are this close to their measured cost. Applied one
-# by one, the workers that learn first would be assigned too much. Not all workers have to be close: in a large fleet the
-# figures of some always fluctuate.
+# by one, the workers that learn first would be assigned too much. Not all workers have to be close: in a large fleet
+# the figures of some always fluctuate.
 APPLY_WITHIN: Final = 0.07
 APPLY_WHEN_SHARE: Final = 0.8
 COST_TOLERANCE: Final = 0.15  # a cost closer to 1 than this counts as 1

@@ -86,10 +86,8 @@ def next_worker_health(
         known = before.get(worker) or _first_history(report, now_ms, wall_s)
         current = owned.get(worker, frozenset())
         renewed = current - pending  # leases whose heartbeats, or silence, say something about their owner
-        if renewed:
-            is_suspect = renewed <= silent
-        else:
-            is_suspect = not current and _lost_its_leases(known, report, served)
+        lost_leases = not current and _lost_its_leases(known, report, served)
+        is_suspect = renewed <= silent if renewed else lost_leases
         histories[worker] = _next_history(known, report, current, now_ms, is_suspect=is_suspect)
         if _is_unreliable(renewed, silent, histories[worker], now_ms):
             unreliable.add(worker)

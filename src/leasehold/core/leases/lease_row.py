@@ -28,7 +28,7 @@ from leasehold.core.model import (
     parse_lease_key,
 )
 from leasehold.core.position import SUB_SEQUENCE_MAX, Position
-from leasehold.core.shards.shard_graph import names
+from leasehold.core.shards.shard_graph import format_shard_ids
 from leasehold.errors import ConfigError, InvalidPositionError, MalformedRowError
 
 KEY: Final = "leaseKey"
@@ -164,7 +164,7 @@ def _take_out_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
     circle = _in_circles(leases)
     if not circle:
         return []
-    shards = names(sorted(leases[key].shard_id for key in circle))
+    shards = format_shard_ids(sorted(leases[key].shard_id for key in circle))
     problem = f"{PARENTS}: among {shards} parents lead back to their own children"
     for key in circle:
         del leases[key]

@@ -1,8 +1,8 @@
-"""Which owners are silent, judged by one observer's own clock.
+"""Which leases are silent, judged by the monotonic clock of one member.
 
-The table holds no time. An observer remembers when *it* last saw a lease's counter or owner change; a lease that has
-not changed for longer than the failover time is silent, whatever any wall clock says. A lease seen for the first time
-is fresh: nothing is known about the time before.
+The table contains no time. Each member remembers when *it* last saw the counter or the owner of a lease change. A lease
+that has not changed for longer than the failover time is silent; wall clocks do not matter. A lease that is seen for
+the first time counts as just changed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, StreamIdentifi
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of a lease: its counter and owners, since when, and since when it is being handed over.
+    """The counter and owners of a lease, since when they are unchanged, and since when the lease is in handoff.
 
-    `assigned_ms` is when we saw it come to the one who may read it now, who had not begun then; None if it was so when we
-    first looked.
+    `assigned_ms` is when this member saw the lease change to its current owner, before that owner began a session. None
+    if the current owner had the lease, or had begun, when it was first seen.
     """
 
     counter: int
@@ -35,47 +35,47 @@ Observations = Mapping[LeaseKey, Observation]
 
 
 def next_observations(before: Observations, leases: Iterable[Lease], now_ms: int) -> Observations:
-    """What is remembered after one more look at all leases. Leases that are gone are forgotten."""
-    return {lease.key: _next(before.get(lease.key), lease, now_ms) for lease in leases}
+    """The observations after one more refresh. Deleted leases are forgotten."""
+    return {lease.key: _next_observation(before.get(lease.key), lease, now_ms) for lease in leases}
 
 
-def _next(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
-    same = before is not None and (before.counter, before.owner, before.checkpoint_owner) == (
+def _next_observation(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
+    is_same = before is not None and (before.counter, before.owner, before.checkpoint_owner) == (
         lease.counter,
         lease.owner,
         lease.checkpoint_owner,
     )
-    unchanged_since = before.unchanged_since_ms if before is not None and same else now_ms
+    unchanged_since_ms = before.unchanged_since_ms if before is not None and is_same else now_ms
     return Observation(
         lease.counter,
         lease.owner,
         lease.checkpoint_owner,
-        unchanged_since,
-        _handoff_since(before, lease, now_ms),
-        _given(before, lease, now_ms),
+        unchanged_since_ms,
+        _handoff_since_ms(before, lease, now_ms),
+        _assigned_ms(before, lease, now_ms),
         lease.session,
     )
 
 
-def _handoff_since(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
+def _handoff_since_ms(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
     if not lease.is_in_handoff:
         return None
-    known = before is not None and (before.owner, before.checkpoint_owner) == (
+    is_known = before is not None and (before.owner, before.checkpoint_owner) == (
         lease.owner,
         lease.checkpoint_owner,
     )
-    return before.handoff_since_ms if before is not None and known else now_ms
+    return before.handoff_since_ms if before is not None and is_known else now_ms
 
 
-def _given(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
+def _assigned_ms(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
     if before is None or (before.checkpoint_owner or before.owner) == lease.actual_owner:
         return before.assigned_ms if before is not None else None
-    # A holding that is new was written by the new owner: it has begun. One that stayed was left there by Java.
+    # A new session was written by the new owner: it has begun. Java leaves the old session in the row.
     return now_ms if lease.session in {None, before.session} else None
 
 
 def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> int:
-    """How long a lease has not changed, as far as this observer knows."""
+    """How long a lease has been unchanged, as far as this member knows."""
     return now_ms - observations[key].unchanged_since_ms
 
 
@@ -87,7 +87,7 @@ def pick_other_reader(
     now_ms: int,
     failover_ms: int,
 ) -> WorkerId | None:
-    """Who reads a stream, other than us: of those that are alive, the one with the fewest of its leases."""
+    """Another living worker that reads the stream: the one with the fewest of its leases. None if there is none."""
     readers = Counter(
         seen.checkpoint_owner or seen.owner
         for key, seen in observations.items()
@@ -100,6 +100,6 @@ def pick_other_reader(
 
 
 def was_just_assigned(observations: Observations, key: LeaseKey) -> bool:
-    """Whether a lease came to its owner before our eyes, and has shown no sign of life since."""
+    """Whether this member saw the lease change to its owner, and has seen no heartbeat since."""
     seen = observations[key]
     return seen.assigned_ms is not None and seen.assigned_ms == seen.unchanged_since_ms

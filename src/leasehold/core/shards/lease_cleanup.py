@@ -26,7 +26,7 @@ from typing import Final
 
 from leasehold.core.model import Lease, LeaseKey, ShardId, StreamIdentifier, lease_key
 from leasehold.core.shards.hash_coverage import first_hole
-from leasehold.core.shards.shard_graph import ShardGraph, names
+from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids
 from leasehold.errors import ShardListError
 
 # The word alone decides: a kcl-rust worker stores a time beside AT_TIMESTAMP, and that is no progress.
@@ -73,7 +73,7 @@ class KeepLease:
     because_of: tuple[ShardId, ...] = ()
 
     def __str__(self) -> str:
-        which = f" ({names(self.because_of)})" if self.because_of else ""
+        which = f" ({format_shard_ids(self.because_of)})" if self.because_of else ""
         return f"lease {self.key} stays: {self.reason.value}{which}"
 
 

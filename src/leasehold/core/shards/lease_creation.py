@@ -32,7 +32,7 @@ from leasehold.core.model import (
 )
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position, sequence_value
 from leasehold.core.shards.hash_coverage import first_hole, first_overlap
-from leasehold.core.shards.shard_graph import ShardGraph, names
+from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids
 from leasehold.errors import ConfigError, ShardListError
 
 # The Java KCL gives a lease up in one of thirty attempts to finish it while the other parent has no lease.
@@ -239,7 +239,7 @@ def _new_lease(shard: Shard | ChildShard, at: Position, stream: StreamIdentifier
 def _refuse_unexpected_children(graph: ShardGraph, ignore: bool) -> None:
     if (found := graph.unexpected_children) and not ignore:
         raise ShardListError(
-            f"{len(found)} shards ({names(sorted(found))}) are listed beside a parent that is still open: "
+            f"{len(found)} shards ({format_shard_ids(sorted(found))}) are listed beside a parent that is still open: "
             "the stream was resharded while its pages were read; list again (nothing was created)"
         )
 
@@ -254,7 +254,7 @@ def _refuse_unless_whole(shards: Sequence[Shard]) -> None:
     if overlap := first_overlap(ranges):
         both = sorted(shard.id for shard in shards if shard.hash_range in overlap)
         raise ShardListError(
-            f"shards {names(both)} both hold hash key {overlap[1].start}: the list mixes moments before and "
+            f"shards {format_shard_ids(both)} both hold hash key {overlap[1].start}: the list mixes moments before and "
             "after a reshard; list again (nothing was created)"
         )
 
@@ -263,11 +263,11 @@ def _refuse_strange_children(ended: Lease, children: Sequence[ChildShard]) -> No
     for child in children:
         if ended.shard_id not in child.parents:
             raise ShardListError(
-                f"shard {names([ended.shard_id])} ended and named {names([child.id])} as its child, which "
-                f"names {names(child.parents) or 'nobody'} as parents: it could start too early; ask again"
+                f"shard {format_shard_ids([ended.shard_id])} ended and named {format_shard_ids([child.id])} as its child, which "
+                f"names {format_shard_ids(child.parents) or 'nobody'} as parents: it could start too early; ask again"
             )
     if len(children) == 1 and len(set(children[0].parents)) != 2:
         raise ShardListError(
-            f"shard {names([ended.shard_id])} ended and named a single child, {names([children[0].id])}, "
+            f"shard {format_shard_ids([ended.shard_id])} ended and named a single child, {format_shard_ids([children[0].id])}, "
             "that has no second parent: a merge has two parents, a split two children; ask again"
         )

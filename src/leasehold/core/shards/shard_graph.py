@@ -1,31 +1,31 @@
-"""The family of the shards in one list: who is whose parent, which are open, where the family begins.
+"""The graph of the shards in one list: parents, children, open shards, roots. Also decides when a child may start.
 
-Reads a list of shards and refuses one that cannot be true. Knows nothing of leases, except for the one rule
-at the end: a shard starts only after all its parents ended.
+Rejects a list that contradicts itself. Lists come from outside: no function recurses, so a chain of 10,000 generations
+works, and a cycle of parents is an error that names its shards. In the order `parents_first` every question about
+ancestors takes a single pass.
 
-Lists come from outside, so nothing here recurses (a chain of 10,000 generations is fine) and a ring of
-parents is an error that names it. `parents_first` is the order that makes every other question a single pass.
+`unfinished_parents` is the rule for children: a shard may be read only after all its parents have ended.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, lease_key
+from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, lease_key, parent_keys
 from leasehold.errors import ShardListError
 
-_NAMES_SHOWN_MAX: Final = 8
+_IDS_SHOWN_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ShardGraph:
-    """The listed shards and their ties. Parents that are not listed (trimmed, or filtered out) tie nothing.
+    """The listed shards, with parents and children. Parents that are not listed (trimmed, or filtered out) are ignored.
 
-    Made by `shard_graph`. Sets of ids given to its methods may name shards that are not listed; they are
-    ignored.
+    `shard_graph` creates it. Methods ignore ids of shards that are not listed.
     """
 
     shards: Mapping[ShardId, Shard]
@@ -34,19 +34,17 @@ class ShardGraph:
 
     @property
     def roots(self) -> tuple[Shard, ...]:
-        """Shards without a listed parent: they never had one, or it was trimmed."""
+        """Shards without a listed parent: they never had a parent, or it was trimmed."""
         return tuple(shard for shard in self.shards.values() if not self.parents_of(shard.id))
 
     @property
     def open_shards(self) -> tuple[Shard, ...]:
-        """Shards that still take records."""
+        """Shards that still accept records."""
         return tuple(shard for shard in self.shards.values() if shard.is_open)
 
     @property
     def unexpected_children(self) -> frozenset[ShardId]:
-        """Children of a listed parent that is still open: the list was read while the stream was being
-        resharded.
-        """
+        """Children of a listed parent that is still open: the stream was resharded while the list was read."""
         return frozenset(child for shard in self.open_shards for child in self.children_of(shard.id))
 
     def parents_of(self, shard_id: ShardId) -> tuple[ShardId, ...]:
@@ -55,21 +53,21 @@ class ShardGraph:
         return tuple(parent for parent in named if parent in self.shards)
 
     def missing_parents_of(self, shard_id: ShardId) -> tuple[ShardId, ...]:
-        """The parents that a listed shard names and the list does not."""
+        """The parents of a listed shard that are not listed."""
         return tuple(parent for parent in self.shards[shard_id].parents if parent not in self.shards)
 
     def children_of(self, shard_id: ShardId) -> tuple[ShardId, ...]:
-        """The listed children of a shard, which itself need not be listed any more."""
+        """The listed children of a shard. The shard itself need not be listed."""
         return self._children.get(shard_id, ())
 
     def ancestors_of(self, shard_id: ShardId) -> frozenset[ShardId]:
-        """Every listed shard that records may have come through before they could reach this one."""
+        """All listed ancestors of a listed shard."""
         return self.upward_from(self.parents_of(shard_id))
 
     def upward_from(
         self, starts: Iterable[ShardId], *, avoiding: Collection[ShardId] = frozenset()
     ) -> frozenset[ShardId]:
-        """`starts`, and every shard met on the way up from them without stepping on one of `avoiding`."""
+        """`starts` and all their ancestors that are reachable without passing a shard of `avoiding`."""
         reached = {start for start in starts if start in self.shards}
         for shard_id in reversed(self.parents_first):
             if shard_id in reached:
@@ -77,7 +75,7 @@ class ShardGraph:
         return frozenset(reached)
 
     def downward_from(self, starts: Iterable[ShardId]) -> frozenset[ShardId]:
-        """`starts`, and every listed descendant of them."""
+        """`starts` and all their listed descendants."""
         reached = {start for start in starts if start in self.shards}
         for shard_id in self.parents_first:
             if shard_id in reached:
@@ -86,8 +84,9 @@ class ShardGraph:
 
 
 def shard_graph(shards: Iterable[Shard]) -> ShardGraph:
-    """The graph of a list of shards. A shard listed twice counts once; two versions of a shard, or a ring of
-    parents, are a `ShardListError`.
+    """Builds the graph of a list of shards. A shard may be listed twice.
+
+    Raises ShardListError for two different versions of a shard, and for a cycle of parents.
 
     >>> from leasehold.core.model import HashRange
     >>> parent = Shard(ShardId("s-0"), HashRange(0, 9), "1", "5")
@@ -102,29 +101,45 @@ def shard_graph(shards: Iterable[Shard]) -> ShardGraph:
         # A parent named twice (parent and adjacent parent alike) is still one parent.
         for parent in dict.fromkeys(shard.parents):
             children[parent].append(shard.id)
-    ties = {parent: tuple(ids) for parent, ids in children.items()}
-    return ShardGraph(by_id, _parents_first(by_id, ties), ties)
+    children_of = {parent: tuple(ids) for parent, ids in children.items()}
+    return ShardGraph(by_id, _parents_first(by_id, children_of), children_of)
 
 
 def unfinished_parents(lease: Lease, leases: Mapping[LeaseKey, Lease]) -> tuple[ShardId, ...]:
-    """The parents that a shard still has to wait for: it may start when there are none.
+    """The parents that a shard still has to wait for. The shard may be read when there are none.
 
-    A parent without a lease holds nobody up: it was trimmed, or finished and cleaned away.
+    A parent without a lease does not count: it was trimmed, or its lease was deleted after it had ended.
     """
     found = ((parent, leases.get(lease_key(parent, lease.stream))) for parent in sorted(lease.parents))
-    return tuple(parent for parent, held in found if held and not held.checkpoint.is_shard_end)
+    return tuple(parent for parent, its in found if its and not its.checkpoint.is_shard_end)
 
 
-def names(shard_ids: Iterable[ShardId]) -> str:
-    """Shard ids for a message, and never more of them than a reader would read.
+def readable_leases(leases: Iterable[Lease], unreadable: AbstractSet[LeaseKey]) -> list[Lease]:
+    """The leases whose shards can be read now: not finished, and not waiting for a parent.
 
-    >>> names(ShardId(f"s-{i}") for i in range(10))
+    `unreadable` are the keys of malformed rows. Such a row does not show whether its shard has ended, so the children
+    of this shard wait.
+    """
+    by_key = {lease.key: lease for lease in leases}
+    return [
+        lease
+        for lease in by_key.values()
+        if not lease.checkpoint.is_shard_end
+        and not unfinished_parents(lease, by_key)
+        and unreadable.isdisjoint(parent_keys(lease))
+    ]
+
+
+def format_shard_ids(shard_ids: Iterable[ShardId]) -> str:
+    """Shard ids for a message; a long list is shortened.
+
+    >>> format_shard_ids(ShardId(f"s-{i}") for i in range(10))
     's-0, s-1, s-2, s-3, s-4, s-5, s-6, s-7 and 2 more'
     """
-    # Ids come from outside: control characters must not reach a terminal.
+    # Ids come from outside. Control characters must not reach a terminal.
     shown = [ascii(shard_id)[1:-1] for shard_id in shard_ids]
-    rest = len(shown) - _NAMES_SHOWN_MAX
-    return ", ".join(shown[:_NAMES_SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(shown) - _IDS_SHOWN_MAX
+    return ", ".join(shown[:_IDS_SHOWN_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _by_id(shards: Iterable[Shard]) -> dict[ShardId, Shard]:
@@ -133,7 +148,7 @@ def _by_id(shards: Iterable[Shard]) -> dict[ShardId, Shard]:
         known = by_id.setdefault(shard.id, shard)
         if known != shard:
             raise ShardListError(
-                f"shard {names([shard.id])} is listed twice, and differently ({_brief(known)}; "
+                f"shard {format_shard_ids([shard.id])} is listed twice with different contents ({_brief(known)}; "
                 f"{_brief(shard)}): the stream was resharded while its pages were read; list again"
             )
     return by_id
@@ -153,23 +168,25 @@ def _parents_first(
         shard.id: len({parent for parent in shard.parents if parent in shards}) for shard in shards.values()
     }
     order = [shard_id for shard_id, parents in waiting_for.items() if parents == 0]
-    # The list grows while it is read: a shard joins when the last of its parents has been passed.
+    # The list grows during the loop: a shard is appended after the last of its parents.
     for shard_id in order:
         for child in children.get(shard_id, ()):
             waiting_for[child] -= 1
             if waiting_for[child] == 0:
                 order.append(child)
     if len(order) < len(shards):
-        ring = tuple(_ring(shards, {shard_id for shard_id, parents in waiting_for.items() if parents > 0}))
+        cycle = tuple(
+            _find_cycle(shards, {shard_id for shard_id, parents in waiting_for.items() if parents > 0})
+        )
         raise ShardListError(
-            f"{len(ring)} shards are their own ancestors ({names(ring)}): no stream can look like this, so "
-            "the list was damaged on its way; list again, and check what stands between us and Kinesis"
+            f"{len(cycle)} shards are their own ancestors ({format_shard_ids(cycle)}): no stream can have such shards, "
+            "so the response was damaged; list again, and check proxies between this process and Kinesis"
         )
     return tuple(order)
 
 
-def _ring(shards: Mapping[ShardId, Shard], stuck: Collection[ShardId]) -> Iterator[ShardId]:
-    """One ring of parents among shards that each wait for another of them."""
+def _find_cycle(shards: Mapping[ShardId, Shard], stuck: Collection[ShardId]) -> Iterator[ShardId]:
+    """One cycle of parents. Each shard in `stuck` has a parent in `stuck`."""
 
     def up(shard_id: ShardId) -> ShardId:
         return next(parent for parent in shards[shard_id].parents if parent in stuck)

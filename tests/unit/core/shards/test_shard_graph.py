@@ -14,7 +14,7 @@ from leasehold.core.model import (
     lease_key,
 )
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
-from leasehold.core.shards.shard_graph import names, shard_graph, unfinished_parents
+from leasehold.core.shards.shard_graph import format_shard_ids, shard_graph, unfinished_parents
 from leasehold.errors import ShardListError
 
 DEEP = 10_000
@@ -33,7 +33,7 @@ def test_a_shard_listed_twice_counts_once() -> None:
 def test_two_versions_of_a_shard_are_refused() -> None:
     """A shard that was closed between two pages makes the list one of two moments."""
     with pytest.raises(
-        ShardListError, match=r"s-0 is listed twice, and differently \(closed.*; open.*list again"
+        ShardListError, match=r"s-0 is listed twice with different contents \(closed.*; open.*list again"
     ):
         shard_graph([shard(0), replace(shard(0), ending_sequence_number=None)])
 
@@ -66,7 +66,7 @@ def test_a_ring_of_ten_thousand_is_named_briefly() -> None:
 
 def test_hostile_ids_are_made_harmless_in_messages() -> None:
     """Control characters in an id do not reach a terminal."""
-    assert names([ShardId("s-\x1b[2J\n")]) == r"s-\x1b[2J\n"
+    assert format_shard_ids([ShardId("s-\x1b[2J\n")]) == r"s-\x1b[2J\n"
 
 
 def test_a_walk_up_stops_at_what_it_avoids() -> None:
