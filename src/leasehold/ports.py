@@ -1,6 +1,6 @@
-"""The seams to the outside: what the fleet needs, said without naming who provides it.
+"""Interfaces to the outside (ports): what the fleet needs from stores, streams and clocks. Adapters implement them.
 
-All of them are asynchronous, because the fleet is. A lost race is a returned value; a failure of the world is an
+All of them are asynchronous, because the fleet is. A lost race is a return value; a failure of a service is an
 exception from `leasehold.errors`.
 """
 
@@ -19,14 +19,14 @@ from leasehold.core.shards.lease_creation import ShardFilter
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The write took place. `row` is the row after it, None after a deletion."""
+    """The write was applied. `row` is the row after it, None after a deletion."""
 
     row: Row | None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The condition did not hold. `row` is the row as it is, None if there is none."""
+    """The condition did not hold. `row` is the current row, None if there is none."""
 
     row: Row | None
 
@@ -34,22 +34,25 @@ class Refused:
 class RowStore(Protocol):
     """One table of rows with conditional writes: DynamoDB, a SQLite file, or memory.
 
-    Every read of a single row sees all writes that were answered before it began. A scan may be behind. Rows carry
-    DynamoDB's attribute types, and attributes that nobody here knows are kept.
+    A read of a single row is consistent: it returns every write that was confirmed before the read began. A scan may
+    miss recent writes. Rows use DynamoDB's attribute types; unknown attributes are kept.
 
-    A write that raises `UnavailableError` may or may not have happened. `ThrottledError` means that it did not.
+    A write that raises `UnavailableError` may or may not have been applied. A write that raises `ThrottledError` was
+    not.
     """
 
     async def prepare(self) -> None:
-        """Create the table and its index of owners where they are missing. Waits for the table, not for the index."""
+        """Create the table and its index of owners if they are missing. Waits for the table, not for the index."""
         ...
 
     async def create_owner_index(self) -> None:
-        """Make sure that an index of owners is there, or being made; for a table that was prepared without one."""
+        """Create the index of owners if it is missing, for a table that was prepared without one. Does not wait for
+        it.
+        """
         ...
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is now, or None."""
+        """The current row, or None. A consistent read."""
         ...
 
     async def write(self, write: RowWrite) -> Applied | Refused:
@@ -57,28 +60,28 @@ class RowStore(Protocol):
         ...
 
     async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
-        """Apply all writes, or, when a condition does not hold, none. Says which of the two."""
+        """Apply all writes, or none if one condition does not hold. Returns whether they were applied."""
         ...
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:
-        """Every row, read page by page, in `segments` parallel lanes. May miss the newest writes."""
+        """Every row, read page by page in `segments` parallel scans. May miss recent writes."""
         ...
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys of the rows whose `leaseOwner` is `owner`, through the index; may be behind.
+        """Keys of the rows whose `leaseOwner` is `owner`, from the index. May miss recent writes.
 
-        None when there is no index, or none that can be read yet: then only a scan knows.
+        None if there is no index that can be read yet. Then the caller has to scan.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections and threads. Rows stay."""
+        """Close connections and threads. The rows stay."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One answer of a shard. `next_iterator` is None at its end, and then `children` names who goes on."""
+    """One GetRecords response. At the end of a shard `next_iterator` is None and `children` lists the child shards."""
 
     records: Sequence[Record]
     next_iterator: str | None
@@ -90,91 +93,93 @@ class Stream(Protocol):
     """One Kinesis stream, read by polling."""
 
     async def identifier(self) -> StreamIdentifier:
-        """Whose it is, what it is called and when it was made: the name of a stream in a table of several.
+        """Account, name and creation time: the name of a stream in a lease table of several streams.
 
         Raises NotFoundError, ThrottledError, UnavailableError.
         """
         ...
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
-        """Every shard that is still retained, or those that the filter lets through. All pages."""
+        """All pages of the shards that are still retained, or of those that match the filter."""
         ...
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
-        """A token for reading on from `start`; good for five minutes. NotFoundError: the shard is gone."""
+        """A shard iterator that starts at `start`. It expires after five minutes. NotFoundError: the shard is gone."""
         ...
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
-        """The next records, at most `limit` and ten megabytes. An empty page is not the end.
+        """The next records, at most `limit` and ten megabytes. An empty page does not mean the end of the shard.
 
         Raises IteratorExpiredError, ThrottledError, NotFoundError, UnavailableError.
         """
         ...
 
     async def close(self) -> None:
-        """Give back connections and threads."""
+        """Close connections and threads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The object was not there, and is now."""
+    """The object did not exist and was created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """An object of that name is there. It may be one's own: a client that tried twice hears this of its first try."""
+    """An object with that name exists. It may be the caller's own, if an earlier attempt succeeded and its response
+    was lost.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as a listing shows it."""
+    """One entry of a listing."""
 
     key: str
     size_bytes: int
 
 
 class ObjectStore(Protocol):
-    """Objects under names, below one root: S3 and its like, a folder, or memory.
+    """Named objects below one root: S3 or a compatible store, a folder, or memory.
 
-    An object appears whole or not at all, and is never replaced. Whoever asks after an answered `put_if_absent` sees
-    the object, in listings too. UnavailableError: the call may have happened; try again.
+    An object is created whole or not at all, and is never replaced. After a confirmed `put_if_absent`, reads and
+    listings return the object. UnavailableError: the call may have been executed; retry it.
     """
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
-        """Write an object whole, unless there is one of that name. Of several at a time, one creates it."""
+        """Create an object, unless one with that name exists. Of several concurrent calls, exactly one creates it."""
         ...
 
     async def size(self, key: str) -> int | None:
-        """How many bytes an object has; None if there is none."""
+        """The size of an object in bytes; None if it does not exist."""
         ...
 
     async def get(self, key: str) -> bytes | None:
-        """An object's content; None if there is none."""
+        """The content of an object; None if it does not exist."""
         ...
 
     def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        """The objects below `prefix` (whole segments) whose names come after `offset`, in portions, in any order."""
+        """The objects below `prefix` (whole segments) whose names sort after `offset`, page by page, in any order."""
         ...
 
 
 class LoadMeter(Protocol):
-    """How busy this member is."""
+    """Measures how busy this member is."""
 
     async def percent(self) -> float | None:
-        """0 to 100, since the last call; None if it cannot be told, as at the first call."""
+        """Load since the last call, 0 to 100; None if unknown, as at the first call."""
         ...
 
 
 class Clock(Protocol):
-    """Time, as this process sees it."""
+    """The clock of this process."""
 
     def now_ms(self) -> int:
-        """Monotonic. Leases are judged by it; it never jumps, and means nothing to other machines."""
+        """Monotonic time, used to decide whether leases have expired. Never jumps; not comparable between machines."""
         ...
 
     def wall_ms(self) -> int:
-        """Epoch time. For showing, never for deciding who owns what."""
+        """Epoch time. For display only, never to decide ownership."""
         ...
 
     async def sleep_ms(self, duration_ms: int) -> None:

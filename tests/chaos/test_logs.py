@@ -9,7 +9,7 @@ from tests.chaos.run import find_logged_bugs, find_lost_leases
 def test_lost_leases_are_found_with_their_shards(tmp_path: Path) -> None:
     """The worker is the log's name; other lines say nothing about leases."""
     (tmp_path / "worker-1.log").write_text(
-        'operation failed, will be tried again operation=look error=x\nlease lost shard=s-3 owner=- reason="not in time"\n'
+        'operation failed, will be retried operation=refresh error=x\nlease lost shard=s-3 owner=- reason="not in time"\n'
     )
     (tmp_path / "worker-2.log").write_text("")
     assert find_lost_leases(tmp_path) == [Disruption("worker-1", "its owner was cut off", shard="s-3")]

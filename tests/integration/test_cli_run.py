@@ -162,7 +162,7 @@ def test_health_tells_a_hanging_handler_from_an_idle_shard(folder: Path) -> None
         url = running.status_url()
         running.wait_for(lambda: ask(f"{url}/health")[0] == 503)
         problems = str(ask(f"{url}/health")[1]["problems"])
-        assert "records are in hand and none gets done" in problems
+        assert "records are in flight and none gets done" in problems
         (folder / "go-on").touch()
         running.wait_for(lambda: handled(folder) == EVERYTHING and ask(f"{url}/health")[0] == 200)
         with urlopen(f"{url}/metrics", timeout=30) as answer:

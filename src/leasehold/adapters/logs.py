@@ -1,15 +1,16 @@
-"""Events as lines of the standard `logging`: quiet while all is well, and never a payload, a key or a handler's words.
+"""Events as lines of the standard `logging`. Lines never contain a payload, a key or the text of a handler's
+exception.
 
 Levels:
 
 * DEBUG    every poll, batch, checkpoint and heartbeat.
-* INFO     ownership: a member came or went; a lease was created, taken, handed over, released, ended or deleted.
-* WARNING  records are read twice or lost, were put aside, or soon will be: a lease lost, a gap, a failing handler.
+* INFO     ownership: a member started or stopped; a lease was created, taken, handed over, released, ended or deleted.
+* WARNING  records are read twice or lost, were dead-lettered, or soon will be: a lease lost, a gap, a failing handler.
 * ERROR    this worker stops.
 
-What may repeat is told at most once a minute for one subject, with the number of times; reads that fail are told only
-once they have failed for half a minute. Values from outside cannot forge a line: what is not printable is escaped,
-what holds spaces is quoted, and long texts are cut.
+A repeated event is logged at most once a minute per subject, with the number of repetitions. Failing reads are logged
+only after half a minute of failures. Values from outside cannot forge a line: unprintable characters are escaped,
+values with spaces are quoted, and long texts are truncated.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FLEET: Final = logging.getLogger("leasehold.fleet")
 WORKER: Final = logging.getLogger("leasehold.worker")
 
 TEXT_LENGTH_MAX: Final = 300
-TOLD_EVERY_MS: Final = 60_000
+REPEAT_EVERY_MS: Final = 60_000
 SUBJECTS_MAX: Final = 200
 
 _ATTRIBUTE: Final = re.compile(r"\{([a-z_.]+)\}")
@@ -70,7 +71,9 @@ _TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Line:
-    """How one kind of event is told: `{attribute}` stands for a value of the event, filled in only when it is told."""
+    """The log line of one event type. `{attribute}` stands for a value of the event, inserted only if the line is
+    logged.
+    """
 
     __slots__ = ("level", "logger", "repeated_template", "template", "values")
 
@@ -92,7 +95,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ),
     MemberStopped: Line(FLEET, INFO, "member stopped worker={worker} released={released}"),
     FleetRefreshed: Line(
-        FLEET, DEBUG, "fleet seen leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
+        FLEET, DEBUG, "fleet refreshed leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
     ),
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
     RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem}"),
@@ -102,22 +105,20 @@ LINES: Final[Mapping[type[Event], Line]] = {
         "lease taken shard={shard_key} from={taken_from} silent_ms={silent_ms} counter={counter} "
         "checkpoint={checkpoint}",
     ),
-    HandoffRequested: Line(FLEET, INFO, "handoff asked key={key} owner={owner} to={to}"),
+    HandoffRequested: Line(FLEET, INFO, "handoff requested key={key} owner={owner} to={to}"),
     LeaseLost: Line(FLEET, WARNING, "lease lost shard={shard_key} owner={owner} reason={reason}"),
     LeaseReleased: Line(FLEET, INFO, "lease released shard={shard_key} to={to}"),
     LeasesRenewed: Line(FLEET, DEBUG, "leases renewed renewed={renewed} failed={failed} time_ms={time_ms}"),
     ShardStalled: Line(FLEET, WARNING, "shard stalled shard={shard_key} idle_ms={idle_ms}"),
-    ShardBlockedOnParents: Line(FLEET, INFO, "parents awaited shard={shard_key} parents={parents}"),
+    ShardBlockedOnParents: Line(FLEET, INFO, "shard blocked on parents shard={shard_key} parents={parents}"),
     ShardEnded: Line(FLEET, INFO, "shard ended shard={shard_key} children={children}"),
     LeaseAssigned: Line(FLEET, INFO, "lease assigned key={key} from={taken_from} to={to}"),
     LeadershipTaken: Line(FLEET, INFO, "leadership taken worker={worker} from={taken_from}"),
     LeadershipEnded: Line(FLEET, INFO, "leadership ended worker={worker} reason={reason}"),
-    FleetUpgraded: Line(
-        FLEET, INFO, "fleet upgraded from KCL 2.x, it has a leader from now on worker={worker}"
-    ),
+    FleetUpgraded: Line(FLEET, INFO, "fleet upgraded from KCL 2.x to leader assignment worker={worker}"),
     LeaseDeleted: Line(FLEET, INFO, "lease deleted key={key}"),
     OperationFailed: Line(
-        FLEET, WARNING, "operation failed, will be tried again operation={operation} error={error}"
+        FLEET, WARNING, "operation failed, will be retried operation={operation} error={error}"
     ),
     # Reading and handling.
     ReadingStarted: Line(WORKER, DEBUG, "reading started shard={shard_key} position={position}"),
@@ -138,7 +139,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     DeaggregationFailed: Line(
         WORKER,
         WARNING,
-        "aggregate trouble shard={shard_key} position={position} dropped={dropped} reason={reason}",
+        "deaggregation failed shard={shard_key} position={position} dropped={dropped} reason={reason}",
     ),
     BatchHandled: Line(
         WORKER,
@@ -162,28 +163,28 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ProcessorCalled: Line(
         WORKER, DEBUG, "processor called shard={shard_key} method={method} time_ms={time_ms}"
     ),
-    WorkerFailed: Line(WORKER, ERROR, "worker failed, it stops error={error}"),
+    WorkerFailed: Line(WORKER, ERROR, "worker failed and stops error={error}"),
 }
 
-# Whose text comes from user code: only its type is told.
-_STRANGERS_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped, WorkerFailed)
+# The error text of these events comes from user code; only its type is logged.
+_USER_CODE_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped, WorkerFailed)
 
 
 def _level(event: Event, line: Line) -> int:
-    """The level of a line, where the kind of event alone does not decide it."""
+    """The level of an event. Some event types have different levels depending on their values."""
     match event:
         case LeaseTaken(silent_ms=int()):
-            return WARNING  # its owner died; what it did since the checkpoint will be done again
+            return WARNING  # the owner failed; records since its checkpoint will be processed again
         case ShardsSynced(created=created) if created:
             return INFO
         case DeaggregationFailed(dropped=0):
-            return DEBUG  # delivered as it came
+            return DEBUG  # delivered as a raw record, nothing dropped
         case _:
             return line.level
 
 
-def _repeated(event: Event) -> tuple[str, int] | None:
-    """For events that repeat while a state lasts: what they are about, and how long it may last untold."""
+def _repetition(event: Event) -> tuple[str, int] | None:
+    """For events that repeat while a condition lasts: their subject, and how long to wait before the first line."""
     match event:
         case RowRejected(key=key):
             return key, 0
@@ -205,13 +206,13 @@ class LogObserver:
         self._streaks: dict[tuple[type[Event], str], _Streak] = {}
 
     def __call__(self, event: Event) -> None:
-        """Tell one event, or keep quiet."""
+        """Log one event, unless it is a repetition."""
         line = LINES[type(event)]
         level, times = _level(event, line), 1
         if isinstance(event, PageRead):
-            self._forget_failed_reads(event)
-        elif level > DEBUG and (repeated := _repeated(event)):
-            times = self._times_to_tell(type(event), *repeated)
+            self._reset_read_failures(event)
+        elif level > DEBUG and (repetition := _repetition(event)):
+            times = self._count_if_due(type(event), *repetition)
         if not times:
             level = DEBUG
         if not line.logger.isEnabledFor(level):
@@ -222,33 +223,33 @@ class LogObserver:
         else:
             line.logger.log(level, line.template, *values)
 
-    def _times_to_tell(self, kind: type[Event], subject: str, patience_ms: int) -> int:
-        """How many events a line stands for; 0 if this is not the time for one."""
+    def _count_if_due(self, kind: type[Event], subject: str, delay_ms: int) -> int:
+        """The number of events that a line stands for; 0 if no line is due."""
         now_ms = self._now_ms()
         key = (kind, subject)
         if key not in self._streaks and len(self._streaks) >= SUBJECTS_MAX:
-            key = (kind, "")  # a hostile table may hold any number of subjects
-        streak = self._streaks.setdefault(key, _Streak(tell_at_ms=now_ms + patience_ms))
-        streak.untold += 1
-        if now_ms < streak.tell_at_ms:
+            key = (kind, "")  # a malicious table may hold any number of subjects
+        streak = self._streaks.setdefault(key, _Streak(log_at_ms=now_ms + delay_ms))
+        streak.unlogged += 1
+        if now_ms < streak.log_at_ms:
             return 0
-        times, streak.untold = streak.untold, 0
-        streak.tell_at_ms = now_ms + TOLD_EVERY_MS
+        times, streak.unlogged = streak.unlogged, 0
+        streak.log_at_ms = now_ms + REPEAT_EVERY_MS
         return times
 
-    def _forget_failed_reads(self, page: PageRead) -> None:
+    def _reset_read_failures(self, page: PageRead) -> None:
         for kind in (ReadFailed, ReadThrottled):
             self._streaks.pop((kind, page.shard_key), None)
 
 
 @dataclass(slots=True)
 class _Streak:
-    tell_at_ms: int
-    untold: int = 0
+    log_at_ms: int
+    unlogged: int = 0
 
 
 def _values(event: Event, line: Line) -> list[Any]:
-    if isinstance(event, _STRANGERS_ERRORS):
+    if isinstance(event, _USER_CODE_ERRORS):
         event = replace(event, error=_type_name(event.error))
     return line.values(event)
 
@@ -259,10 +260,12 @@ def _type_name(error: str) -> str:
 
 
 def format_value(value: object) -> str:
-    r"""A value as it may stand in a line.
+    r"""A value as it appears in a log line.
 
-    >>> format_value(None), format_value(7), format_value(("shard-1", "shard-2")), format_value("w-1 level=ERROR"), format_value("two\nlines")
-    ('-', '7', 'shard-1,shard-2', '"w-1 level=ERROR"', 'two\\nlines')
+    >>> format_value(None), format_value(7), format_value(("shard-1", "shard-2"))
+    ('-', '7', 'shard-1,shard-2')
+    >>> format_value("w-1 level=ERROR"), format_value("two\nlines")
+    ('"w-1 level=ERROR"', 'two\\nlines')
     """
     if value is None or value == ():
         return "-"

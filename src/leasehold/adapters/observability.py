@@ -1,4 +1,4 @@
-"""Every way of watching a member, put together from its settings: logs, health, Prometheus, CloudWatch."""
+"""Creates the observers that the settings ask for: logs, health, Prometheus, CloudWatch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGGER: Final = logging.getLogger("leasehold.worker")
 
 
 class HealthObserver:
-    """Health that is told on one thread and asked for on another."""
+    """Health that one thread updates and another one reads."""
 
     def __init__(self, limits: HealthLimits, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -33,24 +33,24 @@ class HealthObserver:
         self._health = Health(limits, now_ms())
 
     def __call__(self, event: Event) -> None:
-        """Take one event into account."""
+        """Process one event."""
         with self._lock:
             self._health.observe(event, self._now_ms())
 
     def report(self) -> HealthReport:
-        """How things are at this moment."""
+        """The health at this moment."""
         with self._lock:
             return self._health.report(self._now_ms())
 
-    def answer(self) -> Response:
-        """The same for a probe: 200 if all is well, 503 if not; the body says why."""
+    def respond(self) -> Response:
+        """The response to a probe: 200 if healthy, 503 if not. The body lists the problems."""
         report = self.report()
         body = json.dumps(health_to_json(report), indent=2).encode() + b"\n"
         return Response(200 if report.is_healthy else 503, "application/json", body)
 
 
 @asynccontextmanager
-async def observing(
+async def run_observers(
     settings: ObserveSettings,
     *,
     application: str,
@@ -60,15 +60,15 @@ async def observing(
     cloudwatch_client: Callable[[], Any],
     also: Observer | None = None,
 ) -> AsyncIterator[Observer]:
-    """One observer for everything that the settings ask for; it serves and publishes for as long as this lasts.
+    """One observer for everything in the settings. It serves and publishes until the block ends.
 
-    `cloudwatch_client` is called only if metrics go there. `also` is an observer of the user's own.
+    `cloudwatch_client` is called only if metrics are published. `also` is an additional observer of the user.
     """
     logs = LogObserver(clock.now_ms)
     observers: list[Observer] = [logs]
     async with AsyncExitStack() as stack:
         if settings.status_port is not None:
-            observers += _served(settings, settings.status_port, failover_after, clock, stack)
+            observers += _serve_status(settings, settings.status_port, failover_after, clock, stack)
         if settings.cloudwatch_metrics is not MetricsLevel.NONE:
             metrics = CloudWatchMetrics(
                 cloudwatch_client(),
@@ -85,30 +85,30 @@ async def observing(
         try:
             yield combine_observers(*observers)
         except Exception as error:
-            LOGGER.error("worker stops error=%s", format_value(_brief(error)))  # noqa: TRY400 - the caller shows where
+            LOGGER.error("worker stops error=%s", format_value(_describe_error(error)))  # noqa: TRY400 - the caller logs the traceback
             raise
 
 
-def _brief(error: Exception) -> str:
-    """Type of a stranger's error; its text may hold what must not be told. Ours say nothing secret."""
+def _describe_error(error: Exception) -> str:
+    """The text of our own errors, which contains no secrets; only the type of any other error."""
     return str(error) if isinstance(error, LeaseholdError) else type(error).__name__
 
 
-def _served(
+def _serve_status(
     settings: ObserveSettings, port: int, failover_after: timedelta, clock: Clock, stack: AsyncExitStack
 ) -> list[Observer]:
     limits = HealthLimits(
         failover_ms=milliseconds(failover_after), stuck_after_ms=milliseconds(settings.stuck_after)
     )
     health = HealthObserver(limits, clock.now_ms)
-    metrics, scraped = _prometheus(clock)
-    server = StatusServer(settings.status_host, port, {"/health": health.answer, "/metrics": scraped})
+    metrics, serve_metrics = _prometheus_observer(clock)
+    server = StatusServer(settings.status_host, port, {"/health": health.respond, "/metrics": serve_metrics})
     stack.callback(server.close)
     LOGGER.info("status served url=%s", server.url)
     return [health, *metrics]
 
 
-def _prometheus(clock: Clock) -> tuple[list[Observer], Route]:
+def _prometheus_observer(clock: Clock) -> tuple[list[Observer], Route]:
     try:
         from leasehold.adapters.prometheus import PrometheusMetrics  # noqa: PLC0415 - an extra that may be missing
     except ModuleNotFoundError:

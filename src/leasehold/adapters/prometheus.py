@@ -1,8 +1,8 @@
-"""Metrics for Prometheus, as text. Needs the extra `prometheus`; who serves the text is decided elsewhere.
+"""Metrics in Prometheus' text format. Needs the extra `prometheus`; `status_server` serves the text.
 
-The number of series is bounded by what this member holds: a shard appears when its lease is taken and disappears when
-it is lost, released or ended. The counters are our own and not prometheus_client's, whose values live in files when a
-program runs in its multi-process mode, and cannot be taken away there.
+The number of series is bounded by the leases of this member: the series of a shard appear when its lease is taken and
+disappear when the lease is lost, released or ended. The counters are not prometheus_client's, because those keep
+their values in files in its multi-process mode and cannot be removed there.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ from leasehold.core.events import (
 from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
 from leasehold.core.observing.lag import LagTracker
 
-# What is counted for the member as a whole, from its start.
+# Counters of the member, since its start.
 MEMBER_COUNTERS: Final = {
-    "leases_taken": "Leases that this member began to serve.",
-    "leases_lost": "Leases that this member lost against its will: records are read twice.",
-    "leases_released": "Leases that this member let go in good order.",
-    "renewals_failed": "Heartbeats that did not succeed.",
-    "shards_ended": "Shards that were done to their end.",
-    "shards_stalled": "Shards that were given up because they made no progress.",
-    "gaps": "Places where records may have been trimmed before they were read, and be lost.",
-    "dropped_records": "User records of aggregates that could not be delivered.",
-    "dead_letters": "Records that were put aside.",
-    "skipped_records": "Records that were passed over, as the settings say.",
-    "operations_failed": "Steps of the member that failed and were tried again.",
+    "leases_taken": "Leases that this member started to serve.",
+    "leases_lost": "Leases that this member lost although it wanted to keep them: records are read twice.",
+    "leases_released": "Leases that this member released.",
+    "renewals_failed": "Heartbeats that failed.",
+    "shards_ended": "Shards that were processed to their end.",
+    "shards_stalled": "Shards whose lease was released because they made no progress.",
+    "gaps": "Gaps: records that may have been trimmed before they were read, and are lost.",
+    "dropped_records": "User records of aggregates that were not delivered.",
+    "dead_letters": "Records that were sent to the dead letters.",
+    "skipped_records": "Records that were skipped, as configured.",
+    "operations_failed": "Operations of the member that failed and were retried.",
 }
 
-_COUNTED: Final[Mapping[type[Event], str]] = {
+_COUNTER_OF_EVENT: Final[Mapping[type[Event], str]] = {
     LeaseTaken: "leases_taken",
     LeaseLost: "leases_lost",
     LeaseReleased: "leases_released",
@@ -89,20 +89,20 @@ _COUNTED: Final[Mapping[type[Event], str]] = {
     OperationFailed: "operations_failed",
 }
 
-# What is counted for each shard, while it is held.
+# Counters of each shard, while this member owns its lease.
 SHARD_COUNTERS: Final = {
     "records_read": "User records read.",
     "bytes_read": "Bytes of user records read.",
-    "records_handled": "User records that handlers have done.",
-    "bytes_handled": "Bytes of user records that handlers have done.",
-    "handler_failures": "Times that a handler raised.",
+    "records_handled": "User records that handlers processed.",
+    "bytes_handled": "Bytes of user records that handlers processed.",
+    "handler_failures": "Exceptions raised by handlers.",
     "read_failures": "Reads that failed or were throttled.",
-    "iterators_expired": "Iterators that were too old.",
+    "iterators_expired": "Iterators that expired.",
     "checkpoints": "Checkpoints written.",
 }
 
 
-# The second only in a member of several streams.
+# Only a member of several streams has the second label.
 SHARD_LABELS: Final = ("shard", "stream")
 
 
@@ -113,14 +113,14 @@ class _HandlerTime:
 
 
 class PrometheusMetrics(Collector):
-    """An observer, and the text that Prometheus scrapes; the two may be used from different threads."""
+    """An observer and the text that Prometheus scrapes. The two may be used from different threads."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._lags = LagTracker()
+        self._lag_tracker = LagTracker()
         self._totals: Counter[str] = Counter()
-        self._of_shard: dict[LeaseKey, Counter[str]] = {}
+        self._shard_counters: dict[LeaseKey, Counter[str]] = {}
         self._handler_times: dict[LeaseKey, _HandlerTime] = {}
         self._member: MemberStarted | None = None
         self._fleet: FleetRefreshed | None = None
@@ -130,39 +130,31 @@ class PrometheusMetrics(Collector):
         self._registry.register(self)
 
     def __call__(self, event: Event) -> None:
-        """Take one event into account."""
+        """Process one event."""
         with self._lock:
-            self._lags.observe(event, self._now_ms())
-            self._note(event)
+            self._lag_tracker.observe(event, self._now_ms())
+            self._update(event)
 
     def text(self) -> bytes:
         """All metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: all metrics at this moment."""
+        """The current metrics; called by prometheus_client."""
         with self._lock:
             now_ms = self._now_ms()
-            families = [*self._of_member(now_ms), *self._of_shards(now_ms)]
+            families = [*self._member_families(now_ms), *self._shard_families(now_ms)]
         yield from families
 
-    def _note(self, event: Event) -> None:
+    def _update(self, event: Event) -> None:
         match event:
-            case MemberStarted():
-                self._member = event
-            case FleetRefreshed():
-                self._fleet = event
-            case ShardsSynced():
-                self._shards[event.stream] = event.shards
-            case LeasesRenewed(renewed=renewed, failed=failed):
-                self._totals["renewals_failed"] += failed
-                if renewed:
-                    self._renewed_ms = self._now_ms()
+            case MemberStarted() | MemberStopped() | FleetRefreshed() | ShardsSynced() | LeasesRenewed():
+                self._update_state(event)
             case DeaggregationFailed(dropped=dropped):
                 self._totals["dropped_records"] += dropped
             case LeaseLost() | LeaseReleased() | ShardEnded():
-                self._totals[_COUNTED[type(event)]] += 1
-                self._forget(event.shard_key)
+                self._totals[_COUNTER_OF_EVENT[type(event)]] += 1
+                self._remove_shard(event.shard_key)
             case (
                 LeaseTaken()
                 | ShardStalled()
@@ -171,7 +163,7 @@ class PrometheusMetrics(Collector):
                 | RecordSkipped()
                 | OperationFailed()
             ):
-                self._totals[_COUNTED[type(event)]] += 1
+                self._totals[_COUNTER_OF_EVENT[type(event)]] += 1
             case (
                 PageRead()
                 | BatchHandled()
@@ -181,12 +173,9 @@ class PrometheusMetrics(Collector):
                 | IteratorExpired()
                 | Checkpointed()
             ):
-                # A handler may return after its lease is gone; that must not bring the shard's series back.
-                if event.shard_key in self._lags:
-                    self._note_of_shard(event)
-            case MemberStopped():
-                self._of_shard.clear()
-                self._handler_times.clear()
+                # A handler may return after its lease was lost. Such an event must not add the shard again.
+                if event.shard_key in self._lag_tracker:
+                    self._update_shard(event)
             case (
                 RowRejected()
                 | HandoffRequested()
@@ -200,11 +189,29 @@ class PrometheusMetrics(Collector):
                 | FleetUpgraded()
                 | WorkerFailed()
             ):
-                pass  # news, not numbers
+                pass  # no metrics
             case _:
                 assert_never(event)
 
-    def _note_of_shard(
+    def _update_state(
+        self, event: MemberStarted | MemberStopped | FleetRefreshed | ShardsSynced | LeasesRenewed
+    ) -> None:
+        match event:
+            case MemberStarted():
+                self._member = event
+            case MemberStopped():
+                self._shard_counters.clear()
+                self._handler_times.clear()
+            case FleetRefreshed():
+                self._fleet = event
+            case ShardsSynced():
+                self._shards[event.stream] = event.shards
+            case LeasesRenewed(renewed=renewed, failed=failed):
+                self._totals["renewals_failed"] += failed
+                if renewed:
+                    self._renewed_ms = self._now_ms()
+
+    def _update_shard(
         self,
         event: PageRead
         | BatchHandled
@@ -214,7 +221,7 @@ class PrometheusMetrics(Collector):
         | IteratorExpired
         | Checkpointed,
     ) -> None:
-        counts = self._of_shard.setdefault(event.shard_key, Counter())
+        counts = self._shard_counters.setdefault(event.shard_key, Counter())
         match event:
             case PageRead():
                 counts["records_read"] += event.records
@@ -234,20 +241,22 @@ class PrometheusMetrics(Collector):
             case Checkpointed():
                 counts["checkpoints"] += 1
 
-    def _forget(self, shard: LeaseKey) -> None:
-        self._of_shard.pop(shard, None)
+    def _remove_shard(self, shard: LeaseKey) -> None:
+        self._shard_counters.pop(shard, None)
         self._handler_times.pop(shard, None)
 
-    def _of_member(self, now_ms: int) -> Iterator[Metric]:
+    def _member_families(self, now_ms: int) -> Iterator[Metric]:
         if self._member:
             labels = {name: getattr(self._member, name) for name in ("application", "stream", "worker")}
-            yield InfoMetricFamily("leasehold_member", "Who this is.", labels)
+            yield InfoMetricFamily("leasehold_member", "Application, streams and id of this member.", labels)
         for name, text in MEMBER_COUNTERS.items():
             yield CounterMetricFamily(f"leasehold_{name}", text, self._totals[name])
-        yield GaugeMetricFamily("leasehold_leases_held", "Leases that this member serves.", len(self._lags))
+        yield GaugeMetricFamily(
+            "leasehold_leases_held", "Leases that this member serves.", len(self._lag_tracker)
+        )
         if self._renewed_ms is not None:
             age = (now_ms - self._renewed_ms) / 1000
-            yield GaugeMetricFamily("leasehold_renewal_age_seconds", "Since the last heartbeat.", age)
+            yield GaugeMetricFamily("leasehold_renewal_age_seconds", "Time since the last heartbeat.", age)
         if self._fleet:
             yield GaugeMetricFamily("leasehold_fleet_leases", "Leases in the table.", self._fleet.leases)
             yield GaugeMetricFamily(
@@ -264,20 +273,20 @@ class PrometheusMetrics(Collector):
                 shards.add_metric([] if stream is None else [stream], number)
             yield shards
 
-    def _of_shards(self, now_ms: int) -> Iterator[Metric]:
+    def _shard_families(self, now_ms: int) -> Iterator[Metric]:
         lag = _gauge("lag_seconds", "How far the first record that is not done is behind the tip.")
-        idle = _gauge("idle_seconds", "How long nothing got done, or there was nothing to do.")
-        in_hand = _gauge("records_in_flight", "User records of pages that are not done to their end.")
-        for shard, progress in self._lags:
+        idle = _gauge("idle_seconds", "Time since the last progress.")
+        in_flight = _gauge("records_in_flight", "User records of pages that are not completely done.")
+        for shard, progress in self._lag_tracker:
             if (lag_ms := progress.lag_ms(now_ms)) is not None:
                 lag.add_metric(_labels(shard), lag_ms / 1000)
             idle.add_metric(_labels(shard), (now_ms - progress.last_progress_ms) / 1000)
-            in_hand.add_metric(_labels(shard), progress.records_in_flight)
-        yield from (lag, idle, in_hand)
+            in_flight.add_metric(_labels(shard), progress.records_in_flight)
+        yield from (lag, idle, in_flight)
         for name, text in SHARD_COUNTERS.items():
             counter = CounterMetricFamily(f"leasehold_shard_{name}", text, labels=SHARD_LABELS)
-            for shard, _ in self._lags:
-                counter.add_metric(_labels(shard), self._of_shard.get(shard, Counter())[name])
+            for shard, _ in self._lag_tracker:
+                counter.add_metric(_labels(shard), self._shard_counters.get(shard, Counter())[name])
             yield counter
         times = SummaryMetricFamily(
             "leasehold_shard_handler_seconds", "Time in handlers that returned.", labels=SHARD_LABELS
@@ -288,7 +297,7 @@ class PrometheusMetrics(Collector):
 
 
 def _labels(key: LeaseKey) -> list[str]:
-    """The values of the labels; the last one is left out, and so is not there, in a member of one stream."""
+    """The label values of a shard. A member of one stream omits the last label."""
     stream, shard = parse_lease_key(key)
     return [shard] if stream is None else [shard, stream]
 

@@ -1,7 +1,7 @@
-"""A tiny HTTP server for whoever watches this process: read-only, in a thread of its own, on loopback by default.
+"""A small read-only HTTP server for health and metrics, on its own thread, on loopback by default.
 
-It outlives trouble of the event loop, so that it can tell of it. A request must name a host by which we may be called:
-otherwise a page in a browser on this machine could read the answers by giving its own name our address.
+Its own thread lets it report a blocked event loop. A request must name an allowed host. Otherwise a web page could
+point its own host name to our address (DNS rebinding) and read the responses through a browser on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a route says."""
+    """The response of a route."""
 
     status: int
     content_type: str
@@ -35,7 +35,7 @@ Route = Callable[[], Response]
 
 
 class StatusServer:
-    """Serves `routes` at http://host:port until it is closed. Port 0 takes any free one, see `url`."""
+    """Serves `routes` at http://host:port until it is closed. Port 0 takes any free port, see `url`."""
 
     def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
         try:
@@ -52,20 +52,20 @@ class StatusServer:
 
     @property
     def url(self) -> str:
-        """Where it can be asked."""
+        """The address of the server."""
         host, port = self._server.server_address[:2]
         name = str(host)
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
     def close(self) -> None:
-        """Stop serving, and end the thread."""
+        """Stop serving and end the thread."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def is_allowed_host(host_header: str | None, listens_on: str) -> bool:
-    """Whether a request that names this host is meant for us, and not for a name that points here by trickery.
+def is_allowed_host(host_header: str | None, listen_host: str) -> bool:
+    """Whether the Host header of a request is a name of this server, and not a foreign name that points to it.
 
     >>> is_allowed_host("localhost:8080", "127.0.0.1"), is_allowed_host("evil.example", "127.0.0.1")
     (True, False)
@@ -78,10 +78,11 @@ def is_allowed_host(host_header: str | None, listens_on: str) -> bool:
         return False
     if name is None:
         return False
-    if name in _LOOPBACK_NAMES or name == listens_on.lower():
+    if name in _LOOPBACK_NAMES or name == listen_host.lower():
         return True
-    # An address cannot be redirected as a name can, so it is safe wherever we are meant to be reached from outside.
-    return _is_address(name) and not _is_loopback(listens_on)
+    # An IP address cannot be rebound as a name can, so it is safe wherever the server is meant to be reachable from
+    # outside.
+    return _is_address(name) and not _is_loopback(listen_host)
 
 
 def _is_address(name: str) -> bool:
@@ -101,13 +102,13 @@ class _Server(ThreadingMixIn, TCPServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
-        self.listens_on = host
+        self.listen_host = host
         self.routes = routes
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is nobody's concern."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,29 +118,29 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:
-        self._send(self._answer(), with_body=True)
+        self._send(self._respond(), with_body=True)
 
     def do_HEAD(self) -> None:
-        self._send(self._answer(), with_body=False)
+        self._send(self._respond(), with_body=False)
 
-    def _answer(self) -> Response:
-        if not is_allowed_host(self.headers.get("Host"), self.server.listens_on):
-            return Response(421, "text/plain", b"This server does not go by that name.\n")
+    def _respond(self) -> Response:
+        if not is_allowed_host(self.headers.get("Host"), self.server.listen_host):
+            return Response(421, "text/plain", b"Unknown host name.\n")
         route = self.server.routes.get(urlsplit(self.path).path)
         if route is None:
             paths = ", ".join(self.server.routes)
-            return Response(404, "text/plain", f"There is {paths}, and nothing else.\n".encode())
+            return Response(404, "text/plain", f"Not found. Available: {paths}\n".encode())
         return route()
 
-    def _send(self, answer: Response, *, with_body: bool) -> None:
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
+    def _send(self, response: Response, *, with_body: bool) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         if with_body:
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Being asked is not news."""
+        """Log nothing: requests are not worth a line."""

@@ -1,7 +1,7 @@
-"""Everything worth telling about a running member, as one closed list of values.
+"""Everything a running member reports, as one closed list of event values.
 
-Runtimes report facts to a single callable, `observe(event)`. Logs, CloudWatch, Prometheus, the health answer and the
-tests are such callables, so they all tell the same story. No event carries a payload or a partition key.
+The runtimes report events to one callable, `observe(event)`. Logs, CloudWatch, Prometheus, the health endpoint and
+the tests are such observers, so all of them show the same facts. No event carries a payload or a partition key.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from leasehold.core.records.iterators import Gap
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """Something about one stream. A member of several says of which; in a member of one there is nothing to say."""
+    """An event of one stream. `stream` is set only by a member of several streams."""
 
     stream: StreamIdentifier | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardEvent(StreamEvent):
-    """Something about one shard. Shards of two streams may have one id, so whoever keeps a book goes by `shard_key`."""
+    """An event of one shard. Shards of two streams may have the same id, so observers index by `shard_key`."""
 
     shard: ShardId
 
     @property
     def shard_key(self) -> LeaseKey:
-        """The shard's own name among all of the member: its id, with the stream before it where there are several."""
+        """Unique among all shards of the member: the shard id, prefixed by the stream if there are several."""
         return lease_key(self.shard, self.stream)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvent:
-    """Something about a lease that is ours. Its key says of which stream it is."""
+    """An event of a lease that this member owns. The key names the stream."""
 
     key: LeaseKey
     shard: ShardId
 
     @property
     def shard_key(self) -> LeaseKey:
-        """The shard's own name among all shards of the member."""
+        """Unique among all shards of the member."""
         return self.key
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStarted:
-    """A member joined its fleet. `stream` names all of them, where there are several."""
+    """A member joined its fleet. `stream` lists all streams if there are several."""
 
     worker: WorkerId
     application: str
@@ -57,7 +57,7 @@ class MemberStarted:
 
 @dataclass(frozen=True, slots=True)
 class MemberStopped:
-    """A member has left, having released what it could."""
+    """A member left the fleet and released `released` leases."""
 
     worker: WorkerId
     released: int
@@ -65,7 +65,7 @@ class MemberStopped:
 
 @dataclass(frozen=True, slots=True)
 class FleetRefreshed:
-    """One look at the lease table, which took `time_ms`. `unclaimed` leases have no live owner."""
+    """The member read the lease table, in `time_ms`. `unclaimed` leases have no live owner."""
 
     leases: int
     unclaimed: int
@@ -76,7 +76,7 @@ class FleetRefreshed:
 
 @dataclass(frozen=True, slots=True)
 class ShardsSynced(StreamEvent):
-    """The stream's shards were compared with the leases."""
+    """The stream's shards were compared with the leases, and `created` leases were created."""
 
     shards: int
     created: int
@@ -85,7 +85,7 @@ class ShardsSynced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class RowRejected:
-    """A row of the lease table cannot be read and is passed over."""
+    """A row of the lease table cannot be parsed and is skipped."""
 
     key: str
     problem: str
@@ -93,7 +93,10 @@ class RowRejected:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTaken(LeaseEvent):
-    """We serve this lease now. `silent_ms` is how long its last owner had been silent; None if it was free."""
+    """The member started to serve a lease.
+
+    `silent_ms` is the time since the last heartbeat of the previous owner; None if the lease was free.
+    """
 
     taken_from: WorkerId | None
     silent_ms: int | None
@@ -103,7 +106,7 @@ class LeaseTaken(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class HandoffRequested:
-    """A lease is moving without loss of time: `to` wants it from `holder`, who finishes what it has in hand."""
+    """Member `to` requested a lease from `owner`, which first finishes its current batch."""
 
     key: LeaseKey
     owner: WorkerId
@@ -112,7 +115,7 @@ class HandoffRequested:
 
 @dataclass(frozen=True, slots=True)
 class LeaseAssigned:
-    """As the leader, we gave a lease that nobody read to a member, or ended a handoff that did not end by itself."""
+    """The member, as the leader, assigned a lease that no member read, or ended a handoff that took too long."""
 
     key: LeaseKey
     taken_from: WorkerId | None
@@ -121,7 +124,7 @@ class LeaseAssigned:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipTaken:
-    """We lead the fleet now. `taken_from` is a leader that fell silent; None if there was none."""
+    """The member became the leader. `taken_from` is the leader that stopped its heartbeats; None if there was none."""
 
     worker: WorkerId
     taken_from: WorkerId | None
@@ -129,7 +132,7 @@ class LeadershipTaken:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipEnded:
-    """We no longer lead the fleet; another member will."""
+    """The member is no longer the leader; another member will be."""
 
     worker: WorkerId
     reason: str
@@ -137,14 +140,14 @@ class LeadershipEnded:
 
 @dataclass(frozen=True, slots=True)
 class FleetUpgraded:
-    """We were the one to decide it, and gave a fleet that upgrades from KCL 2.x its leader; all members change over."""
+    """The member switched a fleet that upgrades from KCL 2.x to leader assignment. All members follow."""
 
     worker: WorkerId
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost(LeaseEvent):
-    """We no longer serve this lease, and did not want that. Records since the checkpoint will be read again."""
+    """The member lost a lease that it wanted to keep. Records after the checkpoint will be read again."""
 
     owner: WorkerId | None
     reason: str
@@ -152,14 +155,14 @@ class LeaseLost(LeaseEvent):
 
 @dataclass(frozen=True, slots=True)
 class LeaseReleased(LeaseEvent):
-    """We let go of a lease in good order. `to` is the next owner, where one waits."""
+    """The member released a lease. `to` is the next owner, if one is waiting."""
 
     to: WorkerId | None
 
 
 @dataclass(frozen=True, slots=True)
 class LeasesRenewed:
-    """One round of heartbeats: leases held, less those whose heartbeat failed; the slowest one's time."""
+    """One round of heartbeats: leases renewed, leases whose heartbeat failed, and the time of the slowest heartbeat."""
 
     renewed: int
     failed: int
@@ -168,7 +171,7 @@ class LeasesRenewed:
 
 @dataclass(frozen=True, slots=True)
 class ShardStalled(LeaseEvent):
-    """A shard makes no progress here; its lease is given back, so that another member may try."""
+    """A shard makes no progress on this member. Its lease is released, so another member can try."""
 
     idle_ms: int
 
@@ -182,16 +185,16 @@ class ShardBlockedOnParents(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReadingStarted(ShardEvent):
-    """A shard is read from here."""
+    """Reading of a shard started at `position`."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class PageRead(ShardEvent):
-    """One answer of a shard: user records and their bytes, and how far behind its tip it was.
+    """One GetRecords response: the number and bytes of user records, and how far behind the tip the response was.
 
-    `last` is the position of the last user record, so that a watcher can tell when all of them are done.
+    `last` is the position of the last user record, so that an observer can tell when the page is done.
     """
 
     records: int
@@ -203,14 +206,14 @@ class PageRead(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReadThrottled(ShardEvent):
-    """A shard refused a read; the next try is `wait_ms` away."""
+    """Kinesis throttled a read; the next attempt follows in `wait_ms`."""
 
     wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed(ShardEvent):
-    """A read failed for another reason; the next try is `wait_ms` away."""
+    """A read failed for another reason; the next attempt follows in `wait_ms`."""
 
     error: str
     wait_ms: int
@@ -218,21 +221,19 @@ class ReadFailed(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class IteratorExpired(ShardEvent):
-    """An iterator was too old; reading goes on with a new one, nothing is lost."""
+    """A shard iterator expired. Reading continues with a new one; no record is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class GapFound(ShardEvent):
-    """Records may have been trimmed before they were read, and be lost to this application; `Gap` says how sure
-    that is.
-    """
+    """Records may have been trimmed before they were read. See `Gap` for how certain that is."""
 
     gap: Gap
 
 
 @dataclass(frozen=True, slots=True)
 class DeaggregationFailed(ShardEvent):
-    """An aggregate could not be taken apart as its producer meant; `dropped` user records were not delivered."""
+    """An aggregate could not be split as its producer intended. `dropped` user records were not delivered."""
 
     position: Position
     reason: str
@@ -241,7 +242,9 @@ class DeaggregationFailed(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class BatchHandled(ShardEvent):
-    """A handler returned, or a program that iterates over the shard said so; everything up to `end` is done."""
+    """A handler returned, or a program that iterates over a shard marked a batch as done. All records up to `end` are
+    done.
+    """
 
     records: int
     size_bytes: int
@@ -252,7 +255,7 @@ class BatchHandled(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailed(ShardEvent):
-    """A handler raised. `error` is the exception's type; its text may hold what must not be told."""
+    """A handler raised. `error` is the exception's type only, because its text may contain payload."""
 
     start: Position
     end: Position
@@ -263,7 +266,7 @@ class HandlerFailed(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordDeadLettered(ShardEvent):
-    """One record was put aside, and the shard goes on."""
+    """One record was sent to the dead letters, and the shard continues."""
 
     position: Position
     error: str
@@ -271,7 +274,7 @@ class RecordDeadLettered(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordSkipped(ShardEvent):
-    """One record was passed over, because the settings say so in as many words."""
+    """One record was skipped, because the settings allow it explicitly."""
 
     position: Position
     error: str
@@ -279,7 +282,7 @@ class RecordSkipped(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed(ShardEvent):
-    """Everything up to `position` is done, and the table knows it; to write that took `time_ms`."""
+    """A checkpoint was written in `time_ms`. All records up to `position` are done."""
 
     position: Position
     time_ms: int = 0
@@ -287,7 +290,7 @@ class Checkpointed(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorCalled(ShardEvent):
-    """A life-cycle class returned from `initialize`, `shard_ended`, `shutdown_requested` or `lease_lost`."""
+    """A record processor returned from `initialize`, `shard_ended`, `shutdown_requested` or `lease_lost`."""
 
     method: str
     time_ms: int
@@ -295,21 +298,21 @@ class ProcessorCalled(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class ShardEnded(ShardEvent):
-    """A shard is done to its end; its children have leases."""
+    """A shard was processed to its end; its children have leases."""
 
     children: tuple[ShardId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseDeleted:
-    """The lease of a finished shard was removed."""
+    """The lease of a finished shard was deleted."""
 
     key: LeaseKey
 
 
 @dataclass(frozen=True, slots=True)
 class OperationFailed:
-    """A step of the member failed and will be tried again; `step` says which."""
+    """An operation of the member failed and will be retried."""
 
     operation: str
     error: str
@@ -317,7 +320,7 @@ class OperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The worker stops: it met something that trying again does not cure. `error` is the exception's type only."""
+    """The worker stops because of an error that a retry does not fix. `error` is the exception's type only."""
 
     error: str
 
@@ -362,7 +365,7 @@ Observer = Callable[[Event], None]
 
 
 def with_stream(stream: StreamIdentifier | None, observe: Observer) -> Observer:
-    """An observer for one stream: what it is told is told on, with the name of the stream where it lacks one."""
+    """An observer that adds the stream to events that have none, and passes them on."""
     if stream is None:
         return observe
 

@@ -1,6 +1,4 @@
-"""The vocabulary: shards, leases, and the ids that name them. Values only; what may happen to them is decided
-elsewhere in `core`.
-"""
+"""Shards, leases, and their ids, as plain values. Other modules of `core` decide what may happen to them."""
 
 from __future__ import annotations
 
@@ -15,10 +13,11 @@ from leasehold.errors import ConfigError
 ShardId = NewType("ShardId", str)
 WorkerId = NewType("WorkerId", str)
 LeaseKey = NewType("LeaseKey", str)
-# A random id that a member writes into a lease when it begins to serve it. Together with the owner it tells
-# this holding apart from an earlier one of the same worker, and from a second process with the same id.
+# A fencing token: a random id that a member writes into a lease when it starts to serve it. Together with the owner
+# it distinguishes this lease session from an earlier one of the same worker, and from a second process with the same
+# worker id.
 LeaseSessionId = NewType("LeaseSessionId", str)
-# `account:stream:epoch` in multi-stream mode; single-stream leases carry none.
+# `account:stream:epoch` in multi-stream mode; leases of a single stream have none.
 StreamIdentifier = NewType("StreamIdentifier", str)
 
 HASH_KEY_MAX: Final = 2**128 - 1
@@ -33,7 +32,7 @@ class HashRange:
     end: int
 
     def __post_init__(self) -> None:
-        # Java refuses start == end, and Kinesis never makes such a shard.
+        # Java refuses start == end, and Kinesis never creates such a shard.
         if not 0 <= self.start < self.end <= HASH_KEY_MAX:
             raise ConfigError(
                 f"hash key range {self.start}..{self.end}: expected 0 <= start < end <= 2^128-1"
@@ -48,7 +47,7 @@ WHOLE_HASH_RANGE: Final = HashRange(0, HASH_KEY_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as the service lists it. `parents` names one shard after a split, two after a merge."""
+    """A shard as ListShards returns it. `parents` holds one shard after a split, two after a merge."""
 
     id: ShardId
     hash_range: HashRange
@@ -58,13 +57,13 @@ class Shard:
 
     @property
     def is_open(self) -> bool:
-        """An open shard still takes new records."""
+        """An open shard still accepts new records."""
         return self.ending_sequence_number is None
 
 
 @dataclass(frozen=True, slots=True)
 class ChildShard:
-    """A child as the last answer of a closed shard names it."""
+    """A child shard as the last GetRecords response of a closed shard lists it."""
 
     id: ShardId
     parents: tuple[ShardId, ...]
@@ -73,7 +72,7 @@ class ChildShard:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A prepared checkpoint: where the batch that begins at the checkpoint ends, with the writer's note."""
+    """A pending checkpoint: the end of the batch that starts at the checkpoint, with metadata of its writer."""
 
     end: Position
     state: bytes | None = None
@@ -81,10 +80,10 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One row of the lease table, as far as we understand it.
+    """One row of the lease table. One attribute per column that Leasehold reads, hence more than twelve.
 
-    `owner` is absent on a free lease. While `checkpoint_owner` is present the lease is being handed over:
-    that worker still serves it, and `owner` will.
+    `owner` is None on a free lease. While `checkpoint_owner` is set the lease is in a handoff: the checkpoint owner
+    still serves it, and `owner` will serve it next.
     """
 
     key: LeaseKey
@@ -101,19 +100,19 @@ class Lease:
     throughput_kbps: Decimal | None = None
     stream: StreamIdentifier | None = None
     session: LeaseSessionId | None = None
-    # When a lease at LATEST was made: what that word means to whoever reads it after its first reader is gone.
+    # When a lease at LATEST was created. A reader that replaces a failed first reader starts at this time.
     latest_at_ms: int | None = None
-    # Left by another member for the owner, who should look at the table; each word is another than the one before.
+    # A random value that another member writes to make the owner refresh. Unique per write.
     nudge: str | None = None
 
     @property
     def actual_owner(self) -> WorkerId | None:
-        """Who may read and checkpoint now."""
+        """The worker that may read and checkpoint now."""
         return self.checkpoint_owner or self.owner
 
     @property
     def is_in_handoff(self) -> bool:
-        """True from the leader's request until the old owner lets go."""
+        """True from the handoff request until the old owner releases the lease."""
         return self.checkpoint_owner is not None
 
 
@@ -127,12 +126,12 @@ def lease_key(shard_id: ShardId, stream: StreamIdentifier | None = None) -> Leas
 
 
 def parent_keys(lease: Lease) -> frozenset[LeaseKey]:
-    """The keys of the leases that a shard's parents have or had; parents are of the same stream."""
+    """The lease keys of a shard's parents. Parents belong to the same stream."""
     return frozenset(lease_key(parent, lease.stream) for parent in lease.parents)
 
 
 def parse_lease_key(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
-    """The stream and the shard that a lease key names; the way back from `lease_key`.
+    """The stream and the shard of a lease key: the inverse of `lease_key`.
 
     >>> parse_lease_key(LeaseKey("123456789012:orders:1700000000:shardId-000000000003"))
     ('123456789012:orders:1700000000', 'shardId-000000000003')
@@ -142,7 +141,7 @@ def parse_lease_key(key: LeaseKey) -> tuple[StreamIdentifier | None, ShardId]:
 
 
 def stream_identifier(account: str, name: str, created_s: int) -> StreamIdentifier:
-    """How a stream is told apart in a table of several: another one of that name, made later, is another stream.
+    """The identifier of a stream in a table of several. A stream that was deleted and created again has another one.
 
     >>> stream_identifier("123456789012", "orders", 1700000000)
     '123456789012:orders:1700000000'
@@ -151,7 +150,7 @@ def stream_identifier(account: str, name: str, created_s: int) -> StreamIdentifi
 
 
 def is_stream_identifier(text: str) -> bool:
-    """Whether a text is account:stream:epoch.
+    """Whether a text has the form account:stream:epoch.
 
     >>> is_stream_identifier("123456789012:orders:1700000000"), is_stream_identifier("orders")
     (True, False)
@@ -160,7 +159,7 @@ def is_stream_identifier(text: str) -> bool:
 
 
 def have_same_stream_name(one: StreamIdentifier, other: StreamIdentifier) -> bool:
-    """Whether two identifiers are of one account and name: at one time there is only one such stream.
+    """Whether two identifiers have the same account and name. Only one such stream exists at a time.
 
     >>> have_same_stream_name(StreamIdentifier("1:orders:1700000000"), StreamIdentifier("1:orders:1"))
     True
@@ -170,16 +169,16 @@ def have_same_stream_name(one: StreamIdentifier, other: StreamIdentifier) -> boo
 
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
-    """Where a fleet without history begins. `timestamp_ms` goes with `AT_TIMESTAMP` and only with it."""
+    """Where a fleet without checkpoints starts. `timestamp_ms` is set for `AT_TIMESTAMP` and only for it."""
 
     sentinel: Position
     timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
-        # A number beside the word would make Java's cleanup believe that a lease has been read.
+        # With a sequence number here, Java's lease cleanup would assume that the lease has been read.
         if self.sentinel not in {LATEST, TRIM_HORIZON, AT_TIMESTAMP}:
             raise ConfigError(
                 f"initial position {self.sentinel}: expected LATEST, TRIM_HORIZON or AT_TIMESTAMP"
             )
         if (self.sentinel == AT_TIMESTAMP) != (self.timestamp_ms is not None):
-            raise ConfigError("a timestamp goes with AT_TIMESTAMP, and only with it")
+            raise ConfigError("a timestamp is required for AT_TIMESTAMP, and allowed only with it")

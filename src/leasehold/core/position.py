@@ -1,12 +1,13 @@
-"""Places in a shard: a sequence number and a sub-sequence number, or one of four sentinels.
+"""Positions in a shard: a sequence number with a sub-sequence number, or one of four sentinels.
 
-Two rules, both the Java KCL's, because both sides read the same rows:
+Two rules, both the Java KCL's, because both implementations read the same rows:
 
-* *Order* is numeric. `SHARD_END` is above everything; `AT_TIMESTAMP`, `TRIM_HORIZON` and `LATEST` count as
-  -3, -2 and -1; digits count as the integer they spell. Ties are broken by the sub-sequence number, except
-  that two `SHARD_END` are always level.
-* *Equality* is textual. A sequence number is kept exactly as it was received ("007" stays "007"), so that
-  what goes back to the service or into a row is what came out of it.
+* *Order* is numeric. `SHARD_END` is above everything; `AT_TIMESTAMP`, `TRIM_HORIZON` and `LATEST` count as -3, -2 and
+  -1; digits count as the integer they represent. Ties are broken by the sub-sequence number, except that two
+  `SHARD_END` are always equal in order.
+
+* *Equality* is textual. A sequence number is kept exactly as it was received ("007" stays "007"), so that the service
+  and the row get back the text that they sent.
 
 Hence `a <= b and b <= a` does not imply `a == b`. Use order for decisions, equality for conditions.
 """
@@ -19,7 +20,7 @@ from typing import Final
 
 from leasehold.errors import InvalidPositionError
 
-# Kinesis issues 56 digits. The limit only keeps hostile rows from costing quadratic big-integer time.
+# Kinesis issues 56 digits. The limit protects against malicious rows: parsing an integer takes quadratic time.
 SEQUENCE_DIGITS_MAX: Final = 128
 SUB_SEQUENCE_MAX: Final = 2**63 - 1
 
@@ -30,7 +31,7 @@ _SHARD_END: Final = "SHARD_END"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard. As a checkpoint it means: this record, and all before it, are done.
+    """A position in a shard. As a checkpoint it means: this record and all before it are done.
 
     >>> Position("9") < Position("10") < Position("10", 1) < SHARD_END
     True
@@ -63,33 +64,33 @@ class Position:
 
     @property
     def is_sentinel(self) -> bool:
-        """True for the four words, false for a sequence number."""
+        """True for the four sentinels, false for a sequence number."""
         return not self.is_record
 
     @property
     def is_record(self) -> bool:
-        """True when this names a record, by its sequence number."""
+        """True if this is the sequence number of a record."""
         return self._order[0] == 0 and self._order[1] >= 0
 
     @property
     def is_shard_end(self) -> bool:
-        """True when everything in the shard is done."""
+        """True if everything in the shard is done."""
         return self._order[0] == 1
 
     @property
     def number(self) -> int:
-        """The sequence number as an integer; only for positions that name a record."""
-        assert self.is_record, f"{self} names no record"
+        """The sequence number as an integer; only for positions of records."""
+        assert self.is_record, f"{self} is not the position of a record"
         return self._order[1]
 
 
 def sequence_value(text: str) -> int:
-    """The integer that a sequence number spells; anything else is an error that says so.
+    """The integer value of a sequence number. Raises InvalidPositionError for anything else.
 
     >>> sequence_value("49590338271490256608559692538361571095921575989136588898") % 100
     98
     """
-    # str.isdigit also accepts superscripts and other scripts' digits, which Java and Kinesis refuse.
+    # str.isdigit also accepts superscripts and digits of other scripts, which Java and Kinesis refuse.
     if not _DIGITS.fullmatch(text):
         raise InvalidPositionError(
             f"{text[:48]!r} is not a position: expected decimal digits or one of "
@@ -97,14 +98,14 @@ def sequence_value(text: str) -> int:
         )
     if len(text) > SEQUENCE_DIGITS_MAX:
         raise InvalidPositionError(
-            f"a sequence number of {len(text)} digits ({text[:12]}...) is none of Kinesis, which issues 56: "
-            f"more than {SEQUENCE_DIGITS_MAX} are not accepted; use a number that a record carries"
+            f"a sequence number of {len(text)} digits ({text[:12]}...) does not come from Kinesis, which issues 56 "
+            f"digits: at most {SEQUENCE_DIGITS_MAX} are accepted; use the sequence number of a record"
         )
     return int(text)
 
 
 def _order_of(text: str, sub: int) -> tuple[int, int, int]:
-    """(above all numbers?, number, sub-sequence): what positions are compared by."""
+    """(above all numbers?, number, sub-sequence): the sort key of a position."""
     if not 0 <= sub <= SUB_SEQUENCE_MAX:
         raise InvalidPositionError(f"sub-sequence number {sub} is outside 0..{SUB_SEQUENCE_MAX}")
     if text == _SHARD_END:

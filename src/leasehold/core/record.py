@@ -1,13 +1,12 @@
-"""Records as values: what Kinesis returns, what a user sees, and what a producer puts. Knows how a record is
-routed (its hash key) and where it stands (its position), not where it came from.
+"""Records as values: as Kinesis returns them, as a user sees them, and as a producer puts them.
 
-All three are named tuples and not frozen dataclasses, because a consumer makes one for every record it reads.
-Measured with eight fields on CPython 3.11, one core of a small server: frozen slotted dataclass 1,120 ns, slotted
-but mutable dataclass 225 ns, named tuple 330 ns, and 190 ns when made with `tuple.__new__`, as the hot loops do.
-A named tuple also turns into columns with `zip(*records)`. The price: a record equals a plain tuple of the same
-values, and `<` compares payloads; order records by `position`.
+All three are named tuples and not frozen dataclasses, because a consumer creates one for every record it reads.
+Measured with eight fields on CPython 3.11, one core of a small server: frozen slotted dataclass 1,120 ns, slotted but
+mutable dataclass 225 ns, named tuple 330 ns, and 190 ns when created with `tuple.__new__`, as the hot loops do. A
+named tuple also turns into columns with `zip(*records)`. The price: a record equals a plain tuple of the same values,
+and `<` compares payloads; order records by `position`.
 
-`repr` shows no payload and no key, so that a record in a log line or a traceback gives nothing away.
+`repr` shows neither payload nor key, so a record in a log line or a traceback reveals nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class Record(NamedTuple):
         return f"Record({self.sequence_number}, {len(self.data)} bytes)"
 
     def as_user_record(self) -> UserRecord:
-        """The same record, delivered as it is."""
+        """The same record as a user record that is not part of an aggregate."""
         return tuple.__new__(UserRecord, self + UNAGGREGATED)
 
 
 class UserRecord(NamedTuple):
-    """A record as a user put it: one part of an aggregate, or a Kinesis record of its own.
+    """A record as a user put it: one part of an aggregate, or a whole Kinesis record.
 
-    `explicit_hash_key` is known only for parts of an aggregate: Kinesis does not return it.
+    `explicit_hash_key` is known only for parts of an aggregate, because Kinesis does not return it.
     """
 
     data: bytes
@@ -55,12 +54,12 @@ class UserRecord(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Where this record stands in its shard; as a checkpoint: this one is done, and all before it."""
+        """The position of this record in its shard. As a checkpoint: this record and all before it are done."""
         return Position(self.sequence_number, self.sub_sequence_number)
 
 
 class PutEntry(NamedTuple):
-    """What a producer hands to Kinesis for one record."""
+    """One record as a producer puts it."""
 
     data: bytes
     partition_key: str
@@ -71,13 +70,13 @@ class PutEntry(NamedTuple):
 
     @property
     def hash_key(self) -> int:
-        """What Kinesis routes by: the explicit hash key, or else the partition key's."""
+        """The hash key by which Kinesis routes: the explicit one, or the hash of the partition key."""
         if self.explicit_hash_key is not None:
             return self.explicit_hash_key
         return hash_key_of(self.partition_key)
 
 
-# The fields that a user record has beyond a Kinesis record, for one that is no part of an aggregate.
+# The additional fields of a user record that is not part of an aggregate.
 UNAGGREGATED: Final = (0, None, False)
 
 
@@ -91,6 +90,7 @@ def hash_key_of(partition_key: str) -> int:
 
 
 def hash_key_bytes(partition_key: str) -> bytes:
-    """The hash key of a partition key, as 16 bytes with the most significant first."""
-    # MD5 is the service's routing function here, not a safeguard; the flag keeps FIPS builds of OpenSSL content.
+    """The hash key of a partition key, as 16 bytes in big-endian order."""
+    # MD5 is the service's routing function here, not a security measure; the flag makes it work on FIPS builds of
+    # OpenSSL.
     return hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.cpu import detect_load_meter
-from leasehold.adapters.observability import observing
+from leasehold.adapters.observability import run_observers
 from leasehold.adapters.obstore_objects import open_obstore
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
@@ -28,7 +28,7 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
     worker = WorkerId(identity.worker_id or new_worker_id())
     clock = SystemClock()
     dead_letters = open_dead_letters(settings.handling.errors.dead_letters, connection)
-    observers = observing(
+    observers = run_observers(
         settings.observe,
         application=identity.application,
         worker=worker,

@@ -73,7 +73,7 @@ def test_only_a_worker_that_stops_is_an_error(told: Told) -> None:
     """ERROR is kept for what must wake somebody up, and its line says that the worker stops."""
     for kind in EVENT_TYPES:
         told.tell(sample(kind, error="ConfigError"))
-    assert told.lines(logging.ERROR) == ["worker failed, it stops error=ConfigError"]
+    assert told.lines(logging.ERROR) == ["worker failed and stops error=ConfigError"]
 
 
 def test_a_gap_says_how_sure_it_is(told: Told) -> None:

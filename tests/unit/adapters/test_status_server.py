@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from leasehold.adapters.observability import observing
+from leasehold.adapters.observability import run_observers
 from leasehold.adapters.status_server import Response, StatusServer, is_allowed_host
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.settings import MetricsLevel, ObserveSettings
@@ -56,7 +56,7 @@ def test_a_route_answers(url: str) -> None:
 
 def test_an_unknown_path_is_told_what_there_is(url: str) -> None:
     """A wrong path costs no search in the documentation."""
-    assert ask(url, "/")[::2] == (404, b"There is /hello, and nothing else.\n")
+    assert ask(url, "/")[::2] == (404, b"Not found. Available: /hello\n")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", None, "[", "10.0.0.1"])
@@ -109,10 +109,10 @@ def observed(
     client: Callable[[], Any] = lambda: pytest.fail("no client was asked for"),
     also: Callable[[Event], None] | None = None,
 ) -> Any:
-    """Run `scenario` in a thread beside the loop, inside `observing`."""
+    """Run `scenario` in a thread beside the loop, inside `run_observers`."""
 
     async def run() -> Any:
-        async with observing(
+        async with run_observers(
             settings,
             application="billing",
             worker=WorkerId("w-1"),

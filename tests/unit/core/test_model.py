@@ -70,5 +70,7 @@ def test_a_fleet_cannot_begin_anywhere(sentinel: Position) -> None:
 @pytest.mark.parametrize(("sentinel", "time"), [(AT_TIMESTAMP, None), (LATEST, 5), (TRIM_HORIZON, 0)])
 def test_a_timestamp_goes_with_at_timestamp_only(sentinel: Position, time: int | None) -> None:
     """AT_TIMESTAMP without a time has no meaning, and a time beside another sentinel is a mistake."""
-    with pytest.raises(ConfigError, match="a timestamp goes with AT_TIMESTAMP, and only with it"):
+    with pytest.raises(
+        ConfigError, match="a timestamp is required for AT_TIMESTAMP, and allowed only with it"
+    ):
         InitialPosition(sentinel, time)

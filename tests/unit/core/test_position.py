@@ -99,7 +99,7 @@ def test_kinds_of_places() -> None:
 def test_number_of_a_record() -> None:
     """The integer is there for arithmetic; asking a sentinel for it is a bug."""
     assert Position("0042", 7).number == 42
-    with pytest.raises(AssertionError, match="LATEST names no record"):
+    with pytest.raises(AssertionError, match="LATEST is not the position of a record"):
         _ = LATEST.number
 
 

@@ -1,11 +1,12 @@
-"""Whether a member does its work, judged by progress and not by being alive. Holds no clock; emits nothing.
+"""Decides whether a member is healthy: whether it makes progress, not only whether it runs. Has no clock.
 
-A shard is not healthy when it has something to do and has not moved for `stuck_after_ms`: records lie in hand and none
-gets done; no page comes; or pages come and the tip does not get nearer. While it moves it is healthy, however far
-behind; at its tip it is healthy, however idle; and so it is while it waits for its parents.
+A shard is unhealthy when it has work and has made no progress for `stuck_after_ms`: records are in flight and none
+gets done; no page comes; or pages come and the tip gets no nearer. A shard that makes progress is healthy, however
+far behind it is. A shard at its tip is healthy, and so is one that waits for its parents.
 
-A member is not healthy when it holds leases and has not renewed them for longer than the failover time, since others
-may take them then; nor when nothing has been heard from the lease table for three failover times.
+A member is unhealthy when it owns leases and has not renewed them for longer than the failover time, because then
+other members may take them. It is also unhealthy when no request to the lease table has succeeded for three failover
+times.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from leasehold.core.events import (
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.observing.lag import LagTracker, ShardProgress
 
-TABLE_UNHEARD_FAILOVERS: Final = 3
+TABLE_SILENCE_FAILOVERS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthLimits:
-    """What counts as too long."""
+    """The limits beyond which a member or a shard is unhealthy."""
 
     failover_ms: int
     stuck_after_ms: int
@@ -40,7 +41,7 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ShardHealth:
-    """One shard, by the key of its lease, and what is wrong with it, if anything is."""
+    """The health of one shard. `shard` is its lease key; `problem` is None if it is healthy."""
 
     shard: LeaseKey
     problem: str | None
@@ -52,7 +53,7 @@ class ShardHealth:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """The answer: healthy if nobody has a problem."""
+    """The health of a member and its shards."""
 
     state: str
     problem: str | None
@@ -60,40 +61,40 @@ class HealthReport:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether all is well."""
+        """Whether neither the member nor any shard has a problem."""
         return self.problem is None and all(shard.problem is None for shard in self.shards)
 
 
 class Health:
-    """Folds events into the answer to "is this member doing its work?"."""
+    """Computes the health of a member from its events."""
 
     def __init__(self, limits: HealthLimits, now_ms: int) -> None:
         self._limits = limits
-        self._lags = LagTracker()
+        self._lag_tracker = LagTracker()
         self._state = "starting"
-        self._table_heard_ms = now_ms
+        self._table_response_ms = now_ms
         self._renewed_ms = now_ms
 
     def observe(self, event: Event, now_ms: int) -> None:
-        """Take one event into account."""
-        had_leases = len(self._lags) > 0
-        self._lags.observe(event, now_ms)
+        """Process one event."""
+        had_leases = len(self._lag_tracker) > 0
+        self._lag_tracker.observe(event, now_ms)
         match event:
             case MemberStarted():
                 self._state = "running"
             case MemberStopped():
                 self._state = "stopped"
             case LeasesRenewed(renewed=renewed, failed=failed) if renewed or not failed:
-                self._renewed_ms = self._table_heard_ms = now_ms
+                self._renewed_ms = self._table_response_ms = now_ms
             case FleetRefreshed() | ShardsSynced():
-                self._table_heard_ms = now_ms
+                self._table_response_ms = now_ms
             case LeaseTaken() if not had_leases:
-                self._renewed_ms = self._table_heard_ms = now_ms  # taking is the first heartbeat
+                self._renewed_ms = self._table_response_ms = now_ms  # taking a lease is its first heartbeat
             case _:
-                pass  # the shards' events are folded by `Lags`
+                pass  # `LagTracker` processes the events of shards
 
     def report(self, now_ms: int) -> HealthReport:
-        """How things are at this moment."""
+        """The health at `now_ms`."""
         shards = tuple(
             ShardHealth(
                 shard,
@@ -103,7 +104,7 @@ class Health:
                 progress.records_in_flight,
                 progress.parents,
             )
-            for shard, progress in sorted(self._lags, key=itemgetter(0))
+            for shard, progress in sorted(self._lag_tracker, key=itemgetter(0))
         )
         return HealthReport(self._state, self._member_problem(now_ms), shards)
 
@@ -111,34 +112,35 @@ class Health:
         if self._state == "stopped":
             return "the member has stopped"
         unrenewed_ms = now_ms - self._renewed_ms
-        if len(self._lags) and unrenewed_ms > self._limits.failover_ms:
+        if len(self._lag_tracker) and unrenewed_ms > self._limits.failover_ms:
             return (
-                f"leases were last renewed {_seconds(unrenewed_ms)} ago, and others may take them after "
-                f"{_seconds(self._limits.failover_ms)}: is the lease table reachable, the process starved?"
+                f"leases were last renewed {_seconds(unrenewed_ms)} ago, and other members may take them after "
+                f"{_seconds(self._limits.failover_ms)}: is the lease table reachable, "
+                "or does the process lack CPU time?"
             )
-        unheard_ms = now_ms - self._table_heard_ms
-        if unheard_ms > TABLE_UNHEARD_FAILOVERS * self._limits.failover_ms:
-            return f"nothing was heard from the lease table for {_seconds(unheard_ms)}: is it reachable?"
+        silent_ms = now_ms - self._table_response_ms
+        if silent_ms > TABLE_SILENCE_FAILOVERS_MAX * self._limits.failover_ms:
+            return f"no request to the lease table has succeeded for {_seconds(silent_ms)}: is it reachable?"
         return None
 
     def _shard_problem(self, progress: ShardProgress, now_ms: int) -> str | None:
         idle_ms = now_ms - progress.last_progress_ms
         if progress.parents or idle_ms <= self._limits.stuck_after_ms:
             return None
-        because = f"; {progress.trouble}, {progress.failures} times" if progress.trouble else ""
-        return f"has not moved for {_seconds(idle_ms)}: {_standstill(progress)}{because}"
+        because = f"; {progress.last_failure}, {progress.failures} times" if progress.last_failure else ""
+        return f"no progress for {_seconds(idle_ms)}: {_describe_stall(progress)}{because}"
 
 
-def _standstill(progress: ShardProgress) -> str:
+def _describe_stall(progress: ShardProgress) -> str:
     if progress.pages_in_flight:
-        return f"{progress.records_in_flight} records are in hand and none gets done"
+        return f"{progress.records_in_flight} records are in flight and none gets done"
     if progress.page_ms is None or progress.page_ms <= progress.last_progress_ms:
         return "no page was read"
     return "pages are read, but the tip does not get nearer"
 
 
 def health_to_json(report: HealthReport) -> Mapping[str, Any]:
-    """The answer as plain values; `problems` says in sentences why, if it is not ok."""
+    """The report as JSON values. `problems` lists every problem as a sentence."""
     shards = {
         shard.shard: {
             "ok": shard.problem is None,

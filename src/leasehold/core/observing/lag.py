@@ -1,8 +1,8 @@
-"""How far the shards of this member are behind, folded from its events. Holds no clock; judges nothing.
+"""How far the shards of this member are behind, computed from its events. Has no clock.
 
-Kinesis says how far a page was behind the tip when it was read. That is not the whole truth: a page may then lie in
-hand while a handler hangs, and no page at all may come. So the lag of a shard is that of the oldest page still in hand,
-or else of the last page, and it grows with the time since. A stalled shard shows a rising lag, never a frozen one.
+Kinesis reports how far a page was behind the tip when it was read. That alone is not the lag: a page may then wait
+while a handler hangs, or no page may come at all. So the lag of a shard is that of its oldest page in flight, or else
+of its last page, and it grows with the time since then. A stalled shard shows a rising lag, never a constant one.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from leasehold.core.events import (
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.position import Position
 
-# Pages of an idle shard are a second or more apart, and batches are collected for a while: waiting counts as lag only
-# once it is longer than that, or a shard at its tip would never show zero.
-WAITING_COUNTS_AFTER_MS: Final = 10_000
+# Pages of an idle shard are a second or more apart, and batches are collected for a while. Waiting counts as lag only
+# when it takes longer than that; otherwise a shard at its tip would never show zero.
+LAG_GROWS_AFTER_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PageInFlight:
-    """A page that was read and is not done to its end. Without a `last` any progress may have been its."""
+    """A page that was read and is not completely done. If `last` is None, any progress may have completed it."""
 
     records: int
     read_ms: int
@@ -68,63 +68,65 @@ class PageInFlight:
 
 @dataclass(slots=True)
 class ShardProgress:
-    """One shard while this member serves it. It *moves* when records get done, or when there is nothing to do."""
+    """The progress of one shard while this member serves it.
+
+    A shard makes *progress* when records are done, or when it has nothing to do.
+    """
 
     last_progress_ms: int
-    parents: tuple[ShardId, ...] = ()  # that it still waits for
+    parents: tuple[ShardId, ...] = ()  # that have not ended yet
     page_ms: int | None = None
     page_behind_ms: int | None = None
     pages_in_flight: deque[PageInFlight] = field(default_factory=deque)
-    done_to: Position | None = None  # the highest position known to be done in this holding
-    failures: int = 0  # since it last moved
-    trouble: str | None = None  # what failed last, since it last moved
+    done_up_to: Position | None = None  # the highest position that is done in this lease session
+    failures: int = 0  # since the last progress
+    last_failure: str | None = None  # since the last progress
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """How far behind the tip the first record is that is not done; None before the first page."""
+        """How far the first record that is not done is behind the tip; None before the first page."""
         if self.pages_in_flight:
             oldest = self.pages_in_flight[0]
-            return _grown(oldest.behind_ms, now_ms - oldest.read_ms)
-        return None if self.page_ms is None else _grown(self.page_behind_ms, now_ms - self.page_ms)
+            return _add_waiting_time(oldest.behind_ms, now_ms - oldest.read_ms)
+        return None if self.page_ms is None else _add_waiting_time(self.page_behind_ms, now_ms - self.page_ms)
 
     @property
     def records_in_flight(self) -> int:
-        """Read, and not done yet; those of a page count until its last is done."""
+        """Records that were read and are not done. All records of a page count until its last one is done."""
         return sum(page.records for page in self.pages_in_flight)
 
-    def move(self, now_ms: int) -> None:
-        """The shard got on."""
+    def mark_progress(self, now_ms: int) -> None:
         self.last_progress_ms = now_ms
         self.failures = 0
-        self.trouble = None
+        self.last_failure = None
 
-    def read(self, page: PageRead, now_ms: int) -> None:
-        """A page came. It moves the shard if that has nothing else to do, and the page is nearer to the tip."""
+    def add_page(self, page: PageRead, now_ms: int) -> None:
+        """Add a page. It counts as progress if no other page is in flight and this page is nearer to the tip."""
         before_ms, self.page_behind_ms, self.page_ms = self.page_behind_ms, page.millis_behind, now_ms
         if not self.pages_in_flight and (page.records or _is_nearer(page.millis_behind, before_ms)):
-            self.move(now_ms)
-        # A page is told of when the last of it was handed over: by then a part of it may be done.
-        if page.records and not _is_done(page.last, self.done_to):
+            self.mark_progress(now_ms)
+        # PageRead is reported after the last record of the page was handed over. By then a part of it may be done.
+        if page.records and not _is_done(page.last, self.done_up_to):
             self.pages_in_flight.append(PageInFlight(page.records, now_ms, page.millis_behind, page.last))
 
-    def done(self, to: Position, now_ms: int) -> None:
-        """Everything up to here is done."""
-        if self.done_to is not None and to <= self.done_to:
+    def mark_done(self, up_to: Position, now_ms: int) -> None:
+        """Mark everything up to this position as done."""
+        if self.done_up_to is not None and up_to <= self.done_up_to:
             return
-        self.done_to = to
+        self.done_up_to = up_to
         while self.pages_in_flight and (
-            self.pages_in_flight[0].last is None or _is_done(self.pages_in_flight[0].last, to)
+            self.pages_in_flight[0].last is None or _is_done(self.pages_in_flight[0].last, up_to)
         ):
             self.pages_in_flight.popleft()
-        self.move(now_ms)
+        self.mark_progress(now_ms)
 
-    def failed(self, trouble: str) -> None:
-        """A handler or a read failed."""
+    def add_failure(self, failure: str) -> None:
+        """Count a failure of a handler or a read."""
         self.failures += 1
-        self.trouble = trouble
+        self.last_failure = failure
 
 
 class LagTracker:
-    """The shards that this member serves now, and no others; each by the key of its lease."""
+    """The progress of all shards that this member serves now, by lease key."""
 
     def __init__(self) -> None:
         self._shards: dict[LeaseKey, ShardProgress] = {}
@@ -139,7 +141,7 @@ class LagTracker:
         return shard in self._shards
 
     def observe(self, event: Event, now_ms: int) -> None:
-        """Take one event into account."""
+        """Process one event."""
         match event:
             case LeaseTaken():
                 self._shards[event.shard_key] = ShardProgress(now_ms)
@@ -159,9 +161,9 @@ class LagTracker:
                 | ReadThrottled()
                 | Checkpointed()
             ):
-                # A handler may return after its lease is gone; that must not bring the shard back.
+                # A handler may return after its lease was lost. Such an event must not add the shard again.
                 if (progress := self._shards.get(event.shard_key)) is not None:
-                    _note(progress, event, now_ms)
+                    _update_progress(progress, event, now_ms)
             case (
                 MemberStarted()
                 | FleetRefreshed()
@@ -182,49 +184,49 @@ class LagTracker:
                 | OperationFailed()
                 | WorkerFailed()
             ):
-                pass  # says nothing about how far a shard got
+                pass  # not about the progress of a shard
             case _:
                 assert_never(event)
 
 
-def _note(progress: ShardProgress, event: Event, now_ms: int) -> None:
+def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None:
     match event:
         case ShardBlockedOnParents(parents=parents):
             progress.parents = parents
-            progress.move(now_ms)
+            progress.mark_progress(now_ms)
         case ReadingStarted():
             progress.parents = ()
-            progress.move(now_ms)
+            progress.mark_progress(now_ms)
         case PageRead():
-            progress.read(event, now_ms)
+            progress.add_page(event, now_ms)
         case BatchHandled(end=position):
-            progress.done(position, now_ms)
+            progress.mark_done(position, now_ms)
         case (
             RecordDeadLettered(position=position)
             | RecordSkipped(position=position)
             | Checkpointed(position=position)
         ):
-            progress.done(position, now_ms)
+            progress.mark_done(position, now_ms)
         case HandlerFailed(error=error):
-            progress.failed(f"the handler raises {error}")
+            progress.add_failure(f"the handler raises {error}")
         case ReadFailed(error=error):
-            progress.failed(f"reading fails: {error}")
+            progress.add_failure(f"reading fails: {error}")
         case ReadThrottled():
-            progress.failed("reading is throttled")
+            progress.add_failure("reading is throttled")
         case _:
             pass
 
 
-def _is_done(last: Position | None, done_to: Position | None) -> bool:
-    return last is not None and done_to is not None and last <= done_to
+def _is_done(last: Position | None, done_up_to: Position | None) -> bool:
+    return last is not None and done_up_to is not None and last <= done_up_to
 
 
-def _grown(behind_ms: int | None, waited_ms: int) -> int | None:
-    if waited_ms > WAITING_COUNTS_AFTER_MS:
+def _add_waiting_time(behind_ms: int | None, waited_ms: int) -> int | None:
+    if waited_ms > LAG_GROWS_AFTER_MS:
         return (behind_ms or 0) + waited_ms
     return behind_ms
 
 
 def _is_nearer(behind_ms: int | None, before_ms: int | None) -> bool:
-    """At the tip, or on the way to it. Where Kinesis does not say, a page is taken as a sign of life."""
+    """At the tip, or nearer to it than before. Without a value from Kinesis, every page counts as progress."""
     return behind_ms in {None, 0} or before_ms is None or behind_ms < before_ms

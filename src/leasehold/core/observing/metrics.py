@@ -1,13 +1,14 @@
-"""Which numbers an event means, under the names that operators of other KCLs know. Publishes nothing.
+"""The metrics of each event, under the names that operators of other KCLs know. Publishes nothing.
 
-Two families, side by side:
+There are two families:
 
 * the Java KCL's (`RecordsProcessed`, `MillisBehindLatest`, `CurrentLeases`, ...), with its dimensions `Operation`,
   `ShardId`, `WorkerIdentifier` and, in a member of several streams, `StreamId`;
-* kcl-rust's (`total_leases`, `millis_behind_latest`, `bytes`, ...), without dimensions: one sample a window, of each
-  shard or of the member, so that the maximum against the average shows a hot shard at the price of a single metric.
 
-Points of one name and dimensions are merged into a statistic set: minimum, maximum, sum, count.
+* kcl-rust's (`total_leases`, `millis_behind_latest`, `bytes`, ...), without dimensions: one sample per window, of
+  each shard or of the member. The maximum against the average shows a hot shard at the price of a single metric.
+
+Points with the same name and dimensions are merged into a statistic set: minimum, maximum, sum, count.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ from leasehold.core.events import (
 from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, parse_lease_key
 from leasehold.core.observing.lag import LagTracker
 
-# The KCL queues no more data either. A window of ten seconds needs some ten sets a shard.
+# The KCL's queue has the same limit. A window of ten seconds needs about ten sets per shard.
 SETS_MAX: Final = 10_000
 
 
 class Unit(Enum):
-    """CloudWatch's words."""
+    """The units of CloudWatch."""
 
     COUNT = "Count"
     BYTES = "Bytes"
@@ -85,7 +86,7 @@ class Point:
 
 @dataclass(slots=True)
 class StatisticSet:
-    """All points of one name and dimensions in one window."""
+    """All points with the same name and dimensions in one window."""
 
     name: str
     unit: Unit
@@ -105,7 +106,7 @@ class StatisticSet:
 
 @dataclass(slots=True)
 class _Traffic:
-    """What was read from one shard in one window."""
+    """The records read from one shard in one window."""
 
     records: int = 0
     size_bytes: int = 0
@@ -119,22 +120,22 @@ _LEVELS: Final[Mapping[MetricsLevel, frozenset[MetricsLevel]]] = {
 
 
 class MetricWindow:
-    """Collects points until it is closed, which empties it. Memory is bounded; what is too much is counted."""
+    """Collects points until it is closed, which empties it. Memory is bounded; `dropped` counts the excess points."""
 
     def __init__(self, level: MetricsLevel, worker: WorkerId, sets_max: int = SETS_MAX) -> None:
         self._levels = _LEVELS[level]
         self._worker = worker
         self._sets_max = sets_max
         self._sets: dict[tuple[str, Dimensions], StatisticSet] = {}
-        self._lags = LagTracker()
+        self._lag_tracker = LagTracker()
         self._traffic: dict[LeaseKey, _Traffic] = {}
         self._fleet: FleetRefreshed | None = None
         self._shards: dict[StreamIdentifier | None, int] = {}
         self.dropped = 0
 
     def observe(self, event: Event, now_ms: int) -> None:
-        """Take one event into account."""
-        self._lags.observe(event, now_ms)
+        """Process one event."""
+        self._lag_tracker.observe(event, now_ms)
         match event:
             case PageRead():
                 traffic = self._traffic.setdefault(event.shard_key, _Traffic())
@@ -145,13 +146,13 @@ class MetricWindow:
             case ShardsSynced():
                 self._shards[event.stream] = event.shards
             case _:
-                pass  # the lags and the points below see all events
+                pass  # the lag tracker and `metric_points` process all events
         for point in metric_points(event, self._worker):
             self._add(point)
 
     def close(self, now_ms: int) -> tuple[StatisticSet, ...]:
-        """Everything since the last time, with one sample of each lasting state."""
-        for point in self._lasting(now_ms):
+        """All points since the last call, with one sample of each state (lag, traffic, fleet)."""
+        for point in self._state_points(now_ms):
             self._add(point)
         closed = tuple(self._sets.values())
         self._sets.clear()
@@ -172,14 +173,14 @@ class MetricWindow:
             self._sets[key] = found
         found.add(point.value)
 
-    def _lasting(self, now_ms: int) -> Iterator[Point]:
-        for shard, progress in self._lags:
+    def _state_points(self, now_ms: int) -> Iterator[Point]:
+        for shard, progress in self._lag_tracker:
             traffic = self._traffic.get(shard, _Traffic())
             yield Point("records", Unit.COUNT, traffic.records)
             yield Point("bytes", Unit.BYTES, traffic.size_bytes)
             if (lag_ms := progress.lag_ms(now_ms)) is not None:
                 yield Point("millis_behind_latest", Unit.MILLISECONDS, lag_ms)
-                for dimensions in (_of_shard(shard), _of("ApplicationTracker")):
+                for dimensions in (_shard_dimensions(shard), _operation_dimensions("ApplicationTracker")):
                     yield Point("MillisBehindLatest", Unit.MILLISECONDS, lag_ms, dimensions)
         if self._fleet:
             yield Point("total_leases", Unit.COUNT, self._fleet.leases)
@@ -189,57 +190,59 @@ class MetricWindow:
             yield Point("total_shards", Unit.COUNT, sum(self._shards.values()))
 
 
-def _of(operation: str) -> Dimensions:
+def _operation_dimensions(operation: str) -> Dimensions:
     return (("Operation", operation),)
 
 
-def _of_shard(key: LeaseKey) -> Dimensions:
-    """As in the KCL, which names the stream only where there are several."""
+def _shard_dimensions(key: LeaseKey) -> Dimensions:
+    """As in the KCL, which adds the stream only if there are several."""
     stream, shard = parse_lease_key(key)
     of_stream = () if stream is None else (("StreamId", stream),)
     return (("Operation", "ProcessTask"), *of_stream, ("ShardId", shard))
 
 
-def _of_worker(operation: str, worker: WorkerId) -> Dimensions:
+def _worker_dimensions(operation: str, worker: WorkerId) -> Dimensions:
     return (("Operation", operation), ("WorkerIdentifier", worker))
 
 
-# The steps of a member that the KCL has an operation for.
-_STEP_DIMENSIONS: Final[Mapping[str, str]] = {"start": "ShardSyncTask", "audit": "ShardSyncTask"}
+# The operations of a member that have a counterpart in the KCL.
+_KCL_OPERATIONS: Final[Mapping[str, str]] = {"start": "ShardSyncTask", "audit": "ShardSyncTask"}
 
 
 def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
-    """The points that an event means by itself; lasting states such as lag are sampled by the window."""
+    """The points of one event. The window samples states such as the lag."""
     match event:
         case BatchHandled() | HandlerFailed() | PageRead() | ReadFailed() | ReadThrottled() | Checkpointed():
             yield from _shard_points(event)
         case IteratorExpired():
-            yield Point("ExpiredIterator", Unit.COUNT, 1, _of("ProcessTask"))
+            yield Point("ExpiredIterator", Unit.COUNT, 1, _operation_dimensions("ProcessTask"))
         case FleetRefreshed() | LeaseTaken():
-            yield from _take_points(event, _of_worker("TakeLeases", worker))
+            yield from _take_points(event, _worker_dimensions("TakeLeases", worker))
         case LeasesRenewed() | LeaseLost():
-            yield from _renew_points(event, _of_worker("RenewAllLeases", worker))
+            yield from _renew_points(event, _worker_dimensions("RenewAllLeases", worker))
         case ShardsSynced():
             yield from _sync_points(event)
         case ProcessorCalled(method="initialize", time_ms=time_ms):
-            yield Point("RecordProcessor.initialize.Time", Unit.MILLISECONDS, time_ms, _of("InitializeTask"))
+            yield Point(
+                "RecordProcessor.initialize.Time",
+                Unit.MILLISECONDS,
+                time_ms,
+                _operation_dimensions("InitializeTask"),
+            )
         case ProcessorCalled(time_ms=time_ms):
-            yield Point("RecordProcessor.shutdown.Time", Unit.MILLISECONDS, time_ms, _of("ShutdownTask"))
+            yield Point(
+                "RecordProcessor.shutdown.Time",
+                Unit.MILLISECONDS,
+                time_ms,
+                _operation_dimensions("ShutdownTask"),
+            )
         case OperationFailed(operation=operation):
-            if operation in _STEP_DIMENSIONS:
-                yield Point("Success", Unit.COUNT, 0, _of(_STEP_DIMENSIONS[operation]))
+            if operation in _KCL_OPERATIONS:
+                yield Point("Success", Unit.COUNT, 0, _operation_dimensions(_KCL_OPERATIONS[operation]))
             elif operation == "look":
-                yield Point("Success", Unit.COUNT, 0, _of_worker("TakeLeases", worker))
-        case GapFound():
-            yield Point("gaps", Unit.COUNT, 1)
-        case DeaggregationFailed(dropped=dropped):
-            yield Point("dropped_records", Unit.COUNT, dropped)
-        case RecordDeadLettered():
-            yield Point("dead_letters", Unit.COUNT, 1)
-        case RecordSkipped():
-            yield Point("skipped_records", Unit.COUNT, 1)
-        case ShardStalled():
-            yield Point("stalled_shards", Unit.COUNT, 1)
+                yield Point("Success", Unit.COUNT, 0, _worker_dimensions("TakeLeases", worker))
+        case GapFound() | DeaggregationFailed() | RecordDeadLettered() | RecordSkipped() | ShardStalled():
+            yield _problem_point(event)
         case (
             MemberStarted()
             | MemberStopped()
@@ -256,21 +259,37 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             | FleetUpgraded()
             | WorkerFailed()
         ):
-            pass  # news, not numbers
+            pass  # no metrics
         case _:
             assert_never(event)
+
+
+def _problem_point(
+    event: GapFound | DeaggregationFailed | RecordDeadLettered | RecordSkipped | ShardStalled,
+) -> Point:
+    match event:
+        case GapFound():
+            return Point("gaps", Unit.COUNT, 1)
+        case DeaggregationFailed(dropped=dropped):
+            return Point("dropped_records", Unit.COUNT, dropped)
+        case RecordDeadLettered():
+            return Point("dead_letters", Unit.COUNT, 1)
+        case RecordSkipped():
+            return Point("skipped_records", Unit.COUNT, 1)
+        case ShardStalled():
+            return Point("stalled_shards", Unit.COUNT, 1)
 
 
 def _shard_points(
     event: BatchHandled | HandlerFailed | PageRead | ReadFailed | ReadThrottled | Checkpointed,
 ) -> Iterator[Point]:
-    of_shard = _of_shard(event.shard_key)
+    of_shard = _shard_dimensions(event.shard_key)
     detailed = MetricsLevel.DETAILED
     match event:
         case BatchHandled():
             yield Point("RecordsProcessed", Unit.COUNT, event.records, of_shard)
             yield Point("DataBytesProcessed", Unit.BYTES, event.size_bytes, of_shard)
-            # One batch is one task here, so both mean the same.
+            # A batch is a task here, so both metrics have the same value.
             for name in ("RecordProcessor.processRecords.Time", "Time"):
                 yield Point(name, Unit.MILLISECONDS, event.time_ms, of_shard)
             yield Point("Success", Unit.COUNT, 1, of_shard)
@@ -289,7 +308,7 @@ def _shard_points(
 
 
 def _sync_points(event: ShardsSynced) -> Iterator[Point]:
-    of_sync, detailed = _of("ShardSyncTask"), MetricsLevel.DETAILED
+    of_sync, detailed = _operation_dimensions("ShardSyncTask"), MetricsLevel.DETAILED
     yield Point("Success", Unit.COUNT, 1, of_sync)
     yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_sync)
     yield Point("SyncShards.Success", Unit.COUNT, 1, of_sync, detailed)
@@ -304,7 +323,7 @@ def _take_points(event: FleetRefreshed | LeaseTaken, of_worker: Dimensions) -> I
             yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_worker)
             yield Point("NumWorkers", Unit.COUNT, event.workers, of_worker)
             yield Point("ExpiredLeases", Unit.COUNT, event.unclaimed, of_worker)
-            yield Point("TakenLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
+            yield Point("TakenLeases", Unit.COUNT, 0, of_worker)  # a sample of zero even if none was taken
             yield Point("TotalLeases", Unit.COUNT, event.leases, of_worker, MetricsLevel.DETAILED)
         case LeaseTaken():
             yield Point("TakenLeases", Unit.COUNT, 1, of_worker)
@@ -316,7 +335,7 @@ def _renew_points(event: LeasesRenewed | LeaseLost, of_worker: Dimensions) -> It
             yield Point("Success", Unit.COUNT, int(event.failed == 0), of_worker)
             yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_worker)
             yield Point("CurrentLeases", Unit.COUNT, event.renewed, of_worker)
-            yield Point("LostLeases", Unit.COUNT, 0, of_worker)  # so that "none" is a number
+            yield Point("LostLeases", Unit.COUNT, 0, of_worker)  # a sample of zero even if none was lost
             for success in (1,) * event.renewed + (0,) * event.failed:
                 yield Point("RenewLease.Success", Unit.COUNT, success, of_worker, MetricsLevel.DETAILED)
         case LeaseLost():

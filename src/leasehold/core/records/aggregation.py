@@ -1,5 +1,7 @@
-"""Makes KPL aggregates: many user records in one Kinesis record. Decides what fits and which outer keys it gets;
-which records belong together, and when to send, is the producer's business. `deaggregation` is the way back.
+"""Builds KPL aggregates: many user records in one Kinesis record. `deaggregation` is the inverse.
+
+Decides which records fit and which outer keys the aggregate gets. The producer decides which records belong together
+and when to send them.
 """
 
 from __future__ import annotations
@@ -15,22 +17,23 @@ from leasehold.errors import InvalidRecordError
 RECORD_BYTES_MAX: Final = 1024 * 1024
 PARTITION_KEY_CHARACTERS_MAX: Final = 256
 
-# The KPL's choice; routing goes by the explicit hash key that accompanies it.
+# The same key as the KPL's. The explicit hash key beside it decides the shard.
 _OUTER_PARTITION_KEY: Final = "a"
 
 
 class Aggregator:
     """Packs user records of one shard into one Kinesis record, until no more fit.
 
-    All records must belong to the same shard *now*: consumers drop strays (`deaggregation.OutOfRange`). An aggregate
-    of one is legal and larger than the record itself; the KPL sends that one plain, and so should the caller.
+    All records must belong to the same shard when they are sent: consumers drop the others
+    (`deaggregation.OutOfRange`). An aggregate of one record is valid but larger than the record itself. The KPL sends
+    such a record without an aggregate, and so should the caller.
     """
 
     def __init__(self, *, size_max: int = RECORD_BYTES_MAX) -> None:
         self._size_max = size_max
-        self._start()
+        self._start_message()
 
-    def _start(self) -> None:
+    def _start_message(self) -> None:
         self._message = AggregatedRecord()
         self._partition_keys = _KeyTable()
         self._hash_keys = _KeyTable()
@@ -42,42 +45,42 @@ class Aggregator:
 
     @property
     def size(self) -> int:
-        """Bytes of data that `take` would return now."""
+        """The size in bytes of the data that `flush` would return now."""
         return self._size
 
     def add(self, entry: PutEntry) -> bool:
-        """Adds the entry if it fits. If not, `take` what is here and add it again.
+        """Add the entry if it fits. Otherwise returns False: call `flush`, then add it again.
 
-        Raises InvalidRecordError for an entry that Kinesis would refuse or that no aggregate has room for.
+        Raises InvalidRecordError for an entry that Kinesis would refuse or that is too large for any aggregate.
         """
-        key, hash_key = _checked_keys(entry)
+        key, hash_key = _encode_keys(entry)
         size = self._size + self._added_size(key, hash_key, len(entry.data))
         # Kinesis counts the outer partition key into the size of a record.
         if size + len(_OUTER_PARTITION_KEY) > self._size_max:
             if len(self) == 0:
                 raise InvalidRecordError(
-                    f"a record of {len(entry.data)} bytes makes an aggregate of {size}, and {self._size_max} "
-                    "are allowed: put it without aggregation, or split it"
+                    f"a record of {len(entry.data)} bytes makes an aggregate of {size} bytes, but at most "
+                    f"{self._size_max} are allowed: put it without aggregation, or split it"
                 )
             return False
         if len(self) == 0:
             self._first_hash_key = entry.hash_key
         inner = self._message.records.add(
-            partition_key_index=self._partition_keys.enter(key), data=entry.data
+            partition_key_index=self._partition_keys.index_of(key), data=entry.data
         )
         if hash_key is not None:
-            inner.explicit_hash_key_index = self._hash_keys.enter(hash_key)
+            inner.explicit_hash_key_index = self._hash_keys.index_of(hash_key)
         self._size = size
         return True
 
     def flush(self) -> PutEntry:
-        """What was added, as one entry with the outer keys that the KPL gives it; then starts anew."""
-        assert len(self) > 0, "nothing was added"
+        """The added records as one entry with the outer keys of the KPL. Then starts the next aggregate."""
+        assert len(self) > 0, "no record was added"
         self._message.partition_key_table.extend(self._partition_keys)
         self._message.explicit_hash_key_table.extend(self._hash_keys)
         payload = self._message.SerializeToString()
         entry = PutEntry(add_frame(payload), _OUTER_PARTITION_KEY, self._first_hash_key)
-        self._start()
+        self._start_message()
         return entry
 
     def _added_size(self, key: bytes, hash_key: bytes | None, data_bytes: int) -> int:
@@ -91,9 +94,9 @@ class Aggregator:
 
 
 class _KeyTable(dict[bytes, int]):
-    """Key -> index, each key once, in the order of their first use."""
+    """Maps each key to its index, in the order of first use."""
 
-    def enter(self, key: bytes) -> int:
+    def index_of(self, key: bytes) -> int:
         return self.setdefault(key, len(self))
 
     def growth(self, key: bytes) -> int:
@@ -104,7 +107,7 @@ class _KeyTable(dict[bytes, int]):
 
 
 def aggregate(entries: Iterable[PutEntry]) -> PutEntry:
-    """All entries as one. Raises InvalidRecordError if there are none or they do not fit together.
+    """All entries as one. Raises InvalidRecordError if there are none or they do not fit into one aggregate.
 
     >>> entry = aggregate([PutEntry(b"hello", "pk1", 99), PutEntry(b"world!", "pk2", 123)])
     >>> entry.data[:4].hex(), entry.partition_key, entry.explicit_hash_key
@@ -114,25 +117,29 @@ def aggregate(entries: Iterable[PutEntry]) -> PutEntry:
     for entry in entries:
         if not aggregator.add(entry):
             raise InvalidRecordError(
-                f"no room for more than {len(aggregator)} of the records in one aggregate of {RECORD_BYTES_MAX} "
-                "bytes: use an Aggregator, and start anew when it is full"
+                f"only {len(aggregator)} of the records fit into one aggregate of {RECORD_BYTES_MAX} bytes: use an "
+                "Aggregator, and flush it when it is full"
             )
     if len(aggregator) == 0:
-        raise InvalidRecordError("an aggregate of no records: consumers would see nothing; put none")
+        raise InvalidRecordError(
+            "no records to aggregate: an empty aggregate delivers nothing; do not put one"
+        )
     return aggregator.flush()
 
 
-def _checked_keys(entry: PutEntry) -> tuple[bytes, bytes | None]:
-    """Both keys as the tables hold them."""
+def _encode_keys(entry: PutEntry) -> tuple[bytes, bytes | None]:
+    """Both keys as bytes, as the tables hold them. Raises InvalidRecordError if one is invalid."""
     if not 1 <= len(entry.partition_key) <= PARTITION_KEY_CHARACTERS_MAX:
         raise InvalidRecordError(
-            f"a partition key of {len(entry.partition_key)} characters: Kinesis takes 1 to "
+            f"a partition key of {len(entry.partition_key)} characters: Kinesis accepts 1 to "
             f"{PARTITION_KEY_CHARACTERS_MAX}"
         )
     try:
         key = entry.partition_key.encode()
     except UnicodeEncodeError:
-        raise InvalidRecordError("a partition key with a lone surrogate, which has no UTF-8 form") from None
+        raise InvalidRecordError(
+            "a partition key with a lone surrogate, which cannot be encoded as UTF-8"
+        ) from None
     if entry.explicit_hash_key is None:
         return key, None
     if not 0 <= entry.explicit_hash_key <= HASH_KEY_MAX:

@@ -1,20 +1,23 @@
-"""Takes KPL aggregates apart: what an aggregate holds, what of it belongs to this shard, and what to do with one
-that is forged or broken. Knows nothing of streams, and neither logs nor counts: the result says what happened, and
-the caller tells.
+"""Splits KPL aggregates into user records, and decides what to do with aggregates that are invalid or malicious. Logs
+and counts nothing: the result says what happened, and the caller reports it.
 
-The rules are the Java KCL's, so that members of one fleet agree on positions: user records are numbered 0, 1, 2, ...
-by place within their Kinesis record. Four rules differ (tests/scenarios/aggregation shows each, and why):
+The rules are the Java KCL's, so that all members of a fleet agree on positions: user records are numbered 0, 1, 2,
+... by their place within the Kinesis record. Four rules differ (tests/scenarios/aggregation shows each, with the
+reason):
 
-* A key index outside its table, or an explicit hash key that is no number below 2^128. Java keeps what came before
-  it and loses the rest, or drops everything. Here the whole Kinesis record is delivered raw.
+* A key index outside its table, or an explicit hash key that is not a number below 2^128. Java keeps the user records
+  before it and loses the rest, or drops everything. Here the whole Kinesis record is delivered raw.
+
 * More user records, or more bytes when expanded, than the settings allow: delivered raw. Java has no limit.
-* User records of another shard: Java's rule is the default (all user records of that Kinesis record are dropped),
-  but the result says how many, and the settings can drop only those outside, or none.
-* Malformed tags are ignored together with sound ones; Java would deliver such a Kinesis record raw.
 
-A raw record that stands for n user records is numbered n-1, like the last of them (higher only where counting them
-would be the attack). So a checkpoint at it covers them all, and it lies beyond a checkpoint that a member with other
-rules or limits set among them: what is left of them is read twice rather than lost.
+* User records of another shard: Java's rule is the default (all user records of that Kinesis record are dropped), but
+  the result says how many, and the settings can drop only those outside the shard, or none.
+
+* Malformed tags are ignored together with valid ones; Java would deliver such a Kinesis record raw.
+
+A raw record that replaces n user records gets the number n-1 of the last one (higher only if counting them would
+itself be the attack). So a checkpoint at it covers all of them. It also lies after any checkpoint among them that a
+member with other rules or limits wrote: the remaining user records are then read twice rather than lost.
 """
 
 from __future__ import annotations
@@ -40,14 +43,14 @@ from leasehold.core.records.kpl_message import (
 )
 from leasehold.errors import ConfigError, MalformedAggregateError
 
-# Partition key and explicit hash key: what a user record is routed by.
+# Partition key and explicit hash key: they decide the shard of a user record.
 _Keys = tuple[str, int | None]
 
 _HASH_KEY_DIGITS_MAX: Final = len(str(HASH_KEY_MAX))
 
-# What one user record costs in memory beside its data and key, rounded up: the tuple, the headers of two objects.
+# Memory of one user record beside its data and key, rounded up: the tuple, the headers of two objects.
 _USER_RECORD_BYTES: Final = 200
-# Parsing takes up to 40 bytes a byte before the first Python object exists (10 MiB of empty records: 400 MB).
+# The parser needs up to 40 bytes of memory per byte before it creates an object (10 MiB of empty records: 400 MB).
 _PARSED_BYTES_PER_BYTE: Final = 40
 _ENTRY_BYTES_MIN: Final = 2
 
@@ -57,9 +60,10 @@ _IF_TRUSTED: Final = "raise that limit if you trust the producer"
 class OutOfRange(Enum):
     """What to do with user records whose hash key belongs to another shard.
 
-    They are there because a shard was split or merged between batching and arrival. The KPL notices and sends
-    again: old versions the whole aggregate, recent ones only the strays. Hence the first choice loses records of
-    recent KPLs, the second repeats records of old ones, the third repeats the strays of both.
+    They occur when a shard is split or merged between batching and arrival. The KPL notices and sends again: old
+    versions the whole aggregate, recent ones only the user records outside the shard. Hence DROP_AGGREGATE loses
+    records of recent KPLs, DROP_RECORD repeats records of old ones, and KEEP repeats the records outside the shard of
+    both.
     """
 
     DROP_AGGREGATE = "drop-aggregate"
@@ -68,14 +72,14 @@ class OutOfRange(Enum):
 
 
 class Unreadable(Enum):
-    """What to do with an aggregate that is sound on the outside and cannot, or may not, be taken apart."""
+    """What to do with an aggregate that has a valid checksum but cannot be split, or exceeds a limit."""
 
     DELIVER_RAW = "deliver-raw"
     FAIL = "fail"
 
 
 class DeaggregationOutcome(Enum):
-    """What became of one Kinesis record. All that begin with RAW deliver it as it is, in one piece."""
+    """What happened to one Kinesis record. The RAW outcomes deliver it unchanged, as one record."""
 
     PLAIN = "plain"
     AGGREGATED = "aggregated"
@@ -89,10 +93,10 @@ class DeaggregationOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeaggregationSettings:
-    """How aggregates are taken apart. No aggregate that the KPL can make exceeds the default limits.
+    """How aggregates are split. No aggregate of the KPL exceeds the default limits.
 
-    1 MiB, the largest that the KPL makes, holds at most 174,758 user records; with keys of 256 characters they
-    expand to 80 MB. Kinesis itself carries up to 10 MiB, and anyone who may put may forge.
+    1 MiB, the largest aggregate of the KPL, holds at most 174,758 user records; with keys of 256 characters they
+    expand to 80 MB. Kinesis itself accepts up to 10 MiB, and anyone with put permission may forge an aggregate.
     """
 
     out_of_range: OutOfRange = OutOfRange.DROP_AGGREGATE
@@ -113,9 +117,9 @@ DEFAULT_DEAGGREGATION: Final = DeaggregationSettings()
 
 @dataclass(frozen=True, slots=True)
 class DeaggregationResult:
-    """The user records of one Kinesis record, and what became of it.
+    """The user records of one Kinesis record, and what happened to it.
 
-    `dropped` counts user records of other shards that were left out; nothing is ever left out for another reason.
+    `dropped` counts the user records of other shards that were left out. No record is left out for another reason.
     """
 
     records: tuple[UserRecord, ...]
@@ -125,7 +129,7 @@ class DeaggregationResult:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A Kinesis record that did not go through smoothly: worth a count and a warning."""
+    """A Kinesis record that could not be split completely: worth a count and a warning."""
 
     sequence_number: str
     outcome: DeaggregationOutcome
@@ -134,7 +138,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class DeaggregatedBatch:
-    """The user records of many Kinesis records, in order, and what was remarkable on the way."""
+    """The user records of many Kinesis records, in order, and the incidents among them."""
 
     records: tuple[UserRecord, ...]
     incidents: tuple[Incident, ...] = ()
@@ -150,19 +154,19 @@ def deaggregate_all(
     incidents: list[Incident] = []
     new = tuple.__new__
     for record in records:
-        # Most streams carry no aggregates: their records pay for this test and a new tuple. It is `as_user_record`
-        # written out, a quarter faster.
+        # Most streams carry no aggregates, so a plain record costs only this test and a new tuple. The line is
+        # `as_user_record` inlined, which is a quarter faster.
         if not record.data.startswith(MAGIC):
             users.append(new(UserRecord, record + UNAGGREGATED))
             continue
         result = deaggregate(record, shard, settings)
         users += result.records
-        if result.outcome not in _SMOOTH:
+        if result.outcome not in _WITHOUT_INCIDENT:
             incidents.append(Incident(record.sequence_number, result.outcome, result.dropped))
     return DeaggregatedBatch(tuple(users), tuple(incidents))
 
 
-_SMOOTH: Final = {DeaggregationOutcome.PLAIN, DeaggregationOutcome.AGGREGATED}
+_WITHOUT_INCIDENT: Final = {DeaggregationOutcome.PLAIN, DeaggregationOutcome.AGGREGATED}
 
 
 def deaggregate(
@@ -170,13 +174,14 @@ def deaggregate(
     shard: HashRange | None = None,
     settings: DeaggregationSettings = DEFAULT_DEAGGREGATION,
 ) -> DeaggregationResult:
-    """The user records within `record`, or `record` itself if it is no aggregate. Raises for no payload at all,
-    unless the settings ask for it.
+    """The user records within `record`, or `record` itself if it is not an aggregate. Raises only if the settings say
+    so.
 
-    `shard` is the hash range of the shard that was read, never a child's; without it nothing is out of range.
+    `shard` is the hash range of the shard that was read, never of a child. Without it, no user record is out of
+    range.
     """
     data = record.data
-    # At most a digest after the magic: too short to be an aggregate, so its bytes begin like one by chance.
+    # Too short for an aggregate: the data starts with the magic bytes by chance.
     if not data.startswith(MAGIC) or len(data) <= FRAME_BYTES:
         return DeaggregationResult((record.as_user_record(),), DeaggregationOutcome.PLAIN)
     payload = remove_frame(data)
@@ -189,25 +194,26 @@ def deaggregate(
     except _CannotSplitError as error:
         if settings.unreadable is Unreadable.FAIL:
             raise MalformedAggregateError(record.sequence_number, error.problem) from None
-        return DeaggregationResult((_standing_for(error.count, record),), error.outcome)
-    return _within(shard, users, settings.out_of_range)
+        return DeaggregationResult((_raw_record(error.count, record),), error.outcome)
+    return _apply_range(shard, users, settings.out_of_range)
 
 
 def records_after(records: Iterable[UserRecord], checkpoint: Position) -> tuple[UserRecord, ...]:
-    """What remains of one shard's records when everything up to `checkpoint` is done.
+    """The records of one shard that remain when everything up to `checkpoint` is done.
 
     Reading resumes *at* the checkpoint's Kinesis record, because the checkpoint may lie within an aggregate. The
-    records must be in shard order: only the first ones are looked at. Out of order, some would come twice.
+    records must be in shard order, because only the first ones are compared. Out of order, some would be delivered
+    twice.
     """
     return tuple(dropwhile(lambda record: record.position <= checkpoint, records))
 
 
-def _standing_for(count: int, record: Record) -> UserRecord:
+def _raw_record(count: int, record: Record) -> UserRecord:
     return record.as_user_record()._replace(sub_sequence_number=count - 1)
 
 
 class _CannotSplitError(Exception):
-    """The aggregate holds `count` user records, and must stay in one piece."""
+    """The aggregate holds `count` user records and must be delivered raw."""
 
     def __init__(self, outcome: DeaggregationOutcome, count: int, problem: str) -> None:
         super().__init__(problem)
@@ -220,7 +226,7 @@ def _user_records(record: Record, payload: bytes, settings: DeaggregationSetting
     _check_before_parsing(payload, settings)
     message = AggregatedRecord()
     message.ParseFromString(payload)
-    # The runtime accepts a message without its required fields; Java does not.
+    # The protobuf runtime accepts a message without its required fields; Java does not.
     if not message.IsInitialized():
         raise DecodeError
     if not message.records:
@@ -235,18 +241,18 @@ def _user_records(record: Record, payload: bytes, settings: DeaggregationSetting
             DeaggregationOutcome.RAW_BAD_KEY,
             len(message.records),
             "a user record refers to a partition key or an explicit hash key that is not in the aggregate's table, "
-            "or to an explicit hash key that is no number from 0 to 2^128-1; its producer is at fault",
+            "or to an explicit hash key that is not a number from 0 to 2^128-1; check its producer",
         ) from None
 
 
 def _check_before_parsing(payload: bytes, settings: DeaggregationSettings) -> None:
     if len(payload) * _PARSED_BYTES_PER_BYTE <= settings.expanded_bytes_max:
         return
-    entries_max = 3 * settings.user_records_max  # the user records and two tables
+    entries_max = 3 * settings.user_records_max  # user records and two tables
     if count_entries(payload, stop_after=entries_max) > entries_max:
         raise _CannotSplitError(
             DeaggregationOutcome.RAW_TOO_MANY,
-            len(payload) // _ENTRY_BYTES_MIN,  # no fewer than there are; to count them all is the trap
+            len(payload) // _ENTRY_BYTES_MIN,  # an upper bound; counting all of them is the attack
             f"it holds more than {entries_max} user records and keys, three times "
             f"user_records_max={settings.user_records_max}; {_IF_TRUSTED}",
         )
@@ -267,11 +273,11 @@ def _check_counts(message: Any, settings: DeaggregationSettings) -> None:
 def _check_expansion(
     message: Any, table: Sequence[bytes], payload_bytes: int, settings: DeaggregationSettings
 ) -> None:
-    """Every user record repeats its partition key, so one long key and many short records make gigabytes."""
+    """Every user record repeats its partition key, so one long key and many short records can expand to gigabytes."""
     count = len(message.records)
     expanded = payload_bytes + count * _USER_RECORD_BYTES
     if expanded + count * max(map(len, table), default=0) <= settings.expanded_bytes_max:
-        return  # even if all used the longest key; adding up the true lengths takes a pass over the records
+        return  # fits even if all records use the longest key; the exact sum takes a pass over the records
     expanded += sum(len(table[inner.partition_key_index]) for inner in message.records)
     if expanded > settings.expanded_bytes_max:
         raise _CannotSplitError(
@@ -283,11 +289,11 @@ def _check_expansion(
 
 
 def _build(record: Record, message: Any, table: Sequence[bytes]) -> list[UserRecord]:
-    # Java replaces what is not UTF-8, too, before it hashes the key.
+    # Java also replaces invalid UTF-8 before it hashes the key.
     partition_keys = [key.decode("utf-8", "replace") for key in table]
     hash_keys = _hash_keys(message.explicit_hash_key_table)
     _, _, sequence_number, arrival_ms, encryption_type = record
-    # The hot loop, 0.7 us a user record. Calling `UserRecord(...)` would add a fifth; see `record`.
+    # The hot loop: 0.7 us per user record. Calling `UserRecord(...)` would take a fifth longer; see `record`.
     new = tuple.__new__
     users: list[UserRecord] = []
     for sub_sequence_number, inner in enumerate(message.records):
@@ -307,8 +313,8 @@ def _build(record: Record, message: Any, table: Sequence[bytes]) -> list[UserRec
 
 
 def _hash_keys(table: Iterable[bytes]) -> dict[int, int]:
-    """Index -> explicit hash key. What is no hash key is left out: it matters only if a user record refers to it."""
-    # bytes.isdigit knows ASCII digits only. The length is looked at first: int() takes quadratic time.
+    """Index -> explicit hash key. Invalid keys are left out: they matter only if a user record refers to them."""
+    # bytes.isdigit accepts ASCII digits only. The length is checked first, because int() takes quadratic time.
     numbers = {
         index: int(text)
         for index, text in enumerate(table)
@@ -317,25 +323,27 @@ def _hash_keys(table: Iterable[bytes]) -> dict[int, int]:
     return {index: number for index, number in numbers.items() if number <= HASH_KEY_MAX}
 
 
-def _within(shard: HashRange | None, users: list[UserRecord], policy: OutOfRange) -> DeaggregationResult:
+def _apply_range(shard: HashRange | None, users: list[UserRecord], policy: OutOfRange) -> DeaggregationResult:
     if shard is None or shard == WHOLE_HASH_RANGE or policy is OutOfRange.KEEP:
         return DeaggregationResult(tuple(users), DeaggregationOutcome.AGGREGATED)
-    strays = _outside(shard, {(user.partition_key, user.explicit_hash_key) for user in users})
-    if not strays:
+    out_of_range = _keys_outside(shard, {(user.partition_key, user.explicit_hash_key) for user in users})
+    if not out_of_range:
         return DeaggregationResult(tuple(users), DeaggregationOutcome.AGGREGATED)
     kept: tuple[UserRecord, ...] = ()
     if policy is OutOfRange.DROP_RECORD:
-        kept = tuple(user for user in users if (user.partition_key, user.explicit_hash_key) not in strays)
+        kept = tuple(
+            user for user in users if (user.partition_key, user.explicit_hash_key) not in out_of_range
+        )
     return DeaggregationResult(kept, DeaggregationOutcome.OUT_OF_RANGE, dropped=len(users) - len(kept))
 
 
-def _outside(shard: HashRange, keys: Iterable[_Keys]) -> set[_Keys]:
-    # Sixteen bytes compare like the numbers they spell; making numbers of them takes longer than comparing.
+def _keys_outside(shard: HashRange, keys: Iterable[_Keys]) -> set[_Keys]:
+    # Big-endian bytes compare like the numbers; converting them to numbers takes longer than comparing.
     start, end = _as_bytes(shard.start), _as_bytes(shard.end)
-    return {each for each in keys if not start <= _routed_by(*each) <= end}
+    return {each for each in keys if not start <= _routing_bytes(*each) <= end}
 
 
-def _routed_by(partition_key: str, explicit_hash_key: int | None) -> bytes:
+def _routing_bytes(partition_key: str, explicit_hash_key: int | None) -> bytes:
     return hash_key_bytes(partition_key) if explicit_hash_key is None else _as_bytes(explicit_hash_key)
 
 

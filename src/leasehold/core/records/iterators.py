@@ -1,7 +1,7 @@
-"""Where in a shard to begin reading, and whether something is missing there. Asks nobody; the reader does.
+"""Where to start reading a shard, and whether records are missing there.
 
-A shard is always entered *at* the last record that is done, not after it: the record may be an aggregate of which
-only a part is done, and that it comes back shows that nothing in between was trimmed.
+Reading always starts *at* the last record that is done, not after it. The record may be an aggregate of which only a
+part is done. And if it comes back, no record after it was trimmed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from leasehold.core.model import InitialPosition, Lease, Shard, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 
-# How far ahead of the service's clock ours may be. Records that arrived this long before LATEST may come, too.
+# How far our clock may be ahead of the service's. Records that arrived this long before LATEST may be delivered, too.
 CLOCK_ERROR_MAX_MS: Final = 30_000
 
 
 class IteratorKind(Enum):
-    """How the service finds the first record."""
+    """AWS's ShardIteratorType."""
 
     TRIM_HORIZON = auto()
     LATEST = auto()
@@ -31,7 +31,7 @@ class IteratorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IteratorStart:
-    """A place to begin. One of the two details goes with the kind that needs it."""
+    """Where an iterator starts. The sequence number or the timestamp is set if the kind needs it."""
 
     kind: IteratorKind
     sequence_number: str | None = None
@@ -39,18 +39,18 @@ class IteratorStart:
 
 
 def iterator_start(position: Position, initial: InitialPosition) -> IteratorStart:
-    """Where to ask for an iterator, for a lease whose checkpoint is `position`, or to read on after a record.
+    """Where to request an iterator for a lease with checkpoint `position`, or to continue after a record.
 
-    A lease at AT_TIMESTAMP takes the time from the configuration, since the row holds none.
+    A lease at AT_TIMESTAMP uses the configured timestamp, because the row has none.
     """
-    assert not position.is_shard_end, "a finished shard is not read"
+    assert not position.is_shard_end, "a finished shard is never read"
     if position.is_record:
         return IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
     if position == AT_TIMESTAMP:
         if initial.timestamp_ms is None:
             raise ConfigError(
                 f"a lease begins AT_TIMESTAMP, but the configured initial position is {initial.sentinel}, which "
-                "names no time: configure the timestamp that the fleet was started with"
+                "has no timestamp: configure the timestamp that the fleet was started with"
             )
         return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=initial.timestamp_ms)
     kinds = {TRIM_HORIZON: IteratorKind.TRIM_HORIZON, LATEST: IteratorKind.LATEST}
@@ -60,10 +60,10 @@ def iterator_start(position: Position, initial: InitialPosition) -> IteratorStar
 def lease_start(
     lease: Lease, initial: InitialPosition, *, is_first_reading: bool
 ) -> tuple[Position, InitialPosition]:
-    """Where to begin reading a lease, and the settings that go with it.
+    """Where to start reading a lease, and the initial position to use with it.
 
-    LATEST is the tip of the moment, and nothing has been checkpointed since: whoever follows a reader that died before
-    its first checkpoint would skip what arrived meanwhile. So the time at which the lease was made is taken instead.
+    LATEST means the tip at the time of the request. If the first reader failed before its first checkpoint, the next
+    reader would skip the records that arrived in between. So it starts at the creation time of the lease instead.
     """
     if lease.checkpoint != LATEST or lease.latest_at_ms is None or is_first_reading:
         return lease.checkpoint, initial
@@ -71,26 +71,28 @@ def lease_start(
 
 
 def replacement_start(
-    position: Position, initial: InitialPosition, asked_first_wall_ms: int
+    position: Position, initial: InitialPosition, first_request_wall_ms: int
 ) -> IteratorStart:
-    """Where to ask for another iterator, when `position` is where the first one, asked for at that time, was taken.
+    """Where to request another iterator, if the first one was requested for `position` at `first_request_wall_ms`.
 
-    LATEST is the tip of the moment: asked for again, it would skip what arrived meanwhile. So the time of the first
-    asking is taken in its place, and a little more, because our clock is not the service's.
+    LATEST means the tip at the time of the request. A second request would skip the records that arrived in between.
+    So it uses the time of the first request instead, minus the possible difference between the clocks.
     """
     if position == LATEST:
-        return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=asked_first_wall_ms - CLOCK_ERROR_MAX_MS)
+        return IteratorStart(
+            IteratorKind.AT_TIMESTAMP, timestamp_ms=first_request_wall_ms - CLOCK_ERROR_MAX_MS
+        )
     return iterator_start(position, initial)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records after `after` may be missing: they were trimmed before they were read. Reading goes on at `resumes_at`,
-    or is over if that is None: nothing of the shard was left.
+    """Records after `after` may be missing, because they were trimmed before they were read. Reading continues at
+    `resumes_at`; None means that nothing of the shard was left.
 
-    What is known is that the record at `after`, which should have come back, did not. So it is gone, and nobody can
-    tell whether there were others behind it. A shard that was idle for longer than the retention, and whose reading
-    began anew after that, is reported too, though nothing was lost: rather a false alarm than a silent loss.
+    A gap is reported when the record at `after` does not come back. So that record was trimmed, and there may have
+    been others after it that were trimmed, too. A shard that was idle for longer than the retention, and then opened
+    again, is also reported, although nothing was lost: a false alarm is better than a silent loss.
     """
 
     after: Position
@@ -99,7 +101,7 @@ class Gap:
 
 
 def gap_before(entered_at: Position, first_number: str, first_arrival_ms: int | None) -> Gap | None:
-    """Whether records are missing between the record at which a shard was entered and the first one that came back.
+    """A gap, if the first record that came back lies after the record at which reading started.
 
     >>> gap_before(Position("100"), "100", None) is None
     True
@@ -112,10 +114,11 @@ def gap_before(entered_at: Position, first_number: str, first_arrival_ms: int | 
 
 
 def trimmed_beginning(shard: ShardId, open_at_horizon: Iterable[Shard]) -> Position | None:
-    """Where a shard began, if that is trimmed by now: it was open already at the time of the oldest retained records.
+    """The start of a shard, if it has been trimmed: the shard was already open at the time of the oldest retained
+    record.
 
-    None if its beginning is retained, or if the list cannot be what it should be: a shard and its parent were never
-    open together, so some server has left the question aside and listed everything.
+    None if the start is retained. Also None if the list contains a parent of the shard: the two were never open at
+    the same time, so the server has ignored the filter and listed all shards.
     """
     found = {each.id: each for each in open_at_horizon}
     if shard not in found or not found.keys().isdisjoint(found[shard].parents):

@@ -1,14 +1,17 @@
-"""The KPL's wire format: `magic | protobuf message | MD5 of the message`. Knows bytes, not what they mean.
+"""The KPL's wire format: `magic | protobuf message | MD5 of the message`.
 
-The message class is built at import: no generated file, hence no clash between its version and the runtime's, and
-a descriptor pool of its own, hence no clash with another library's copy of the same schema. It differs from the
-published schema in three points, none of which shows in a sound aggregate:
+The message class is built at import. There is no generated file, so its version cannot conflict with the protobuf
+runtime. It has its own descriptor pool, so it cannot conflict with another library's copy of the same schema. It
+differs from the published schema in three points, none of which affects a valid aggregate:
 
-* The tables hold `bytes`. Given bad UTF-8 the runtime would mix `bytes` into a list of `str` without a word.
-* An absent `explicit_hash_key_index` reads as `INDEX_ABSENT`, because asking for presence takes twice as long as
-  reading the field. No table is that long; a forged index of this value counts as absent.
-* `tags` are left undeclared, and so skipped as unknown. Nothing uses them, and declared they would cost 70 bytes
-  of memory for two bytes of a hostile payload.
+* The tables hold `bytes`. With `string`, the runtime would silently mix `bytes` for invalid UTF-8 into a list of
+  `str`.
+
+* An absent `explicit_hash_key_index` reads as `INDEX_ABSENT`, because a presence check takes twice as long as reading
+  the field. No table is that long; a forged index with this value counts as absent.
+
+* `tags` are not declared, so the parser skips them as unknown. No consumer uses them. Declared, each two bytes of a
+  malicious payload would cost 70 bytes of memory.
 """
 
 from __future__ import annotations
@@ -27,30 +30,30 @@ FRAME_BYTES: Final = len(MAGIC) + DIGEST_BYTES
 
 INDEX_ABSENT: Final = 2**64 - 1
 
-# Wire type -> bytes to skip. Types 3 and 4 only open and close a group, whose fields are then walked like others.
+# Wire type -> bytes to skip. Types 3 and 4 only open and close a group; the fields inside are skipped like others.
 _FIXED_WIDTH: Final = {1: 8, 3: 0, 4: 0, 5: 4}
 _VARINT, _LENGTH_DELIMITED = 0, 2
 _VARINT_BITS: Final = 64
 
 
 def add_frame(payload: bytes) -> bytes:
-    """The payload as the data of a Kinesis record."""
+    """The message as the data of a Kinesis record."""
     return MAGIC + payload + _digest(payload)
 
 
 def remove_frame(data: bytes) -> bytes | None:
-    """What `framed` was given, or None if the checksum says otherwise. For data with the magic and more than it."""
+    """The message inside the frame; None if the checksum does not match. `data` must start with the magic bytes."""
     payload = data[len(MAGIC) : -DIGEST_BYTES]
     return payload if _digest(payload) == data[-DIGEST_BYTES:] else None
 
 
 def _digest(payload: bytes) -> bytes:
-    # A checksum, no signature: it says nothing about who made the aggregate. Hence FIPS builds need not object.
+    # A checksum, not a signature, so the use of MD5 is fine on FIPS builds.
     return hashlib.md5(payload, usedforsecurity=False).digest()
 
 
 def count_entries(payload: bytes, *, stop_after: int) -> int:
-    """How many top-level fields the message has, found without building any. Stops beyond `stop_after`."""
+    """The number of top-level fields, counted without building objects. Stops after more than `stop_after`."""
     count = at = 0
     try:
         while at < len(payload) and count <= stop_after:
@@ -58,7 +61,7 @@ def count_entries(payload: bytes, *, stop_after: int) -> int:
             at = _skip(payload, at, tag & 7)
             count += 1
     except (IndexError, ValueError):
-        pass  # the parser will find the same fault, and it is the one whose verdict counts
+        pass  # the parser will raise for the same error
     return count
 
 
@@ -87,17 +90,17 @@ def _read_varint(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def require_native_runtime(backend: str) -> None:
-    """Refuses protobuf's pure-Python backend: slow, and open to payloads that exhaust the stack."""
+    """Refuse protobuf's pure-Python backend: it is slow, and malicious payloads can exhaust its stack."""
     if backend == "python":
         raise ConfigError(
-            "protobuf runs on its pure-Python backend, which hostile records can crash (CVE-2025-4565): unset "
+            "protobuf runs on its pure-Python backend, which malicious records can crash (CVE-2025-4565): unset "
             "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION, or install a protobuf wheel built for this platform"
         )
 
 
 _Fields = tuple[tuple[int, str, str, str, dict[str, str]], ...]
 
-# number, name, type, label, and what else the descriptor needs
+# number, name, type, label, and further fields of the descriptor
 _RECORD: Final[_Fields] = (
     (1, "partition_key_index", "TYPE_UINT64", "LABEL_REQUIRED", {}),
     (2, "explicit_hash_key_index", "TYPE_UINT64", "LABEL_OPTIONAL", {"default_value": str(INDEX_ABSENT)}),

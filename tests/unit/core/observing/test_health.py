@@ -72,7 +72,7 @@ def test_a_hanging_handler_is_not_healthy_although_its_shard_is_read(
     health = told(*serving, (1_000, page(5, 0)), *polls)
     assert problems(health, 61_000) == []
     assert problems(health, 61_001) == [
-        "shard-0 has not moved for 60 s: 5 records are in hand and none gets done"
+        "shard-0 no progress for 60 s: 5 records are in flight and none gets done"
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_handler_that_keeps_raising_is_named_as_the_reason(serving: list[tuple
     health = told(*serving, (0, page(5, 0)), *failures)
     assert problems(health, 2 * MINUTE) == [
         (
-            "shard-0 has not moved for 120 s: 5 records are in hand and none gets done; "
+            "shard-0 no progress for 120 s: 5 records are in flight and none gets done; "
             "the handler raises KeyError, 3 times"
         )
     ]
@@ -95,7 +95,7 @@ def test_a_shard_that_cannot_be_read_is_not_healthy(serving: list[tuple[int, Eve
     """No page for too long is a standstill, and the last error says why."""
     health = told(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no answer", 500)))
     assert problems(health, 2 * MINUTE) == [
-        "shard-0 has not moved for 119 s: no page was read; reading fails: no answer, 1 times"
+        "shard-0 no progress for 119 s: no page was read; reading fails: no answer, 1 times"
     ]
 
 
@@ -103,7 +103,7 @@ def test_reading_in_place_is_not_healthy(serving: list[tuple[int, Event]]) -> No
     """Empty pages that do not lead to the tip are no progress."""
     polls = [(second * 1_000, page(0, 5_000 + second)) for second in range(120)]
     assert problems(told(*serving, *polls), 2 * MINUTE) == [
-        "shard-0 has not moved for 120 s: pages are read, but the tip does not get nearer"
+        "shard-0 no progress for 120 s: pages are read, but the tip does not get nearer"
     ]
 
 
@@ -163,7 +163,8 @@ def test_a_table_that_never_answers_is_told() -> None:
     health = told((0, STARTED))
     assert health.report(30_000).is_healthy
     assert (
-        health.report(30_001).problem == "nothing was heard from the lease table for 30 s: is it reachable?"
+        health.report(30_001).problem
+        == "no request to the lease table has succeeded for 30 s: is it reachable?"
     )
 
 

@@ -122,9 +122,9 @@ def test_a_failure_is_forgotten_when_the_shard_moves() -> None:
     """Trouble is told while it lasts."""
     failure = HandlerFailed(SHARD, Position("1"), Position("9"), 5, 1, "ValueError")
     lags = told((0, TAKEN), (0, page(5, 0)), (1, failure), (2, failure))
-    assert (only(lags).failures, only(lags).trouble) == (2, "the handler raises ValueError")
+    assert (only(lags).failures, only(lags).last_failure) == (2, "the handler raises ValueError")
     lags.observe(handled(5), 3)
-    assert (only(lags).failures, only(lags).trouble) == (0, None)
+    assert (only(lags).failures, only(lags).last_failure) == (0, None)
 
 
 @pytest.mark.parametrize("kind", [LeaseLost, LeaseReleased, ShardEnded, MemberStopped])

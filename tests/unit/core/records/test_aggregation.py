@@ -117,7 +117,7 @@ def test_keys_up_to_the_limit_are_accepted(key: str) -> None:
 
 def test_aggregate_says_when_records_do_not_fit_together() -> None:
     """A caller who has too much learns how much would have fitted."""
-    with pytest.raises(InvalidRecordError, match="no room for more than 3 of the records"):
+    with pytest.raises(InvalidRecordError, match="only 3 of the records fit"):
         aggregate(PutEntry(bytes(300_000), "k") for _ in range(5))
 
 
