@@ -57,10 +57,10 @@ def test_a_doubled_record_ends_with_exit_code_1(tmp_path: Path) -> None:
     result = command("verify", tmp_path / "a")
     assert result.exit_code == 1
     assert f"duplicate: {SHARD}: 1970/01/01/00/01/" in result.output
-    wrong = [
-        each["wrong"] for each in json.loads(command("verify", tmp_path / "a", "--json").output)["findings"]
+    kinds = [
+        each["kind"] for each in json.loads(command("verify", tmp_path / "a", "--json").output)["problems"]
     ]
-    assert wrong == ["overlap", "duplicate"]
+    assert kinds == ["overlap", "duplicate"]
 
 
 def test_a_gap_shows_beside_the_stream(

@@ -1,4 +1,6 @@
-"""Exactly-once objects in an object store or a folder: what both runtimes write to. See docs/archive.md.
+"""Writes records exactly once as objects in an object store or a folder, from the worker and from Spark.
+
+See docs/archive.md.
 
 from leasehold.archive import ArchiveSettings
 """
@@ -9,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    # For type checkers and editors; at run time a name is imported when it is first asked for (see below).
+    # For type checkers and editors. At run time, `__getattr__` imports a name at its first use.
     from leasehold.archive.archive import Archive as Archive
     from leasehold.archive.archive import WriteReport as WriteReport
     from leasehold.archive.settings import ArchiveSettings as ArchiveSettings
@@ -24,7 +26,7 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type ch
 
 
 def __getattr__(name: str) -> object:
-    """Names are imported on demand: each Spark task worker would otherwise pay for the plain worker's modules."""
+    """Import a name at its first use, so that a Spark task worker imports only what it needs."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

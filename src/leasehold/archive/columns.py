@@ -1,9 +1,8 @@
-"""Records as columns: which there are, and how user records become Arrow. Knows neither Spark nor the archive, which
-both take what is made here.
+"""The columns of records, and the conversion of user records to Arrow batches. Spark and the archive use both.
 
-The names are those that Databricks' Kinesis connector uses, so that existing queries fit. Spark checks that the batches
-of a Python source have *exactly* the Arrow form of its schema (unit of time, 32-bit offsets, nullability), hence one
-table holds both spellings of every type.
+The names are those of Databricks' Kinesis connector, so that existing queries work. Spark requires that the batches of
+a Python source have *exactly* the Arrow types of its schema (unit of time, 32-bit offsets, nullability). So one table
+holds the Spark type and the Arrow type of each column.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ SEQUENCE_NUMBER: Final = "sequenceNumber"
 ARRIVAL: Final = "approximateArrivalTimestamp"
 SUB_SEQUENCE_NUMBER: Final = "subSequenceNumber"
 EXPLICIT_HASH_KEY: Final = "explicitHashKey"
-# Where a row stands in its pinned range, how many rows that has, and whose holding of the lease it was read in.
+# The index of a row in its pinned range, the number of rows of the range, and the lease session that pinned it.
 SLICE: Final = "slice"
 
 DEFAULT_COLUMNS: Final = (PARTITION_KEY, DATA, STREAM, SHARD_ID, SEQUENCE_NUMBER, ARRIVAL)
 ALL_COLUMNS: Final = (*DEFAULT_COLUMNS, SUB_SEQUENCE_NUMBER, EXPLICIT_HASH_KEY, SLICE)
-# The archive keeps everything that is known of a record; `slice` it only looks at.
+# The archive stores all columns except `slice`, which it only checks.
 ARCHIVE_COLUMNS: Final = ALL_COLUMNS
 
-ROWS_MAX: Final = 10_000  # also where Spark cuts the batches that a sink receives
-BYTES_MAX: Final = 8 * 1024 * 1024  # Spark moves batches of 1 to 10 MB fastest
+ROWS_MAX: Final = 10_000  # Spark passes batches of at most this size to a sink
+BYTES_MAX: Final = 8 * 1024 * 1024  # Spark is fastest with batches of 1 to 10 MB
 
 _ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
 _SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("session", pa.int64())])
@@ -46,7 +45,7 @@ _SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Consecutive records of a pinned range, field by field, and what they have in common."""
+    """Consecutive records of a pinned range, field by field, and the values that they share."""
 
     data: Sequence[bytes]
     partition_key: Sequence[str]
@@ -57,7 +56,7 @@ class _Run:
     stream: str
     shard: ShardId
     session: int
-    first: int  # its place in the range
+    first: int  # the index of its first record in the range
     range_rows: int
 
     def __len__(self) -> int:
@@ -81,7 +80,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def spark_ddl(columns: Sequence[str]) -> str:
-    """The same schema as Spark writes it: what Spark makes of it in Arrow equals `arrow_schema`.
+    """The schema of these columns as Spark DDL. Spark converts it to `arrow_schema`.
 
     >>> spark_ddl(["data", "approximateArrivalTimestamp"])
     'data BINARY, approximateArrivalTimestamp TIMESTAMP'
@@ -99,14 +98,14 @@ def record_batches(
     rows_max: int = ROWS_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one whole pinned range, in order, in batches of at most so many rows and bytes of data.
+    """Convert the records of one whole pinned range to batches of at most `rows_max` rows and `bytes_max` data bytes.
 
-    `session` is the number of the holding in which the range was read, see `session_number`. A record larger than
-    `bytes_max` makes a batch of its own. No records, no batch.
+    `session` is the `session_number` of the lease session that pinned the range. A record larger than `bytes_max`
+    becomes a batch of its own.
     """
     schema = arrow_schema(columns)
     makers = [_COLUMNS[name].values for name in columns]
-    for first, stop in _cuts([len(record.data) for record in records], rows_max, bytes_max):
+    for first, stop in _batch_bounds([len(record.data) for record in records], rows_max, bytes_max):
         data, keys, numbers, arrivals, _, subs, hash_keys, _ = zip(*records[first:stop], strict=True)
         run = _Run(
             data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, first, len(records)
@@ -115,10 +114,10 @@ def record_batches(
 
 
 def session_number(session: LeaseSessionId) -> int:
-    """A 64-bit number that names a holding, in a column where the id itself would cost more than the rest of the row.
+    """A 64-bit hash of a lease session id. The id itself would take more space than the rest of a row.
 
-    >>> session_number(LeaseSessionId("4f1c")) == session_number(LeaseSessionId("4f1c")) != session_number(LeaseSessionId("4f1d"))
-    True
+    >>> session_number(LeaseSessionId("4f1c"))
+    -1000408543532448175
     """
     digest = hashlib.blake2b(session.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
@@ -127,12 +126,12 @@ def session_number(session: LeaseSessionId) -> int:
 def _column(name: str) -> _Column:
     column = _COLUMNS.get(name)
     if column is None:
-        raise ConfigError(f"column {name!r}: expected some of {', '.join(ALL_COLUMNS)}")
+        raise ConfigError(f"column {name!r}: expected one of {', '.join(ALL_COLUMNS)}")
     return column
 
 
-def _cuts(sizes: Sequence[int], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Where batches begin and end, as few as the limits allow."""
+def _batch_bounds(sizes: Sequence[int], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """The first and the end index of each batch. Makes as few batches as the limits allow."""
     ends = list(accumulate(sizes))
     first, before_bytes = 0, 0
     while first < len(ends):
@@ -151,13 +150,13 @@ def _arrivals(run: _Run) -> Any:
 
 
 def _hash_keys(run: _Run) -> Any:
-    # No record of most streams has one.
+    # In most streams no record has one.
     if not any(run.explicit_hash_key) and 0 not in run.explicit_hash_key:
         return pa.nulls(len(run), pa.string())
     return pa.array([None if key is None else str(key) for key in run.explicit_hash_key], pa.string())
 
 
-def _places(run: _Run) -> Any:
+def _slice_structs(run: _Run) -> Any:
     index = pa.array(range(run.first, run.first + len(run)), pa.int32())
     count = pa.repeat(pa.scalar(run.range_rows, pa.int32()), len(run))
     session = pa.repeat(pa.scalar(run.session, pa.int64()), len(run))
@@ -175,5 +174,5 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
         "BIGINT", pa.int64(), lambda run: pa.array(run.sub_sequence_number, pa.int64())
     ),
     EXPLICIT_HASH_KEY: _Column("STRING", pa.string(), _hash_keys),
-    SLICE: _Column("STRUCT<index: INT, count: INT, session: BIGINT>", _SLICE_TYPE, _places),
+    SLICE: _Column("STRUCT<index: INT, count: INT, session: BIGINT>", _SLICE_TYPE, _slice_structs),
 }

@@ -1,4 +1,4 @@
-"""Tables as the bytes of an object, and the positions that such bytes hold. The same rows make the same bytes."""
+"""Encodes tables as the bytes of objects, and decodes the positions of their records. Encoding is deterministic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pybase64 import b64encode_as_string
 
 from leasehold.archive.columns import ARRIVAL, DATA, SEQUENCE_NUMBER, SHARD_ID, SUB_SEQUENCE_NUMBER
 
-# What makes a record the one that it is, and tells where it belongs.
+# The columns that identify a record and determine its object.
 IDENTITY_COLUMNS: Final = (SHARD_ID, SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER, ARRIVAL)
 
 _JSON_COMPRESSION: Final[Mapping[str, str | None]] = {
@@ -23,14 +23,14 @@ _JSON_COMPRESSION: Final[Mapping[str, str | None]] = {
 
 
 def encode(table: Any, extension: str, compression: str) -> bytes:
-    """The content of an object."""
+    """Encode a table as the content of an object."""
     if extension == "parquet":
         return _to_parquet(table, compression)
     return _to_json_lines(table, _JSON_COMPRESSION[extension])
 
 
 def decode_identity(body: bytes, extension: str) -> Any:
-    """Which records an object holds: a table of the columns `IDENTITY`. ValueError: it cannot be read."""
+    """Decode the IDENTITY_COLUMNS of an object. Raises ValueError if the object cannot be read."""
     try:
         if extension == "parquet":
             return pq.read_table(pa.BufferReader(body), columns=list(IDENTITY_COLUMNS)).select(
@@ -42,7 +42,7 @@ def decode_identity(body: bytes, extension: str) -> Any:
 
 
 def _to_parquet(table: Any, compression: str) -> bytes:
-    # Payloads and sequence numbers are all different: dictionaries and statistics of them only cost time and space.
+    # Payloads and sequence numbers are unique. Dictionaries and statistics of them only cost time and space.
     names = table.column_names
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -57,7 +57,7 @@ def _to_parquet(table: Any, compression: str) -> bytes:
 
 def _to_json_lines(table: Any, compression: str | None) -> bytes:
     dumps: Callable[[Any], bytes] = lambda row: orjson.dumps(  # noqa: E731 - a name for the options
-        row, default=_plain, option=orjson.OPT_APPEND_NEWLINE
+        row, default=_to_json_text, option=orjson.OPT_APPEND_NEWLINE
     )
     lines = b"".join(map(dumps, table.to_pylist()))
     if compression is None:
@@ -68,8 +68,8 @@ def _to_json_lines(table: Any, compression: str | None) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _plain(value: object) -> str:
-    """What JSON has no word for: bytes as base64, decimals and the like as text."""
+def _to_json_text(value: object) -> str:
+    """Convert a value without a JSON type: bytes to base64, decimals and others to text."""
     return b64encode_as_string(value) if isinstance(value, bytes) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What an archive can be told."""
+"""The settings of an archive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from leasehold.core.exactly_once.object_keys import validate_prefix
 from leasehold.errors import ConfigError
 
-# By format: the compressions that it knows, and the extension that goes with each.
+# For each format: its compressions, and the file extension of each.
 FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
     "parquet": {"zstd": "parquet", "snappy": "parquet", "gzip": "parquet", "none": "parquet"},
     "jsonl": {"zstd": "jsonl.zst", "gzip": "jsonl.gz", "none": "jsonl"},
@@ -18,18 +18,18 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSettings:
-    """Where an archive is, and what its objects look like. What is None is left to the AWS SDK's own chain."""
+    """The location of an archive and the format of its objects. The AWS SDK determines AWS settings that are None."""
 
     url: str  # s3://bucket/prefix, gs://..., az://..., or a folder
-    prefix: str = ""  # below the URL; one for each stream
+    prefix: str = ""  # below the URL; each stream needs its own
     format: str = "parquet"  # or jsonl
     compression: str = "zstd"
     region: str | None = None
     profile: str | None = None
     role_arn: str | None = None
     role_external_id: str | None = None
-    s3_endpoint: str | None = None  # a store that speaks S3 and is not AWS
-    max_concurrent_puts: int = 8  # objects that are made and sent at one time
+    s3_endpoint: str | None = None  # of a store with the S3 API that is not AWS
+    max_concurrent_puts: int = 8  # objects that are encoded and sent concurrently
 
     def __post_init__(self) -> None:
         if not self.url:
@@ -48,7 +48,7 @@ class ArchiveSettings:
 
     @property
     def extension(self) -> str:
-        """What the names of objects end with."""
+        """The file extension of the objects."""
         return FORMATS[self.format][self.compression]
 
 

@@ -1,15 +1,16 @@
-"""Checks an archive: is every record there once, in the object that its name promises?
+"""Verifies an archive: every record is archived once, in the object whose key covers it.
 
-What the archive alone can tell: overlaps (two objects of a shard and minute claim the same positions), duplicates (a
-record in two objects, or twice in one), and damage (an object that cannot be read, or holds other records than its name
-says). Sequence numbers have holes by nature, so gaps show only beside the stream: records that it still holds, between
-the first and the last that were archived (or are done by the lease), and that the archive does not hold. What the
-stream has trimmed cannot be checked any more.
+The archive alone shows overlaps (two objects of a shard and minute have overlapping ranges), duplicates (a record is in
+two objects, or twice in one) and damage (an object cannot be read, or its records do not match its key). Sequence
+numbers have natural gaps, so missing records show only in comparison with the stream: records that the stream retains
+between the first and the last archived record, or up to the lease's checkpoint, and that the archive lacks. Trimmed
+records cannot be checked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,20 +29,20 @@ from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate_all
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
-from leasehold.errors import ThrottledError, UnavailableError
+from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, ObjectStore, Page, Stream
 
-READS_AT_ONCE: Final = 16
+MAX_CONCURRENT_READS: Final = 16
 ATTEMPTS_MAX: Final = 8
-RETRY_MS: Final = 500  # a live reader takes its share of five reads a second
-RECORDS_A_CALL: Final = 10_000
+RETRY_MS: Final = 500  # a running consumer shares the five reads per second of the shard
+RECORDS_PER_CALL: Final = 10_000
 
-# How many objects are done.
+# Called with the number of objects that were checked since the last call.
 Progress = Callable[[int], None]
 
 
 class ProblemKind(Enum):
-    """What can be wrong."""
+    """The kinds of problems that verification finds."""
 
     OVERLAP = "overlap"
     DUPLICATE = "duplicate"
@@ -51,17 +52,17 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `place` is an object, or a position in the shard."""
+    """One problem. `location` is an object key, or a position in the shard."""
 
-    wrong: ProblemKind
+    kind: ProblemKind
     shard: ShardId
-    place: str
+    location: str
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedObject:
-    """An object of the archive, by its name."""
+    """An object of the archive."""
 
     name: str
     key: ObjectKey
@@ -70,7 +71,7 @@ class ArchivedObject:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """What there is, by shard and in stream order. `others` counts objects whose names are not ours."""
+    """The objects of each shard, in stream order. `others` counts objects with foreign keys."""
 
     shards: Mapping[ShardId, Sequence[ArchivedObject]]
     others: int
@@ -78,22 +79,22 @@ class ArchiveContents:
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """One shard after it was checked."""
+    """The result of verifying one shard."""
 
     shard: ShardId
     rows: int
     problems: Sequence[Problem]
     first: Position | None
     last: Position | None
-    positions: frozenset[Position]  # of all its records, if they were asked for
+    positions: frozenset[Position]  # of all its records, if `keep_positions` was set
 
 
 async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
-    """All objects below the prefix."""
+    """List all objects below the prefix."""
     shards: defaultdict[ShardId, list[ArchivedObject]] = defaultdict(list)
     others = 0
-    async for portion in store.list_after("", prefix=prefix):
-        for each in portion:
+    async for page in store.list_after("", prefix=prefix):
+        for each in page:
             key = key_from_text(each.key, prefix)
             if key is not None:
                 shards[key.shard].append(ArchivedObject(each.key, key, each.size_bytes))
@@ -112,24 +113,24 @@ async def verify_shard(
     *,
     keep_positions: bool = False,
 ) -> ShardReport:
-    """Read every object of a shard, in stream order, and compare them with their names and with each other."""
+    """Read every object of a shard, in stream order, and compare it with its key and with the other objects."""
     problems = list(_overlaps(shard, objects))
-    seen = _Seen(keep_all=keep_positions)
+    seen = _SeenRecords(keep_all=keep_positions)
     async for each, positions, problem in _contents(store, objects):
         progress(1)
         if problem:
             problems.append(Problem(ProblemKind.DAMAGE, shard, each.name, problem))
-        again = seen.add(each.key, positions)
-        if again:
+        repeated = seen.add(each.key, positions)
+        if repeated:
             problems.append(
-                Problem(ProblemKind.DUPLICATE, shard, each.name, f"{again} of {len(positions)} records")
+                Problem(ProblemKind.DUPLICATE, shard, each.name, f"{repeated} of {len(positions)} records")
             )
     every = frozenset().union(*(positions for _, positions in seen.sets)) if keep_positions else frozenset()
     return ShardReport(shard, seen.rows, tuple(problems), seen.first, seen.last, every)
 
 
-class _Seen:
-    """The records that were met, as far as one that is still to come could be the same."""
+class _SeenRecords:
+    """The records seen so far that a later object could repeat."""
 
     def __init__(self, *, keep_all: bool) -> None:
         self.rows = 0
@@ -139,12 +140,12 @@ class _Seen:
         self._keep_all = keep_all
 
     def add(self, key: ObjectKey, positions: Sequence[Position]) -> int:
-        """Note the records of the next object; returns how many were met before."""
+        """Add the records of the next object. Returns how many of them were seen before."""
         new = frozenset(positions)
         if not self._keep_all:
-            # Objects come in the order of their first records: what ends before this one meets nobody any more.
+            # Objects are sorted by their first records. An object that ends before this one cannot overlap later ones.
             self.sets = [each for each in self.sets if each[0] >= key.range.first]
-        known = new & frozenset().union(*(met for last, met in self.sets if last >= key.range.first))
+        known = new & frozenset().union(*(seen for last, seen in self.sets if last >= key.range.first))
         self.sets.append((key.range.last, new))
         self.rows += len(positions)
         ends = [each for each in (self.first, self.last, *positions[:1], *positions[-1:]) if each is not None]
@@ -153,21 +154,21 @@ class _Seen:
 
 
 async def find_gap(
-    stream: Stream, shard: Shard, verdict: ShardReport, done: Position | None, *, clock: Clock
+    stream: Stream, shard: Shard, report: ShardReport, done: Position | None, *, clock: Clock
 ) -> Problem | None:
-    """Whether the stream holds records of this shard that should be archived and are not.
+    """Find records of this shard that the stream holds and the archive lacks. Returns None if there are none.
 
-    `done` is the checkpoint of the shard's lease, if that is known: what it calls done must be there.
+    `done` is the checkpoint of the shard's lease, if it is known: all records up to it must be archived.
     """
     done = done if done is not None and (done.is_record or done.is_shard_end) else None
-    first = verdict.first or done
-    until = max(filter(None, (verdict.last, done)), key=_order, default=None)
+    first = report.first or done
+    until = max(filter(None, (report.last, done)), key=_order, default=None)
     if first is None or until is None:
         return None
     missing: list[Position] = []
     async for position in _positions_in(stream, shard, until, clock):
-        is_ours = first <= position or (not verdict.positions and until.is_shard_end)
-        if is_ours and position not in verdict.positions:
+        is_expected = first <= position or (not report.positions and until.is_shard_end)
+        if is_expected and position not in report.positions:
             missing.append(position)
     if not missing:
         return None
@@ -180,19 +181,19 @@ def _overlaps(shard: ShardId, objects: Sequence[ArchivedObject]) -> Iterator[Pro
     for each in objects:
         minutes[each.key.minute].append(each)
     for members in minutes.values():
-        reaching = members[0]
+        furthest = members[0]
         for each in members[1:]:
-            if each.key.range.first <= reaching.key.range.last:
-                yield Problem(ProblemKind.OVERLAP, shard, each.name, f"with {reaching.name}")
-            reaching = max(reaching, each, key=lambda one: _order(one.key.range.last))
+            if each.key.range.first <= furthest.key.range.last:
+                yield Problem(ProblemKind.OVERLAP, shard, each.name, f"with {furthest.name}")
+            furthest = max(furthest, each, key=lambda one: _order(one.key.range.last))
 
 
 async def _contents(
     store: ObjectStore, objects: Sequence[ArchivedObject]
 ) -> AsyncIterator[tuple[ArchivedObject, Sequence[Position], str | None]]:
-    """The positions in each object, in order, and what is wrong with it; some are read at a time."""
-    for first in range(0, len(objects), READS_AT_ONCE):
-        some = objects[first : first + READS_AT_ONCE]
+    """Yield the positions in each object, in order, and its problem. Reads some objects concurrently."""
+    for first in range(0, len(objects), MAX_CONCURRENT_READS):
+        some = objects[first : first + MAX_CONCURRENT_READS]
         contents = await asyncio.gather(*(_content(store, each) for each in some))
         for each, (positions, problem) in zip(some, contents, strict=True):
             yield each, positions, problem
@@ -201,17 +202,17 @@ async def _contents(
 async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Sequence[Position], str | None]:
     body = await store.get(each.name)
     if body is None:
-        return (), "it was listed, and is gone"
+        return (), "it was listed, but does not exist any more"
     try:
         table = await asyncio.to_thread(decode_identity, body, each.key.extension)
         positions = positions_of(table)
     except ValueError as error:
         return (), str(error)
-    return positions, _broken_promise(each.key, table, positions)
+    return positions, _key_mismatch(each.key, table, positions)
 
 
-def _broken_promise(key: ObjectKey, table: Any, positions: Sequence[Position]) -> str | None:
-    """What the name of an object says and its content does not."""
+def _key_mismatch(key: ObjectKey, table: Any, positions: Sequence[Position]) -> str | None:
+    """Describe how the content of an object differs from its key. None if it matches."""
     if not positions:
         return "it holds no records"
     if any(one >= other for one, other in pairwise(positions)):
@@ -232,7 +233,7 @@ def _broken_promise(key: ObjectKey, table: Any, positions: Sequence[Position]) -
 async def _positions_in(
     stream: Stream, shard: Shard, until: Position, clock: Clock
 ) -> AsyncIterator[Position]:
-    """The positions of the records that the stream holds of a shard, up to `until`."""
+    """Yield the positions of the records that the stream holds of a shard, up to `until`."""
     iterator: str | None = await stream.iterator(shard.id, IteratorStart(IteratorKind.TRIM_HORIZON))
     while iterator is not None:
         page = await _page(stream, iterator, clock)
@@ -246,12 +247,13 @@ async def _positions_in(
 
 
 async def _page(stream: Stream, iterator: str, clock: Clock) -> Page:
-    for _ in range(ATTEMPTS_MAX - 1):
-        try:
-            return await stream.get_records(iterator, limit=RECORDS_A_CALL)
-        except (ThrottledError, UnavailableError):
-            await clock.sleep_ms(RETRY_MS)
-    return await stream.get_records(iterator, limit=RECORDS_A_CALL)
+    return await retry(
+        lambda: stream.get_records(iterator, limit=RECORDS_PER_CALL),
+        clock=clock,
+        rng=random.Random(),  # noqa: S311 - not used, since the pause is fixed
+        attempts_max=ATTEMPTS_MAX,
+        pause_ms=RETRY_MS,
+    )
 
 
 def _order(position: Position) -> tuple[bool, int, int]:

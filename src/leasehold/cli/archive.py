@@ -201,13 +201,13 @@ def _progress(objects: int) -> Iterator[Any]:
 def _print_verdict(verdict: _Verdict, *, gaps_known: bool) -> None:
     if verdict.shards:
         print_table(
-            ("shard", "objects", "records", "wrong"), [_row(each, verdict) for each in verdict.shards]
+            ("shard", "objects", "records", "problems"), [_row(each, verdict) for each in verdict.shards]
         )
         print_line("")
     for problem in verdict.problems:
-        print_line(f"{problem.wrong.value}: {problem.shard}: {problem.place}: {problem.detail}")
+        print_line(f"{problem.kind.value}: {problem.shard}: {problem.location}: {problem.detail}")
     rows = sum(each.rows for each in verdict.shards)
-    wrong = Counter(each.wrong for each in verdict.problems)
+    wrong = Counter(each.kind for each in verdict.problems)
     told = ", ".join(
         f"{kind.value}s={wrong[kind]}"
         for kind in _verifying().ProblemKind
@@ -239,8 +239,8 @@ def _verdict_to_json(verdict: _Verdict) -> Mapping[str, Any]:
             }
             for each in verdict.shards
         ],
-        "findings": [
-            {"wrong": each.wrong.value, "shard": each.shard, "place": each.place, "detail": each.detail}
+        "problems": [
+            {"kind": each.kind.value, "shard": each.shard, "location": each.location, "detail": each.detail}
             for each in verdict.problems
         ],
         "others": verdict.others,

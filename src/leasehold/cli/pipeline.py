@@ -48,7 +48,7 @@ def pipeline(*, file: Path, log: Path | None, record_classes: bool | None) -> No
         log = _log_file(described.name)
         print_line(f"what Spark logs goes to {log}")
     if record_classes is None:
-        record_classes = at_terminal or described.trigger.ends
+        record_classes = at_terminal or described.trigger.is_bounded
     display = LiveTable(described.name) if at_terminal else PlainLines()
     with _stderr_in(log) if log else nullcontext(), display:
         try:

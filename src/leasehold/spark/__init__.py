@@ -1,3 +1,3 @@
-"""Spark reads Kinesis, and writes an archive, exactly once: `register(spark)`, then `format("leasehold")`."""
+"""The Spark source and archive sink, both exactly once: `register(spark)`, then `format("leasehold")`."""
 
 from leasehold.spark.registration import register as register

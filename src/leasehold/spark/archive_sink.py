@@ -1,8 +1,8 @@
-"""The archive as a sink of Structured Streaming: `df.writeStream.format("leasehold-archive").start("s3://bucket/prefix")`.
+"""The archive as a Spark sink: `df.writeStream.format("leasehold-archive").start("s3://bucket/prefix")`.
 
-Exactly-once needs nothing from Spark's commit: a write task holds whole pinned ranges (`assemble_ranges` checks it), and
-objects are named by range and created only if absent. So retries, speculative copies, and a batch that is replayed
-after a crash all write the same objects, and `commit` has nothing left to do but to tell.
+Exactly-once does not depend on Spark's commit. A write task holds whole pinned ranges (`assemble_ranges` checks this),
+and objects are named by range and created only if absent. So retries, speculative copies and the replay of a batch
+after a crash all write the same objects. `commit` only logs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import gc
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
@@ -23,13 +22,14 @@ from leasehold.archive.archive import Archive, WriteReport
 from leasehold.archive.columns import SLICE
 from leasehold.archive.formats import IDENTITY_COLUMNS
 from leasehold.archive.settings import ArchiveSettings
+from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.spark.range_assembly import assemble_ranges
 
 NAME: Final = "leasehold-archive"
 LOGGER: Final = logging.getLogger("leasehold.spark")
 
-# What each option sets. Spark knows no case in the names of options.
+# The setting of each option. Spark ignores case in option names.
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "url",
     "prefix": "prefix",
@@ -42,18 +42,18 @@ OPTIONS: Final[Mapping[str, str]] = {
     "s3Endpoint": "s3_endpoint",
     "maxConcurrentPuts": "max_concurrent_puts",
 }
-# Other connectors' names.
+# Names of other connectors, in lower case.
 ALIASES: Final[Mapping[str, str]] = {"awsprofile": "profile"}
-# Meant for Spark itself, which passes them on.
-OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# Options of Spark itself, which it also passes to the sink.
+SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
-    """The settings that options of `writeStream` stand for; an unknown one is refused, with the nearest known."""
+    """Convert the options of `writeStream` to settings. Raises ConfigError for an unknown option."""
     known = {name.lower(): setting for name, setting in OPTIONS.items()} | dict(ALIASES)
     given: dict[str, Any] = {}
     for name, value in options.items():
-        if name.lower() in OF_SPARK:
+        if name.lower() in SPARK_OPTIONS:
             continue
         if name.lower() not in known:
             raise _unknown(name)
@@ -70,31 +70,29 @@ def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
 
 
 def _unknown(name: str) -> ConfigError:
-    near = get_close_matches(name.lower(), [each.lower() for each in OPTIONS], n=1, cutoff=0.5)
-    spelled = {each.lower(): each for each in OPTIONS}
-    hint = f"did you mean {spelled[near[0]]}?" if near else f"expected some of {', '.join(OPTIONS)}"
-    return ConfigError(f"option {name!r} is none of format({NAME!r}): {hint}")
+    hint = did_you_mean(name, OPTIONS, otherwise=f"expected one of {', '.join(OPTIONS)}")
+    return ConfigError(f"format({NAME!r}) has no option {name!r}: {hint}")
 
 
 def require_columns(names: list[str]) -> None:
-    """Refuse a DataFrame that lacks what tells whole ranges from others."""
+    """Raise ConfigError if a DataFrame lacks the columns that identify records and ranges."""
     missing = [name for name in (*IDENTITY_COLUMNS, SLICE) if name not in names]
     if missing:
         raise ConfigError(
-            f"the archive needs the columns {', '.join(missing)}, which this DataFrame has not: read the stream with "
-            '.option("columns", "archive"), and keep these columns; all others are yours to choose'
+            f"the archive needs the columns {', '.join(missing)}, which this DataFrame lacks: read the stream with "
+            '.option("columns", "archive"), and keep these columns; you may drop or add others'
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveCommit(WriterCommitMessage):
-    """What one write task did."""
+    """The result of one write task."""
 
     report: WriteReport
 
 
 class ArchiveSink(DataSource):
-    """The sink, as Spark looks it up by name."""
+    """The data source that Spark finds by its name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -102,11 +100,11 @@ class ArchiveSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """The name for `format(...)`."""
         return NAME
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:  # noqa: N802 - Spark's name
-        """A writer for appending. An archive is never overwritten."""
+        """Create the writer. Refuses to overwrite an archive."""
         if overwrite:
             raise ConfigError(f"format({NAME!r}) only appends: use outputMode('append')")
         require_columns(schema.fieldNames())
@@ -114,19 +112,19 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query. Made anew for every batch, and again on every executor."""
+    """Writes the batches of a query. Spark creates it for each batch, and again on each executor."""
 
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings = settings
 
     def write(self, iterator: Iterator[Any]) -> ArchiveCommit:
-        """Write the ranges of one task; on an executor."""
-        _spare_the_collector()
+        """Write the ranges of one task. Runs on an executor."""
+        _freeze_garbage_collector()
         loop, archive = _loop(), _archive(self._settings)
         return ArchiveCommit(loop.run_until_complete(_write_all(archive, iterator)))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Tell what the batch wrote; on the driver."""
+        """Log what the batch wrote. Runs on the driver."""
         reports = (message.report for message in messages if isinstance(message, ArchiveCommit))
         total = sum(reports, WriteReport())
         LOGGER.info(
@@ -140,7 +138,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Nothing is taken back: what was written is right, and the next attempt finds it."""
+        """Do nothing: the written objects are correct, and the next attempt finds them."""
 
 
 async def _write_all(archive: Archive, batches: Iterator[Any]) -> WriteReport:
@@ -150,18 +148,20 @@ async def _write_all(archive: Archive, batches: Iterator[Any]) -> WriteReport:
 
 @cache
 def _archive(settings: ArchiveSettings) -> Archive:
-    """One a process: it remembers what it has found out about each shard."""
+    """The archive of this process, which caches what it learned about each shard."""
     return Archive.open(settings)
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One a process: what archives wait on belongs to a loop."""
+    """The event loop of this process. The locks of archives belong to it."""
     return asyncio.new_event_loop()
 
 
 @cache
-def _spare_the_collector() -> None:
-    """Spark collects garbage after every task; what was imported by now is none, and would cost more than the task."""
+def _freeze_garbage_collector() -> None:
+    """Exclude imported modules from garbage collection. Spark collects after every task, which would take longer than
+    the task.
+    """
     gc.collect()
     gc.freeze()

@@ -1,8 +1,7 @@
-"""What a query can be told: `.option(name, value)`, checked when the source is loaded.
+"""Parses the options of the source, `.option(name, value)`, when Spark loads it.
 
-Names are the ones that Spark users know from Databricks, Kafka, and the connectors of awslabs and Glue; case does not
-matter. A name that nobody knows is an error with the nearest that exists, because a setting that is silently ignored is
-worse than none. Values are text, as people write it.
+The names are those of Databricks, Kafka, and the connectors of awslabs and Glue. Case does not matter. An unknown name
+is an error that suggests the closest known name: a silently ignored option is worse than none. Values are text.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, Final
 
 from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLUMNS
 from leasehold.config import values
 from leasehold.config.connection import ConnectionSettings
+from leasehold.config.did_you_mean import did_you_mean
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings, milliseconds
 from leasehold.core.exactly_once.query_offset import ReadStart, read_start_from_text
 from leasehold.core.exactly_once.slice_limits import BatchLimits
@@ -28,9 +27,8 @@ from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.errors import ConfigError, InvalidPositionError
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
 
-BATCH_BYTES_DEFAULT: Final = (
-    64 * 1024 * 1024
-)  # of a batch, over all shards: what tasks hold in memory together
+# Of a batch over all shards: the tasks of a batch hold that much in memory together.
+BATCH_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(b|kb|mb|gb)?\s*", re.IGNORECASE)
 _SIZE_UNITS: Final = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
 _DEFAULT_START: Final = "default"
@@ -38,16 +36,16 @@ _DEFAULT_START: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One option: how its value is read, and what else it is called."""
+    """One option: its parser and its other names."""
 
     parse: Callable[[str], Any]
     aliases: tuple[str, ...] = ()
 
 
-def size(text: str) -> int:
-    """A number of bytes: "64mb", "512 kb", "1000000".
+def parse_size(text: str) -> int:
+    """Parse a number of bytes: "64mb", "512 kb", "1000000".
 
-    >>> size("64mb"), size("1000")
+    >>> parse_size("64mb"), parse_size("1000")
     (67108864, 1000)
     """
     match = _SIZE.fullmatch(text)
@@ -56,16 +54,16 @@ def size(text: str) -> int:
     return int(match[1]) * _SIZE_UNITS[(match[2] or "b").lower()]
 
 
-def count(text: str) -> int:
-    """A whole number above zero."""
+def parse_count(text: str) -> int:
+    """Parse a whole number above zero."""
     number = values.whole_number(text)
     if number < 1:
         raise ConfigError("expected a whole number above 0")
     return number
 
 
-def column_names(text: str) -> tuple[str, ...]:
-    """Columns by name, in any case; or `default`, `archive`, `all`."""
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Parse a list of column names in any case, or `default`, `archive`, `all`."""
     sets = {"default": DEFAULT_COLUMNS, "archive": ARCHIVE_COLUMNS, "all": ALL_COLUMNS}
     if text.strip().lower() in sets:
         return sets[text.strip().lower()]
@@ -74,13 +72,13 @@ def column_names(text: str) -> tuple[str, ...]:
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted or len(set(wanted)) < len(wanted):
         raise ConfigError(
-            f"expected 'default', 'archive', 'all', or some of {', '.join(ALL_COLUMNS)}, each once"
+            f"expected 'default', 'archive', 'all', or a list of {', '.join(ALL_COLUMNS)}, each once"
         )
     return tuple(known[name] for name in wanted)
 
 
-def timestamp(text: str) -> int:
-    """A time with its zone, as milliseconds since 1970."""
+def parse_timestamp(text: str) -> int:
+    """Parse a time with its zone to milliseconds since 1970."""
     moment = parse_initial_position(text)
     if moment.timestamp_ms is None:
         raise ConfigError("expected a time with its zone such as '2026-11-15T12:00:00Z'")
@@ -88,13 +86,13 @@ def timestamp(text: str) -> int:
 
 
 def parse_lease_store(text: str) -> str:
-    """`dynamodb`, or a SQLite file."""
-    place = text.strip()
-    if place.lower() == "dynamodb":
+    """Parse `dynamodb`, or the URL of a SQLite file."""
+    store = text.strip()
+    if store.lower() == "dynamodb":
         return "dynamodb"
-    if place.startswith("sqlite:") and not place.startswith("sqlite:///"):
-        return f"sqlite:///{place.removeprefix('sqlite:')}"
-    return place
+    if store.startswith("sqlite:") and not store.startswith("sqlite:///"):
+        return f"sqlite:///{store.removeprefix('sqlite:')}"
+    return store
 
 
 _on_leases_behind = values.choice(OnLeasesBehind)
@@ -113,89 +111,83 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "leases": OptionSpec(parse_lease_store),
     "leaseTable": OptionSpec(str, ("leaseTableName", "kinesis.dynamodb.tableName")),
     "startingPosition": OptionSpec(str, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
-    "startingTimestamp": OptionSpec(timestamp, ("kinesis.startingTimestamp",)),
-    "endingTimestamp": OptionSpec(timestamp),
-    "maxRecordsPerTrigger": OptionSpec(count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
-    "maxBytesPerTrigger": OptionSpec(size),
+    "startingTimestamp": OptionSpec(parse_timestamp, ("kinesis.startingTimestamp",)),
+    "endingTimestamp": OptionSpec(parse_timestamp),
+    "maxRecordsPerTrigger": OptionSpec(parse_count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
+    "maxBytesPerTrigger": OptionSpec(parse_size),
     "maxArrivalSpanPerTrigger": OptionSpec(values.duration),
     "failOnDataLoss": OptionSpec(values.boolean, ("kinesis.failOnDataLoss",)),
     "onLeasesBehind": OptionSpec(_on_leases_behind),
-    "columns": OptionSpec(column_names),
-    "numPartitions": OptionSpec(count, ("maxPartitions", "minPartitions")),
+    "columns": OptionSpec(parse_columns),
+    "numPartitions": OptionSpec(parse_count, ("maxPartitions", "minPartitions")),
     "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
-    "maxFetchRate": OptionSpec(size),
+    "maxFetchRate": OptionSpec(parse_size),
     "maxRecordsPerFetch": OptionSpec(
-        count, ("maxRecordPerRead", "kinesis.getRecords.numberOfRecordsPerFetch", "recordsPerCall")
+        parse_count, ("maxRecordPerRead", "kinesis.getRecords.numberOfRecordsPerFetch", "recordsPerCall")
     ),
     "mode": OptionSpec(_mode),
     "failoverAfter": OptionSpec(values.duration, ("failoverTime",)),
-    "maxLeases": OptionSpec(count, ("maxLeasesForWorker",)),
+    "maxLeases": OptionSpec(parse_count, ("maxLeasesForWorker",)),
 }
 _BATCH_ONLY: Final = ("endingTimestamp",)
-# What other connectors call something that works by itself, or differently, here.
-_ELSEWHERE: Final = {
+# Options of other connectors that this source does not need, or handles in another way.
+_OTHER_CONNECTORS: Final = {
     "awsaccesskey": "credentials come from the AWS SDK's chain (environment, profile, role); set profile or roleArn",
     "awsaccesskeyid": "credentials come from the AWS SDK's chain (environment, profile, role); set profile or roleArn",
     "awssecretkey": "credentials come from the AWS SDK's chain (environment, profile, role); set profile or roleArn",
     "kinesis.awsaccesskeyid": "credentials come from the AWS SDK's chain; set profile or roleArn",
     "kinesis.awssecretkey": "credentials come from the AWS SDK's chain; set profile or roleArn",
-    "consumermode": "shards are polled; there is no other mode yet",
-    "kinesis.consumertype": "shards are polled; there is no other mode yet",
-    "avoidemptybatches": "an idle stream makes no batches; leave it out",
+    "consumermode": "the source polls shards; there is no other mode yet",
+    "kinesis.consumertype": "the source polls shards; there is no other mode yet",
+    "avoidemptybatches": "an idle stream causes no batches; leave it out",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """The time range of a batch read, in milliseconds since 1970."""
+
+    start_ms: int | None = None  # None: from the oldest record
+    end_ms: int | None = None  # None: until now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Everything about one source. Travels to the driver's reader and to every task, so it holds values only."""
+    """The parsed options of one source. Spark pickles them for the driver's reader and for each task."""
 
     stream: str
     application: str = ""
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     query: QuerySettings
-    starting_ms: int | None = None  # of a batch read; None: the oldest record
-    ending_ms: int | None = None  # of a batch read; None: now
+    time_range: TimeRange = TimeRange()
     limits: BatchLimits = field(default_factory=BatchLimits)
     columns: tuple[str, ...] = DEFAULT_COLUMNS
-    partitions: int | None = None  # None: as many as this machine has cores
+    partitions: int | None = None  # None: the number of CPU cores of this machine
     fail_on_data_loss: bool = True
     fleet: FleetSettings = field(default_factory=FleetSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     deaggregation: DeaggregationSettings = field(default_factory=DeaggregationSettings)
 
     def require_application(self) -> None:
-        """A stream that is read continuously needs a name for its leases."""
+        """Raise ConfigError without an application name, which a streaming query needs for its leases."""
         if not self.application:
             raise ConfigError(
-                "applicationName is missing: it names the leases of the query, and members with one name share the "
-                "shards; .option('applicationName', 'billing')"
+                "applicationName is missing: it names the lease table of the query, and members with the same name "
+                "share the shards; .option('applicationName', 'billing')"
             )
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Options as Spark passes them, checked."""
-    parsed = _parsed(given)
+    """Parse options as Spark passes them. Raises ConfigError if one is unknown, invalid or missing."""
+    parsed = _parse_all(given)
     if not parsed.get("streamName"):
         raise ConfigError("streamName is missing: .option('streamName', 'orders')")
     initial, starting = _starts(parsed)
     poll_every = parsed.get("pollInterval", timedelta(seconds=1))
-    failover = {"failover_after": parsed["failoverAfter"]} if "failoverAfter" in parsed else {}
-    if failover:
-        failover["refresh_every"] = min(FleetSettings().refresh_every, parsed["failoverAfter"] / 4)
     return SourceOptions(
         stream=parsed["streamName"],
         application=parsed.get("applicationName", ""),
-        connection=ConnectionSettings(
-            leases=parsed.get("leases", "dynamodb"),
-            lease_table=parsed.get("leaseTable"),
-            region=parsed.get("region"),
-            profile=parsed.get("profile"),
-            role_arn=parsed.get("roleArn"),
-            role_external_id=parsed.get("roleExternalId"),
-            role_session_name=parsed.get("roleSessionName"),
-            kinesis_endpoint=parsed.get("endpointUrl"),
-            dynamodb_endpoint=parsed.get("dynamodbEndpointUrl"),
-        ),
+        connection=_connection(parsed),
         query=QuerySettings(
             initial=initial,
             starting=starting,
@@ -203,26 +195,50 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
             on_leases_behind=parsed.get("onLeasesBehind", OnLeasesBehind.FAIL),
             max_leases=parsed.get("maxLeases"),
         ),
-        starting_ms=parsed.get("startingTimestamp"),
-        ending_ms=parsed.get("endingTimestamp"),
+        time_range=TimeRange(parsed.get("startingTimestamp"), parsed.get("endingTimestamp")),
         limits=_limits(parsed),
         columns=parsed.get("columns", DEFAULT_COLUMNS),
         partitions=parsed.get("numPartitions"),
         fail_on_data_loss=parsed.get("failOnDataLoss", True),
-        fleet=FleetSettings(
-            max_leases=parsed.get("maxLeases"), mode=parsed.get("mode", FleetSettings().mode), **failover
-        ),
+        fleet=_fleet_settings(parsed),
         read=_read_settings(parsed, poll_every),
     )
 
 
-def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
-    spelt = {alias.lower(): name for name, known in OPTIONS.items() for alias in (name, *known.aliases)}
+def _connection(parsed: Mapping[str, Any]) -> ConnectionSettings:
+    return ConnectionSettings(
+        leases=parsed.get("leases", "dynamodb"),
+        lease_table=parsed.get("leaseTable"),
+        region=parsed.get("region"),
+        profile=parsed.get("profile"),
+        role_arn=parsed.get("roleArn"),
+        role_external_id=parsed.get("roleExternalId"),
+        role_session_name=parsed.get("roleSessionName"),
+        kinesis_endpoint=parsed.get("endpointUrl"),
+        dynamodb_endpoint=parsed.get("dynamodbEndpointUrl"),
+    )
+
+
+def _fleet_settings(parsed: Mapping[str, Any]) -> FleetSettings:
+    default = FleetSettings()
+    settings = FleetSettings(max_leases=parsed.get("maxLeases"), mode=parsed.get("mode", default.mode))
+    if "failoverAfter" not in parsed:
+        return settings
+    failover_after = parsed["failoverAfter"]
+    return replace(
+        settings,
+        failover_after=failover_after,
+        refresh_every=min(default.refresh_every, failover_after / 4),
+    )
+
+
+def _parse_all(given: Mapping[str, str]) -> dict[str, Any]:
+    names = {alias.lower(): name for name, spec in OPTIONS.items() for alias in (name, *spec.aliases)}
     found: dict[str, Any] = {}
     for key, text in given.items():
-        name = spelt.get(key.lower())
+        name = names.get(key.lower())
         if name is None:
-            raise ConfigError(_unknown(key, list(spelt)))
+            raise ConfigError(_unknown(key))
         if name in found:
             raise ConfigError(f"option {name} is given twice, under two names")
         try:
@@ -232,13 +248,12 @@ def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    if key.lower() in _ELSEWHERE:
-        return f"option {key}: {_ELSEWHERE[key.lower()]}"
-    near = get_close_matches(key.lower(), known, n=1)
-    names = {alias.lower(): alias for name, each in OPTIONS.items() for alias in (name, *each.aliases)}
-    hint = f"; did you mean {names[near[0]]}?" if near else f"; known are {', '.join(OPTIONS)}"
-    return f"unknown option {key}{hint}"
+def _unknown(key: str) -> str:
+    if key.lower() in _OTHER_CONNECTORS:
+        return f"option {key}: {_OTHER_CONNECTORS[key.lower()]}"
+    known = [alias for name, spec in OPTIONS.items() for alias in (name, *spec.aliases)]
+    hint = did_you_mean(key, known, otherwise=f"known are {', '.join(OPTIONS)}")
+    return f"unknown option {key}; {hint}"
 
 
 def _limits(parsed: Mapping[str, Any]) -> BatchLimits:
@@ -260,7 +275,7 @@ def _read_settings(parsed: Mapping[str, Any], poll_every: timedelta) -> ReadSett
 
 
 def _starts(parsed: Mapping[str, Any]) -> tuple[InitialPosition, dict[ShardId, ReadStart]]:
-    """Where a fleet without leases begins, and where single shards begin instead."""
+    """Parse the initial position of a fleet without leases, and the positions of single shards."""
     text = parsed.get(
         "startingPosition", "at_timestamp" if "startingTimestamp" in parsed else "latest"
     ).strip()
@@ -280,18 +295,18 @@ def _starts(parsed: Mapping[str, Any]) -> tuple[InitialPosition, dict[ShardId, R
 
 
 def _initial(text: str, starting_ms: int | None) -> InitialPosition:
-    word = text.strip().lower().replace("-", "_")
-    if word == "at_timestamp":
+    name = text.strip().lower().replace("-", "_")
+    if name == "at_timestamp":
         return InitialPosition(AT_TIMESTAMP, starting_ms)
-    if word in {"latest", "earliest", "trim_horizon"}:
-        return InitialPosition(LATEST if word == "latest" else TRIM_HORIZON)
+    if name in {"latest", "earliest", "trim_horizon"}:
+        return InitialPosition(LATEST if name == "latest" else TRIM_HORIZON)
     return parse_initial_position(text)
 
 
 def _shard_start(text: str) -> ReadStart:
-    word = text.strip().lower().replace("-", "_")
-    if word in {"earliest", "trim_horizon"}:
+    name = text.strip().lower().replace("-", "_")
+    if name in {"earliest", "trim_horizon"}:
         return ReadStart(TRIM_HORIZON)
     if text[:1].isdigit() and "-" not in text:
         return read_start_from_text(text)
-    return ReadStart(AT_TIMESTAMP, timestamp(text))
+    return ReadStart(AT_TIMESTAMP, parse_timestamp(text))

@@ -1,4 +1,4 @@
-"""Makes the source and the sink known to a Spark session."""
+"""Registers the source and the sink in a Spark session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `leasehold` and `leasehold-archive` formats of this session."""
+    """Register the formats `leasehold` and `leasehold-archive`."""
     from leasehold.spark.archive_sink import ArchiveSink  # noqa: PLC0415 - pyspark is an extra
     from leasehold.spark.source import KinesisSource  # noqa: PLC0415
 

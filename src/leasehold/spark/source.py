@@ -84,7 +84,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         options.require_application()
-        if options.ending_ms is not None:
+        if options.time_range.end_ms is not None:
             raise ConfigError(
                 "endingTimestamp is an option of a batch read (spark.read); a streaming query has no end"
             )

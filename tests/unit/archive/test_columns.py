@@ -107,7 +107,7 @@ def test_slice_counts_through_all_batches_of_a_range() -> None:
 
 def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
     """The error lists what can be asked for."""
-    with pytest.raises(ConfigError, match=r"column 'Data': expected some of partitionKey, data, "):
+    with pytest.raises(ConfigError, match=r"column 'Data': expected one of partitionKey, data, "):
         arrow_schema(["Data"])
     with pytest.raises(ConfigError, match="'x'"):
         spark_ddl(["x"])

@@ -36,7 +36,7 @@ def verdicts(store: MemoryObjects, *, keep: bool = False) -> list[ShardReport]:
 
 
 def wrongs(store: MemoryObjects) -> list[ProblemKind]:
-    return [problem.wrong for verdict in verdicts(store) for problem in verdict.problems]
+    return [problem.kind for verdict in verdicts(store) for problem in verdict.problems]
 
 
 def test_a_sound_archive_has_nothing_wrong() -> None:
@@ -58,7 +58,7 @@ def test_an_overlap_and_its_duplicates_are_found() -> None:
     store.objects |= other.objects
     (verdict,) = verdicts(store)
     overlap, duplicate = verdict.problems
-    assert (overlap.wrong, duplicate.wrong, duplicate.detail) == (
+    assert (overlap.kind, duplicate.kind, duplicate.detail) == (
         ProblemKind.OVERLAP,
         ProblemKind.DUPLICATE,
         "3 of 6 records",
@@ -88,7 +88,7 @@ def test_an_object_that_breaks_the_promise_of_its_name_is_damaged(key: ObjectKey
     (original,) = keys_in(store)
     store.objects[key_to_text(key)] = store.objects.pop(key_to_text(original))
     ((problem,),) = [verdict.problems for verdict in verdicts(store)]
-    assert problem.wrong is ProblemKind.DAMAGE
+    assert problem.kind is ProblemKind.DAMAGE
     assert detail in problem.detail
 
 
@@ -120,7 +120,7 @@ class StreamOfTen:
         verdict = found[0] if found else ShardReport(self.shard.id, 0, (), None, None, frozenset())
         shard: Shard = self.shard
         problem = run(find_gap(self.stream, shard, verdict, done, clock=NoWaiting()))
-        return (problem.place, problem.detail) if problem else None
+        return (problem.location, problem.detail) if problem else None
 
     def at(self, number: int) -> Position:
         return Position(self.numbers[number])

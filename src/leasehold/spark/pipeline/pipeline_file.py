@@ -1,7 +1,7 @@
-"""A pipeline as a TOML file, and as the values that it becomes. Reads and checks; starts nothing.
+"""Reads and checks the TOML file of a pipeline.
 
-A name that nobody knows is an error with the nearest that exists. Only Spark's own settings and the options of its
-writers are passed on unseen: there are too many of them, and Spark knows them best.
+An unknown name is an error that suggests the closest known name. Only Spark's own settings and the options of its
+writers are passed on unchecked.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from leasehold.config import values
+from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.spark.archive_sink import archive_settings
 from leasehold.spark.options import OPTIONS, source_options
@@ -26,7 +26,7 @@ TOP: Final = ("name", "checkpoint")
 
 
 class SinkKind(Enum):
-    """Where rows go."""
+    """The kind of a sink."""
 
     ARCHIVE = "archive"
     PARQUET = "parquet"
@@ -37,7 +37,7 @@ class SinkKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where rows go. An archive has no fields but options, whose names are its own."""
+    """The sink of a pipeline. An archive uses only `options`, with the option names of the archive sink."""
 
     kind: SinkKind
     path: str | None = None
@@ -55,27 +55,27 @@ class Sink:
         if self.kind is SinkKind.ARCHIVE:
             archive_settings(self.options)
             return
-        is_right, needs = wanted[self.kind]
-        if not is_right:
+        is_valid, needs = wanted[self.kind]
+        if not is_valid:
             raise ConfigError(f"[sink] kind = {self.kind.value!r} needs {needs}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When Spark makes a batch. Every batch makes objects of its own, so a pause keeps them large."""
+    """When Spark starts a batch. Every batch writes its own objects, so a pause keeps them large."""
 
-    processing_time: timedelta | None = timedelta(seconds=10)  # None: until all that is there has been read
-    once: bool = False  # that in a single batch, however large
+    processing_time: timedelta | None = timedelta(seconds=10)  # None: end after all available records
+    once: bool = False  # read all available records in a single batch
 
     @property
-    def ends(self) -> bool:
-        """Whether the pipeline ends by itself."""
+    def is_bounded(self) -> bool:
+        """True if the pipeline ends by itself."""
         return self.processing_time is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Kinesis to somewhere, by Spark."""
+    """A Spark query from Kinesis to a sink."""
 
     name: str
     checkpoint: str
@@ -96,13 +96,13 @@ class Pipeline:
             )
 
     def source_option(self, name: str) -> str | None:
-        """What the source is told under any spelling of this name."""
+        """The value of a source option, under any of its names."""
         spellings = {alias.lower() for alias in (name, *OPTIONS[name].aliases)}
         return next((text for key, text in self.source.items() if key.lower() in spellings), None)
 
 
 def read_pipeline(file: Path) -> Pipeline:
-    """The pipeline that a file describes, checked as far as that goes without Spark."""
+    """Read a pipeline from a file. Checks everything that can be checked without Spark."""
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -110,13 +110,13 @@ def read_pipeline(file: Path) -> Pipeline:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"pipeline file {file} is not TOML: {error}") from error
     try:
-        return pipeline_from(content, name=file.stem)
+        return parse_pipeline(content, name=file.stem)
     except ConfigError as error:
         raise ConfigError(f"pipeline file {file}: {error}") from error
 
 
-def pipeline_from(content: Mapping[str, Any], *, name: str) -> Pipeline:
-    """The pipeline that the content of a file describes. `name` is used where it has none."""
+def parse_pipeline(content: Mapping[str, Any], *, name: str) -> Pipeline:
+    """Parse the content of a pipeline file. `name` is the default name."""
     _check_names("", content, (*TOP, *TABLES))
     tables = {each: _table(content, each) for each in TABLES}
     for needed in ("source", "sink"):
@@ -136,8 +136,8 @@ def pipeline_from(content: Mapping[str, Any], *, name: str) -> Pipeline:
 
 
 def _source(table: Mapping[str, Any], sink: Sink) -> Mapping[str, str]:
-    given = _options("[source]", _flat(table))
-    # The archive keeps all that is known of a record, and checks that no row of a range is missing.
+    given = _options("[source]", _flatten(table))
+    # The archive stores all columns, and needs `slice` to check that no row of a range is missing.
     if sink.kind is SinkKind.ARCHIVE and "columns" not in {key.lower() for key in given}:
         given["columns"] = "archive"
     return given
@@ -146,7 +146,7 @@ def _source(table: Mapping[str, Any], sink: Sink) -> Mapping[str, str]:
 def _sink(table: Mapping[str, Any]) -> Sink:
     if "kind" not in table:
         raise ConfigError(f"[sink] kind is missing: expected {_or(each.value for each in SinkKind)}")
-    kind = _parsed("[sink] kind", values.choice(SinkKind), table["kind"])
+    kind = _parse("[sink] kind", values.choice(SinkKind), table["kind"])
     rest = {key: value for key, value in table.items() if key != "kind"}
     if kind is SinkKind.ARCHIVE:
         return Sink(kind=kind, options=_options("[sink]", rest))
@@ -157,17 +157,17 @@ def _sink(table: Mapping[str, Any]) -> Sink:
         path=_text("[sink] path", rest["path"]) if "path" in rest else None,
         table=_text("[sink] table", rest["table"]) if "table" in rest else None,
         partition_by=tuple(columns if isinstance(columns, list) else [_text("[sink] partition_by", columns)]),
-        options=_options("[sink.options]", _flat(_table(rest, "options"))),
+        options=_options("[sink.options]", _flatten(_table(rest, "options"))),
     )
 
 
 def _trigger(table: Mapping[str, Any]) -> Trigger:
     _check_names("[trigger] ", table, ("processing_time", "available_now", "once"))
     if len(table) > 1:
-        raise ConfigError(f"[trigger] has {_and(table)}: one of them can be")
+        raise ConfigError(f"[trigger] has {_and(table)}: expected only one of them")
     if "processing_time" in table:
         return Trigger(
-            processing_time=_parsed("[trigger] processing_time", values.duration, table["processing_time"])
+            processing_time=_parse("[trigger] processing_time", values.duration, table["processing_time"])
         )
     for name, given in table.items():
         if given is not True:
@@ -177,28 +177,28 @@ def _trigger(table: Mapping[str, Any]) -> Trigger:
 
 
 def _spark_settings(table: Mapping[str, Any]) -> dict[str, str]:
-    """Spark's settings, with or without `spark.` before them."""
-    given = _options("[spark]", _flat(table))
+    """Parse settings of Spark, with or without the prefix `spark.`."""
+    given = _options("[spark]", _flatten(table))
     return {name if name.startswith("spark.") else f"spark.{name}": value for name, value in given.items()}
 
 
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Dots in an unquoted key make tables of TOML; Spark means names.
+def _flatten(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Join nested tables to dotted names: TOML reads an unquoted key with dots as nested tables.
 
-    >>> _flat({"sql": {"shuffle": {"partitions": 4}}, "master": "local[2]"})
+    >>> _flatten({"sql": {"shuffle": {"partitions": 4}}, "master": "local[2]"})
     {'sql.shuffle.partitions': 4, 'master': 'local[2]'}
     """
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict):
-            flat |= {f"{key}.{rest}": inner for rest, inner in _flat(value).items()}
+            flat |= {f"{key}.{rest}": inner for rest, inner in _flatten(value).items()}
         else:
             flat[key] = value
     return flat
 
 
 def _options(where: str, table: Mapping[str, Any]) -> dict[str, str]:
-    """Values as the text that Spark's options are."""
+    """Convert values to text, as Spark's options require."""
     return {key: _as_text(f"{where} {key}", value) for key, value in table.items()}
 
 
@@ -229,7 +229,7 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _parsed(name: str, parse: Any, value: object) -> Any:
+def _parse(name: str, parse: Any, value: object) -> Any:
     try:
         return parse(value)
     except ConfigError as error:
@@ -239,9 +239,8 @@ def _parsed(name: str, parse: Any, value: object) -> Any:
 def _check_names(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected {_or(known)}"
-            raise ConfigError(f"{where}{name} is no setting: {hint}")
+            hint = did_you_mean(name, known, otherwise=f"expected {_or(known)}")
+            raise ConfigError(f"{where}{name} is not a setting: {hint}")
 
 
 def _or(names: Any) -> str:

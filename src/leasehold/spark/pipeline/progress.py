@@ -1,7 +1,7 @@
-"""What Spark tells of a running query, as values. The texts come from `StreamingQuery`; nothing is asked here.
+"""Parses the progress reports and the error messages of a Spark query.
 
-Spark passes on, as `latestOffset`, what the source reports of its shards; the number of bytes is observed by the
-pipeline, see `pipeline.OBSERVED`.
+Spark passes on the source's report of its shards as `latestOffset`. The pipeline lets Spark observe the number of bytes
+under the name OBSERVED.
 """
 
 from __future__ import annotations
@@ -24,26 +24,24 @@ _PYTHON: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULT
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One trigger of a query. Without records it is only a sign of life."""
+    """One trigger of a query. It may have no records."""
 
     batch: int
     records: int
     size_bytes: int
     duration_ms: int
-    behind_ms: Mapping[str, int | None]  # by shard; None: not known yet
-    ended_ms: int | None = None  # epoch time
-    committed: GenerationId | None = (
-        None  # the generation of the source, which is what Spark has committed by now
-    )
+    behind_ms: Mapping[str, int | None]  # by shard; None: unknown
+    ended_ms: int | None = None  # milliseconds since 1970
+    committed: GenerationId | None = None  # the generation that Spark has committed
 
     @property
     def max_behind_ms(self) -> int | None:
-        """Of all shards whose lag is known."""
+        """The largest known lag of all shards."""
         return max((each for each in self.behind_ms.values() if each is not None), default=None)
 
 
 def progress_from_json(text: str) -> BatchProgress:
-    """One progress report of Spark's."""
+    """Parse one progress report of Spark."""
     report = json.loads(text)
     duration_ms = report.get("durationMs", {}).get("triggerExecution", 0)
     sources = report.get("sources") or [{}]
@@ -75,9 +73,9 @@ def _lags(sources: list[Mapping[str, Any]]) -> Mapping[str, int | None]:
 
 
 def failure_reason(message: str) -> str:
-    r"""The sentence that matters in what Spark says of a failed query: the error in Python, if there was one.
+    r"""Extract the cause from Spark's message about a failed query: the Python error, if there is one.
 
-    >>> failure_reason("[STREAM_FAILED] Query failed\n  File x\nleasehold.errors.ConfigError: no stream\n\tat org.apache")
+    >>> failure_reason("[STREAM_FAILED] Query failed\n  File x\nleasehold.errors.ConfigError: no stream\n\tat org")
     'no stream'
     >>> failure_reason("[STREAM_FAILED] Traceback (most recent call last):\n  File x\nKeyError: 7\n\tat org.apache")
     'KeyError: 7'

@@ -1,7 +1,7 @@
-"""Runs a pipeline: starts its query, tells how it goes, and stops it so that its leases are free.
+"""Runs a pipeline: starts its query, reports its progress, and stops it so that its leases are released.
 
-The fleet member of a query lives in a process of Spark's, which is told to end with the query and gives its leases
-back then. Spark does not wait for that; here we do.
+The fleet member of a query runs in a process of Spark's. Spark ends this process with the query, and the member then
+releases its leases. Spark does not wait for that; this module does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from leasehold.spark.source import FORMAT
 
 RELEASE_SECONDS: Final = 30.0
 BATCH_END_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.25
-_BATCH_LOOK_SECONDS: Final = 0.02  # the pause between two batches may be short
+_POLL_SECONDS: Final = 0.25
+_BATCH_POLL_SECONDS: Final = 0.02  # the pause between two batches may be short
 _READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
-# Of table formats that come as jars: a class to know them by, how to get them, and what they want of a session.
+# For each table format that needs a jar: a class to detect it, and the package that provides it.
 _JARS: Final = {
     SinkKind.DELTA: ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13:VERSION"),
     SinkKind.ICEBERG: (
@@ -41,33 +41,33 @@ _DELTA_SETTINGS: Final = {
 
 
 def spark_settings(pipeline: Pipeline) -> dict[str, str]:
-    """What the session of a pipeline is told: what its sink needs, under what the user says."""
+    """The Spark settings of a pipeline: those that its sink needs, overridden by those of the user."""
     needed = _DELTA_SETTINGS if pipeline.sink.kind is SinkKind.DELTA else {}
     return {**needed, **pipeline.spark}
 
 
 def start_query(spark: Any, pipeline: Pipeline) -> Any:
-    """Start the query of a pipeline in a session. QueryFailedError if Spark refuses it."""
+    """Start the query of a pipeline in a session. Raises QueryFailedError if Spark refuses it."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
-    _need_jars(spark, pipeline.sink.kind)
+    _require_jars(spark, pipeline.sink.kind)
     try:
-        return _started(spark, pipeline)
+        return _start(spark, pipeline)
     except PySparkException as error:
         raise QueryFailedError(failure_reason(str(error))) from error
 
 
-def _started(spark: Any, pipeline: Pipeline) -> Any:
-    # Spark finds source and archive by name, see pyspark_leasehold; to register them again would only cost time.
+def _start(spark: Any, pipeline: Pipeline) -> Any:
+    # Spark finds source and archive by name (see pyspark_leasehold). Registering them again would only cost time.
     frame = spark.readStream.format(FORMAT).options(**pipeline.source).load()
-    rows = _transformed(spark, _counted(frame), pipeline.sql)
+    rows = _transform(spark, _observe_bytes(frame), pipeline.sql)
     writer = _writer(rows, pipeline.sink).queryName(pipeline.name)
     writer = writer.option("checkpointLocation", pipeline.checkpoint).trigger(**_trigger(pipeline))
     return writer.toTable(pipeline.sink.table) if pipeline.sink.table else writer.start()
 
 
-def _counted(frame: Any) -> Any:
-    """The same rows; their bytes are summed on the way."""
+def _observe_bytes(frame: Any) -> Any:
+    """Return the same rows, and let Spark sum up their bytes."""
     from pyspark.sql import functions  # noqa: PLC0415 - an extra
 
     if "data" not in frame.columns:
@@ -75,7 +75,7 @@ def _counted(frame: Any) -> Any:
     return frame.observe(OBSERVED, functions.sum(functions.octet_length("data")).alias("bytes"))
 
 
-def _transformed(spark: Any, frame: Any, sql: str | None) -> Any:
+def _transform(spark: Any, frame: Any, sql: str | None) -> Any:
     if sql is None:
         return frame
     frame.createOrReplaceTempView("records")
@@ -97,34 +97,34 @@ def _trigger(pipeline: Pipeline) -> dict[str, Any]:
     return {"once": True} if pipeline.trigger.once else {"availableNow": True}
 
 
-def _need_jars(spark: Any, kind: SinkKind) -> None:
+def _require_jars(spark: Any, kind: SinkKind) -> None:
     if kind not in _JARS:
         return
-    known_by, package = _JARS[kind]
+    class_name, package = _JARS[kind]
     try:
-        spark._jvm.org.apache.spark.util.Utils.classForName(known_by, True, False)  # noqa: SLF001 - py4j's way in
+        spark._jvm.org.apache.spark.util.Utils.classForName(class_name, True, False)  # noqa: SLF001 - py4j's way in
     except Exception as error:
         raise ConfigError(
-            f"[sink] kind = {kind.value!r}: Spark does not know it; add its jar, for example below [spark] "
-            f"jars.packages = {package!r} with the versions that fit Spark {spark.version}"
+            f"[sink] kind = {kind.value!r}: Spark does not have it; add its jar, for example below [spark] "
+            f"jars.packages = {package!r} with the versions for Spark {spark.version}"
         ) from error
 
 
-def watch_query(query: Any, tell: Callable[[BatchProgress], None], is_stopping: Callable[[], bool]) -> None:
-    """Tell every batch of a query until it ends, is to be stopped, or fails: QueryFailedError.
+def watch_query(query: Any, report: Callable[[BatchProgress], None], is_stopping: Callable[[], bool]) -> None:
+    """Report every batch of a query until it ends or `is_stopping` returns True. Then stop it.
 
-    When this returns the query has stopped, and what it held is free.
+    When this returns, the query has stopped and its leases are released. Raises QueryFailedError if the query failed.
     """
     jvm = jvm_process()
     ends = batch_end_file(jvm.pid) if jvm else None
-    reports = _Reports(query, ends)
+    reports = _ProgressReports(query, ends)
     while query.isActive and not is_stopping():
-        time.sleep(_LOOK_SECONDS)
-        reports.pass_on(tell)
+        time.sleep(_POLL_SECONDS)
+        reports.pass_on(report)
     _wait_between_batches(query)
-    reports.pass_on(tell)
+    reports.pass_on(report)
     query.stop()
-    reports.pass_on(tell)
+    reports.pass_on(report)
     wait_for_release()
     if ends is not None:
         ends.delete()
@@ -134,25 +134,25 @@ def watch_query(query: Any, tell: Callable[[BatchProgress], None], is_stopping: 
 
 
 def _wait_between_batches(query: Any) -> None:
-    """A batch that is interrupted is repeated, so it is worth a moment."""
+    """Wait a moment for the end of the current batch: an interrupted batch is repeated."""
     until = time.monotonic() + BATCH_END_SECONDS
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
-        time.sleep(_BATCH_LOOK_SECONDS)
+        time.sleep(_BATCH_POLL_SECONDS)
 
 
-class _Reports:
-    """What a query has reported of its batches. Spark keeps the last hundred; each is passed on once.
+class _ProgressReports:
+    """Passes on each progress report of a query once. Spark keeps the last hundred.
 
-    Its member hears of their ends: a pause between two batches is no work, and what is committed is not to be repeated
-    by whoever gets its leases.
+    Also records the end of each batch for the query's member: the pause between two batches is not load, and the next
+    owner of its leases must not repeat a committed batch.
     """
 
     def __init__(self, query: Any, ends: BatchEndFile | None) -> None:
         self._query = query
         self._ends = ends
-        self._seen = ""  # the time of the last one
+        self._seen = ""  # the timestamp of the last report
 
-    def pass_on(self, tell: Callable[[BatchProgress], None]) -> None:
+    def pass_on(self, report: Callable[[BatchProgress], None]) -> None:
         last = self._query.lastProgress
         if last is None or last.timestamp <= self._seen:
             return
@@ -162,17 +162,17 @@ class _Reports:
                 progress = progress_from_json(each.json)
                 if self._ends and progress.ended_ms is not None and progress.committed is not None:
                     self._ends.record(progress.ended_ms, progress.committed)
-                tell(progress)
+                report(progress)
 
 
 def wait_for_release(patience_s: float = RELEASE_SECONDS) -> bool:
-    """Wait until no reader of our JVM's queries is left, which is when its leases are free."""
+    """Wait until no reader process of the JVM's queries is left. Then all leases are released."""
     jvm = jvm_process()
     until = time.monotonic() + patience_s
     while jvm is not None and _has_reader(jvm.pid):
         if time.monotonic() > until:
             return False
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return True
 
 
@@ -181,12 +181,12 @@ def _has_reader(parent: int) -> bool:
 
 
 def _children(parent: int) -> Iterator[str]:
-    """The command lines of the children of a process: from Linux, or from ps elsewhere."""
+    """Yield the command lines of the children of a process, from /proc on Linux, otherwise from ps."""
     if Path("/proc/self/stat").exists():
         for process in Path("/proc").glob("[0-9]*"):
-            # The name, in parentheses, may hold anything; state and parent come after it.
-            if _text_of(process / "stat").rpartition(")")[2].split()[1:2] == [str(parent)]:
-                yield _text_of(process / "cmdline").replace("\0", " ")
+            # The name in parentheses may contain any character. The state and the parent follow it.
+            if _read_text(process / "stat").rpartition(")")[2].split()[1:2] == [str(parent)]:
+                yield _read_text(process / "cmdline").replace("\0", " ")
         return
     listing = subprocess.run(
         ["ps", "-A", "-o", "ppid=,args="],  # noqa: S607 - where it is differs between systems
@@ -200,8 +200,8 @@ def _children(parent: int) -> Iterator[str]:
             yield command
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # it has ended meanwhile
+        return ""  # the process has ended

@@ -1,8 +1,8 @@
-"""A Spark session that starts soon and has sensible settings; what the user says wins.
+"""Starts a Spark session quickly and with sensible settings. Settings of the user take precedence.
 
-Settings for one machine are chosen only where the master is local: a cluster has an administrator. Measured effects
-are in `start_up`; those of the settings for a running query, medians of a small batch on two cores with eight
-partitions: 447 ms as installed, 207 ms with Unix sockets and the plain checkpoint files.
+Our own settings apply only with a local master; a cluster has an administrator. `start_up` documents their effect on
+the start. Their effect on a running query, as the median time of a small batch on two cores with eight partitions: 447
+ms as installed, 207 ms with Unix sockets and plain checkpoint files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leasehold.spark.pipeline.start_up import (
     spark_home_without_zip,
 )
 
-# A task that failed is tried again, as on a cluster; plain local[*] never does.
+# Spark retries a failed task, as on a cluster. With plain local[*] it does not.
 DEFAULT_MASTER: Final = "local[*,4]"
 MASTER: Final = "spark.master"
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -36,10 +36,10 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # it draws over what others print
+    "spark.ui.showConsoleProgress": "false",  # it overwrites other output
     "spark.python.unix.domain.socket.enabled": "true",
 }
-# The usual manager starts programs to set permissions; a local file system needs only a rename.
+# The default manager starts programs to set permissions. A local file system only needs a rename.
 _LOCAL_CHECKPOINT: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -50,7 +50,7 @@ _LOCAL_CHECKPOINT: Final = {
 def session_settings(
     given: Mapping[str, str], *, checkpoint: str, cores: int, jvm_options: Sequence[str]
 ) -> Mapping[str, str]:
-    """All settings of a session: ours for one machine, where the master is local, under what is given.
+    """All settings of a session: ours if the master is local, overridden by those given.
 
     >>> session_settings({"spark.master": "spark://host:7077"}, checkpoint="s3a://b/c", cores=2, jvm_options=())
     {'spark.master': 'spark://host:7077'}
@@ -67,7 +67,7 @@ def session_settings(
 
 
 def is_local(master: str) -> bool:
-    """Whether Spark runs in this one process tree.
+    """True if Spark runs in the process tree of this program.
 
     >>> is_local("local[2]"), is_local("local-cluster[2,1,1024]"), is_local("spark://host:7077")
     (True, False, False)
@@ -75,29 +75,29 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def is_local_folder(place: str) -> bool:
-    """Whether a path of Spark's is on this machine.
+def is_local_folder(path: str) -> bool:
+    """True if a path in Spark's notation is on this machine.
 
     >>> is_local_folder("checkpoint"), is_local_folder("file:///c"), is_local_folder("s3a://bucket/c")
     (True, True, False)
     """
-    return place.startswith("file:") or "://" not in place
+    return path.startswith("file:") or "://" not in path
 
 
 @contextmanager
 def spark_session(
     name: str, settings: Mapping[str, str], *, checkpoint: str = "", record_classes: bool = False
 ) -> Iterator[Any]:
-    """A Spark session in this process, and the end of its JVM when the block is left.
+    """Start a Spark session in this process, and end its JVM when the block is left.
 
-    `record_classes`: the JVM may take some ten seconds longer to end, once, so that later ones start sooner.
-    QueryFailedError: the JVM has ended within the block.
+    With `record_classes`, the JVM may once take some ten seconds longer to end, so that later ones start faster. Raises
+    QueryFailedError if the JVM ended within the block.
     """
-    _need_pyspark()
+    _require_pyspark()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415 - comes with pyspark
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow
 
-    jvm_options, archive = _prepared(os.environ, settings, record_classes=record_classes)
+    jvm_options, archive = _prepare_environment(os.environ, settings, record_classes=record_classes)
     builder: Any = SparkSession.builder
     for key, value in session_settings(
         settings, checkpoint=checkpoint, cores=os.cpu_count() or 1, jvm_options=jvm_options
@@ -111,8 +111,8 @@ def spark_session(
         if code is None:
             raise
         raise QueryFailedError(
-            f"Spark's JVM has ended by itself, with exit code {code} (-9: killed, perhaps for want of memory): start "
-            "again, the query goes on where it was"
+            f"Spark's JVM ended unexpectedly with exit code {code} (-9: it was killed, perhaps for lack of memory): "
+            "start again, the query continues where it stopped"
         ) from error
     finally:
         if _exit_code_of_jvm(0) is None:
@@ -120,17 +120,19 @@ def spark_session(
         _end_jvm(archive)
 
 
-def _need_pyspark() -> None:
+def _require_pyspark() -> None:
     try:
         import pyspark  # noqa: F401, PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise ConfigError("pyspark is not installed: pip install 'leasehold[spark,java]'") from error
 
 
-def _prepared(
+def _prepare_environment(
     environment: MutableMapping[str, str], settings: Mapping[str, str], *, record_classes: bool
 ) -> tuple[Sequence[str], ClassArchive | None]:
-    """Tell Spark by the environment which Java and Python to use. Returns options for the JVM of one machine."""
+    """Set the environment variables for Java and Python. Returns JVM options and the class archive, if the master is
+    local.
+    """
     import pyspark  # noqa: PLC0415 - an extra, and slow
 
     cache = cache_folder(environment)
@@ -140,13 +142,15 @@ def _prepared(
     if not is_local(settings.get(MASTER, DEFAULT_MASTER)):
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
         return (), None
-    lean = _unless_unwritable(spark_home_without_zip, environment, spark_home, pyspark.__version__, cache)
-    # Plain python3 would be Spark's choice, which knows nothing of a virtual environment.
+    spark_home_copy = _unless_unwritable(
+        spark_home_without_zip, environment, spark_home, pyspark.__version__, cache
+    )
+    # By default Spark runs plain python3, which is not the one of the virtual environment.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if lean is not None:
-        environment["SPARK_HOME"] = str(lean)
-        spark_home = lean
+    if spark_home_copy is not None:
+        environment["SPARK_HOME"] = str(spark_home_copy)
+        spark_home = spark_home_copy
     archive = _unless_unwritable(
         class_archive, java, spark_home, pyspark.__version__, cache, record=record_classes
     )
@@ -154,7 +158,7 @@ def _prepared(
 
 
 def _unless_unwritable(make: Any, *arguments: Any, **options: Any) -> Any:
-    """A faster start is not worth failing for, where the cache folder cannot be written."""
+    """Return None if the cache folder is not writable: a faster start is not worth a failure."""
     try:
         return make(*arguments, **options)
     except OSError:
@@ -162,12 +166,12 @@ def _unless_unwritable(make: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def _end_jvm(archive: ClassArchive | None) -> None:
-    """End the JVM and wait for it. It lives as long as its standard input is open."""
+    """End the JVM and wait for it. It ends when its standard input is closed."""
     from pyspark import SparkContext  # noqa: PLC0415 - imported by now
 
     gateway, process = SparkContext._gateway, jvm_process()  # noqa: SLF001 - there is no other way to it
     if gateway is None or process is None:
-        return  # started by someone else
+        return  # another program started it
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - a later session begins afresh
     assert process.stdin is not None
     process.stdin.close()
@@ -176,14 +180,17 @@ def _end_jvm(archive: ClassArchive | None) -> None:
     except TimeoutExpired:
         process.kill()
         code = process.wait()
-    with suppress(Exception):  # whatever py4j finds wrong with a connection whose other side is gone
+    with suppress(Exception):  # py4j may fail in several ways on a closed connection
         gateway.close()
     if archive is not None:
         (archive.adopt if code == 0 else archive.drop)()
 
 
 def _exit_code_of_jvm(patience_s: float) -> int | None:
-    """How the JVM ended; None if it runs, or is none of ours. Its connections may break a moment before it is gone."""
+    """The exit code of the JVM. None if it runs, or if another program started it.
+
+    Its connections may break a moment before it ends, so this waits for `patience_s`.
+    """
     process = jvm_process()
     if process is None:
         return None
@@ -194,7 +201,7 @@ def _exit_code_of_jvm(patience_s: float) -> int | None:
 
 
 def jvm_process() -> Popen[bytes] | None:
-    """The process of Spark's JVM, if a session of this process started one."""
+    """The process of Spark's JVM, if a session in this process started it."""
     from pyspark import SparkContext  # noqa: PLC0415 - an extra
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - there is no other way to it

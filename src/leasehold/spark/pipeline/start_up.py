@@ -1,16 +1,17 @@
-"""What makes Spark start sooner on one machine, kept in a cache folder of the user. Nothing is changed in Spark's or
-Java's own installation, and Spark starts without any of it, only later.
+"""Makes Spark start faster on one machine, with files in a cache folder of the user.
 
-To the end of the first batch of a Python source and sink, on two cores with pyspark 4.3 and Java 17:
+The installations of Spark and Java are not changed. Spark also starts without these files, only later. Time to the end
+of the first batch of a Python source and sink, on two cores with pyspark 4.3 and Java 17:
 
 | as installed, without the UI | 26 s |
-| quick compiler, serial collector, Unix sockets | 17 s |
+| fast compiler, serial collector, Unix sockets | 17 s |
 | and a home without pyspark.zip | 13 s |
 | and an archive of loaded classes | 8 s |
 
-The home: Python workers import pyspark from `$SPARK_HOME/python/lib/pyspark.zip`, where no byte code can be kept, and
-each of some seven processes compiles it anew. In a home that has everything but this file they import the installed
-package. The archive: a JVM can write the classes that it has loaded into a file when it ends, and the next one maps it.
+The home: Python workers import pyspark from `$SPARK_HOME/python/lib/pyspark.zip`. Byte code cannot be stored there, so
+each of some seven processes compiles it again. In a home without this file they import the installed package.
+
+The archive: when a JVM ends, it can write its loaded classes to a file. The next JVM maps this file into memory.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from typing import Final
 
 from leasehold.spark.pipeline.java import Java
 
-# A pipeline on one machine is short bursts of work: what the second compiler gains later it costs at the start. The
-# JVM's remarks about single classes that cannot be archived, or an archive that does not fit, help nobody.
+# A pipeline on one machine works in short bursts, so the second compiler is not worth its cost at the start. The JVM's
+# warnings about classes that cannot be archived, or an unsuitable archive, are not useful to a user.
 FAST_START_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:cds*=off")
 _DUMP_SECONDS: Final = 120
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where files are kept that can be made again.
+    """The folder for files that can be created again.
 
     >>> cache_folder({"XDG_CACHE_HOME": "/caches"})
     PosixPath('/caches/leasehold')
@@ -47,15 +48,15 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The file of loaded classes, and the one that a JVM which ends now would leave."""
+    """The file of loaded classes, and the new file that the current JVM writes when it ends."""
 
     file: Path
-    fresh: Path | None = None  # None: nothing is recorded
-    base: Path | None = None  # the JDK's own classes, where its runtime has none with it
+    fresh: Path | None = None  # None: the JVM does not record its classes
+    base: Path | None = None  # the archive of the JDK's own classes, if the runtime comes without one
 
     @property
     def jvm_options(self) -> tuple[str, ...]:
-        """What the JVM has to be told, to use what is there or to record it."""
+        """The options with which a JVM uses the existing file or records a new one."""
         base = (str(self.base),) if self.base else ()
         if self.file.exists():
             return (f"-XX:SharedArchiveFile={':'.join((*base, str(self.file)))}",)
@@ -65,12 +66,12 @@ class ClassArchive:
         return (*uses, f"-XX:ArchiveClassesAtExit={self.fresh}")
 
     def adopt(self) -> None:
-        """Use from now on what a JVM left that has ended well."""
+        """Use the new file from now on. Call it after the JVM ended successfully."""
         if self.fresh is not None and self.fresh.exists():
             self.fresh.replace(self.file)
 
     def drop(self) -> None:
-        """Forget what a JVM left that was killed."""
+        """Delete the new file. Call it after the JVM was killed."""
         if self.fresh is not None:
             self.fresh.unlink(missing_ok=True)
 
@@ -78,7 +79,7 @@ class ClassArchive:
 def class_archive(
     java: Java, spark_home: Path, spark_version: str, cache: Path, *, record: bool
 ) -> ClassArchive:
-    """The archive for this Java and this Spark. `record`: let the JVM write it if there is none."""
+    """The archive for this Java and this Spark. With `record`, the JVM writes it if it does not exist."""
     same = hashlib.blake2b(f"{java.home} {java.version} {spark_home}".encode(), digest_size=6).hexdigest()
     file = cache / f"classes-{spark_version}-{same}.jsa"
     if not file.exists() and not record:
@@ -91,7 +92,7 @@ def class_archive(
 
 
 def _base_archive(java: Java, cache: Path) -> Path | None:
-    """Of the JDK's own classes, made in some two seconds. None if this Java cannot."""
+    """The archive of the JDK's own classes. Creating it takes some two seconds. None if this Java cannot do it."""
     file = cache / f"java-{java.version}.jsa"
     if file.exists():
         return file
@@ -115,7 +116,7 @@ def _base_archive(java: Java, cache: Path) -> Path | None:
 def spark_home_without_zip(
     environment: Mapping[str, str], spark_home: Path, spark_version: str, cache: Path
 ) -> Path | None:
-    """A home of Spark without pyspark.zip, by links; None where Python workers might then miss pyspark."""
+    """Create a Spark home of links, without pyspark.zip. Returns None if Python workers might not find pyspark then."""
     chosen = environment.get("PYSPARK_PYTHON", sys.executable)
     is_installed = str(spark_home.parent) in {*site.getsitepackages(), site.getusersitepackages()}
     if "SPARK_HOME" in environment or chosen != sys.executable or not is_installed:
@@ -128,6 +129,6 @@ def spark_home_without_zip(
         for entry in spark_home.iterdir():
             if entry.name != "python":
                 (fresh / entry.name).symlink_to(entry)
-        with suppress(OSError):  # another process was first
+        with suppress(OSError):  # another process created it first
             fresh.rename(home)
     return home

@@ -259,7 +259,7 @@ def _lease_behind(lease: Lease, known: ReadStart) -> str:
     return (
         f"shard {lease.shard_id}: according to the checkpoint location, everything up to {known} is committed, but the "
         f"lease is at {lease.checkpoint}. The lease table was deleted, or restored from an older backup. Restore the "
-        f"right table; or set onLeasesBehind=offsets to continue after {known} (the last batch may be delivered twice); "
-        f"or set onLeasesBehind=leases to read again from {lease.checkpoint} (everything since then is delivered "
-        "twice; the archive drops duplicates)"
+        f"right table; or set onLeasesBehind=offsets to continue after {known} (the last batch may be delivered "
+        f"twice); or set onLeasesBehind=leases to read again from {lease.checkpoint} (everything since then is "
+        "delivered twice; the archive drops duplicates)"
     )

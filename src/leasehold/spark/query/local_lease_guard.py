@@ -24,7 +24,7 @@ def require_shared_lease_table(connection: ConnectionSettings, driver_jvm: str) 
     """Raise ConfigError if the leases are in SQLite and this task does not run in the driver's JVM."""
     if connection.leases.startswith(SQLITE) and current_jvm() != driver_jvm:
         raise ConfigError(
-            f"leases={connection.leases!r} is a file on one machine, but this query runs on a cluster: each task would find "
-            "another file, or none. Keep the leases in DynamoDB: .option('leases', "
+            f"leases={connection.leases!r} is a file on one machine, but this query runs on a cluster: each task would "
+            "find another file, or none. Keep the leases in DynamoDB: .option('leases', "
             "'dynamodb'); or run the query with .master('local[*]')"
         )

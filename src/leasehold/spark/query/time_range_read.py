@@ -52,9 +52,9 @@ async def list_time_ranges(options: SourceOptions, now_ms: int) -> list[ShardTim
     finally:
         await stream.close()
     start = ReadStart(TRIM_HORIZON)
-    if options.starting_ms is not None:
-        start = ReadStart(AT_TIMESTAMP, options.starting_ms)
-    end_ms = now_ms if options.ending_ms is None else options.ending_ms
+    if options.time_range.start_ms is not None:
+        start = ReadStart(AT_TIMESTAMP, options.time_range.start_ms)
+    end_ms = now_ms if options.time_range.end_ms is None else options.time_range.end_ms
     return [ShardTimeRange(shard.id, shard.hash_range, start, end_ms) for shard in shards]
 
 
