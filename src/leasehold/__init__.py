@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    # For type checkers and editors; at run time a name is imported when it is first asked for (see below).
+    # For type checkers and editors. At run time `__getattr__` imports a name when it is first used.
     from leasehold.core.model import Pin as Pin
     from leasehold.core.model import ShardId as ShardId
     from leasehold.core.position import Position as Position
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.errors import HandlerError as HandlerError
     from leasehold.errors import LeaseholdError as LeaseholdError
     from leasehold.errors import LeaseLostError as LeaseLostError
+    from leasehold.worker.archive_handler import archive_batches as archive_batches
     from leasehold.worker.batch import Batch as Batch
     from leasehold.worker.batch import PreparedCheckpoint as PreparedCheckpoint
     from leasehold.worker.consumer import Consumer as Consumer
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from leasehold.worker.processors import ShutdownRequestedInput as ShutdownRequestedInput
     from leasehold.worker.shard_iteration import ShardBatches as ShardBatches
 
-_HOMES: Final = {
+_MODULES: Final = {
     "Pin": "core.model",
     "ShardId": "core.model",
     "Position": "core.position",
@@ -50,6 +51,7 @@ _HOMES: Final = {
     "HandlerError": "errors",
     "LeaseLostError": "errors",
     "LeaseholdError": "errors",
+    "archive_batches": "worker.archive_handler",
     "Batch": "worker.batch",
     "PreparedCheckpoint": "worker.batch",
     "Consumer": "worker.consumer",
@@ -64,15 +66,15 @@ _HOMES: Final = {
     "ShardBatches": "worker.shard_iteration",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - a test compares it with what type checkers see
 
 
 def __getattr__(name: str) -> object:
-    """Public names are imported on demand: a Spark executor needs no worker, and a worker no Spark."""
-    if name not in _HOMES:
+    """Import a public name on demand, because a Spark executor needs no worker, and a worker needs no Spark."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES)
+    return sorted(globals().keys() | _MODULES)

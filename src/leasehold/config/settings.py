@@ -34,7 +34,7 @@ class FleetSettings:
     """How a member keeps its leases and shares the shards with other members.
 
     `failover_after` must be the same for all members, including Java members (there: failoverTimeMillis).
-    It has one attribute for each setting of a fleet.
+    It has more than 12 attributes because each setting of a fleet is one.
     """
 
     mode: Mode = Mode.AUTO

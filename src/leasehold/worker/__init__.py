@@ -1,1 +1,1 @@
-"""The plain runtime: one Python process as a member of a fleet, with handlers in plain or async Python."""
+"""The worker: a Python process that is a member of a fleet and calls handlers in plain or async Python."""

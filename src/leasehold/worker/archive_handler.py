@@ -1,7 +1,7 @@
-"""The archive as the handler of a plain worker: each batch is pinned, written, and then checkpointed.
+"""A ready handler that writes batches to the archive: it pins each batch, writes it, and then checkpoints it.
 
-The pin is the KCL's prepared checkpoint. A worker that finds one redoes exactly that batch first, so a crash, a frozen
-process or a move of the shard never cuts a range a second time.
+The pin is the KCL's prepared checkpoint. The next owner of the shard gets exactly the pinned batch first, so a crash, a
+frozen process or a move of the shard never changes the bounds of a range.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from leasehold.worker.options import HandlingOptions
 
 _COLUMNS: Final = tuple(name for name in ARCHIVE_COLUMNS if name != SLICE)
 
-# Larger objects than a handler's batches usually are; still well below what is read ahead.
+# Larger batches than usual, because each becomes an object; still far smaller than the read-ahead buffer.
 DEFAULTS: Final[HandlingOptions] = {"max_records": 50_000, "max_bytes": 16 * 1024 * 1024, "max_wait": "10s"}
-# A part of a pinned range must never be written alone, and nothing may be left out: try until the store has it.
+# A pinned range is written whole, and no record may be left out: retry until the store has it.
 ALWAYS: Final[HandlingOptions] = {"bisect": False, "on_poison": "hold", "dead_letters": None}
 
 
 def archive_batches(
     consumer: Consumer, settings: ArchiveSettings, **options: Unpack[HandlingOptions]
 ) -> None:
-    """Let a consumer archive its stream. `options` are those of `consumer.batch`; batches are as large as objects.
+    """Make a consumer archive its stream. `options` are those of `consumer.batch`; each batch becomes a range.
 
-    A store that cannot be reached makes the shard wait; no record is skipped or put aside.
+    While the store cannot be reached, the shard waits. No record is skipped or dead-lettered.
     """
     if consumer.settings.identity.streams:
         raise _one_stream_only()
@@ -45,8 +45,8 @@ def archive_batches(
 
 
 def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Awaitable[None]]:
-    """The handler by itself. The archive is opened with the first batch, on the loop on which it is then used."""
-    opened = cache(open_archive)
+    """Return the handler. It opens the archive with the first batch, on the event loop that runs the handler."""
+    archive_once = cache(open_archive)
     streams: set[str] = set()
 
     async def archive(batch: Batch) -> None:
@@ -57,7 +57,7 @@ def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Aw
             await batch.checkpoint()
             return
         pinned = await batch.prepare()
-        await opened().write(
+        await archive_once().write(
             [
                 PinnedRange(
                     batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard)
@@ -70,13 +70,13 @@ def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Aw
 
 
 def _one_stream_only() -> ConfigError:
-    """Objects are named by shard, and shards of two streams have the same names."""
+    # Object names contain the shard but not the stream, and the shards of two streams have the same ids.
     return ConfigError(
-        "an archive holds one stream: make a consumer with stream= for each, with a path of its own"
+        "an archive holds one stream: make one consumer with stream= for each stream, and use a path of its own"
     )
 
 
 def to_archive_table(records: tuple[UserRecord, ...], stream: str, shard: ShardId) -> Any:
-    """Records as the rows of an archive."""
+    """Convert records to the rows of an archive."""
     batches = record_batches(records, stream=stream, shard=shard, columns=_COLUMNS, session=0)
     return pa.Table.from_batches(batches, schema=arrow_schema(_COLUMNS))

@@ -48,7 +48,8 @@ class Batch:
     Iterate over it, take its `len`, or use `records`. In a plain handler `checkpoint`, `prepare` and `done` return when
     the position is stored; in an async handler, await their results.
 
-    The private attributes account for the batch; that makes 13 in all.
+    It has more than 12 attributes because each piece of information for a handler is one, and three private ones
+    account for the batch.
     """
 
     stream: str

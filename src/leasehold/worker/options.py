@@ -70,7 +70,7 @@ class HandlingOptions(TypedDict, total=False):
 
 
 class ConsumerOptions(HandlingOptions, total=False):
-    """Options of a consumer, besides its stream and its application."""
+    """Options of a consumer, besides its stream and its application. It has one attribute for each setting."""
 
     worker_id: str
     initial_position: str | datetime

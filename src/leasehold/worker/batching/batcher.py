@@ -66,9 +66,14 @@ class Batcher:
                 return self._builder.build()
             if self.is_exhausted:
                 return None
-            chunk = await self._wait_for_chunk(due_ms)
-            if chunk is not None:
-                self._add(chunk)
+            # The request for a chunk stays open across calls. To cancel it half-way could lose a chunk.
+            self._next_chunk = self._next_chunk or asyncio.ensure_future(anext(self._chunks))
+            await self._wait_for(self._next_chunk, due_ms)
+            if self._next_chunk.done():
+                chunk, self._next_chunk = self._next_chunk.result(), None
+                self._builder.add(chunk, self._clock.now_ms())
+                self.children = chunk.children
+                self._count(chunk)
         return None
 
     @property
@@ -84,11 +89,9 @@ class Batcher:
             # The chunk arrived during the last batch. It is never delivered, but its bytes must be released.
             self._buffered.add(pending.result().size_bytes)
 
-    async def _wait_for_chunk(self, due_ms: int | None) -> ReadChunk | None:
-        """Wait until a chunk arrives, the next batch is due, or the lease must be released."""
-        # The request for a chunk stays open across calls. To cancel it half-way could lose a chunk.
-        self._next_chunk = self._next_chunk or asyncio.ensure_future(anext(self._chunks))
-        waits: set[asyncio.Future[Any]] = {self._next_chunk, self._draining}
+    async def _wait_for(self, chunk: asyncio.Future[ReadChunk], due_ms: int | None) -> None:
+        """Wait until the chunk arrives, the next batch is due, or the lease must be released."""
+        waits: set[asyncio.Future[Any]] = {chunk, self._draining}
         timer = None
         if due_ms is not None:
             timer = asyncio.ensure_future(self._clock.sleep_ms(due_ms - self._clock.now_ms()))
@@ -98,18 +101,13 @@ class Batcher:
         finally:
             if timer is not None:
                 await cancel_and_wait(timer)
-        if not self._next_chunk.done():
-            return None
-        chunk, self._next_chunk = self._next_chunk.result(), None
-        return chunk
 
-    def _add(self, chunk: ReadChunk) -> None:
+    def _count(self, chunk: ReadChunk) -> None:
+        """Count an added chunk as progress, as throughput, and as buffered bytes."""
         self._held.note_progress()
         self._held.note_delivered(chunk.size_bytes - RECORD_OVERHEAD_BYTES * len(chunk.records))
+        # `add` has given up a pinned range that is too large. Any other pinned range is buffered whole, even beyond the
+        # budget, because its first owner had it in memory, too.
         self._buffered.add(chunk.size_bytes)
-        self._builder.add(chunk, self._clock.now_ms())
-        self.children = chunk.children
-        # Only after `add`, which gives up a pinned range that is too large.
         if self._builder.pinned_end is not None:
-            # A pinned range is buffered whole, even beyond the budget. Its first owner had it in memory, too.
             self._buffered.release(chunk.size_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,19 +62,9 @@ async def run_worker(
         [TrackedStream(name, ports.streams[name], at) for name, at in identity.initial_positions.items()],
         is_multi_stream=bool(identity.streams),
     )
-    context = WorkerContext(
-        application=identity.application,
-        settings=settings.handling,
-        dead_letters=ports.dead_letters,
-        handler_slots=asyncio.Semaphore(settings.process.max_handlers),
-        clock=ports.clock,
-        rng=ports.rng,
-        observe=ports.observe,
-        stop_worker=stop_worker,
-    )
     server = ShardServer(
         handler=handler,
-        context=context,
+        context=_make_context(settings, ports, stop_worker),
         runners=runners,
         streams=streams,
         read=settings.read,
@@ -92,6 +82,21 @@ async def run_worker(
         observe=ports.observe,
     )
     return reasons[0] if reasons else None
+
+
+def _make_context(
+    settings: ConsumerSettings, ports: WorkerPorts, stop_worker: Callable[[BaseException], None]
+) -> WorkerContext:
+    return WorkerContext(
+        application=settings.identity.application,
+        settings=settings.handling,
+        dead_letters=ports.dead_letters,
+        handler_slots=asyncio.Semaphore(settings.process.max_handlers),
+        clock=ports.clock,
+        rng=ports.rng,
+        observe=ports.observe,
+        stop_worker=stop_worker,
+    )
 
 
 def _make_member(

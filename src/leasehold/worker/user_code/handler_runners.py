@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -106,43 +106,50 @@ class _ThreadedRunner(HandlerRunner):
         self._thread: threading.Thread | None = None
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
-        return await asyncio.wrap_future(self._submit(function, arguments))
+        if is_async(function):
+            return await asyncio.wrap_future(self._submit_async(function, arguments))
+        job = _Job(function, arguments, Future())
+        self._jobs.put(job)
+        self._ensure_thread()
+        return await asyncio.wrap_future(job.outcome)
 
     def post(self, function: Function, *arguments: object) -> None:
-        self._submit(function, arguments)
+        if is_async(function):
+            self._submit_async(function, arguments)
+        else:
+            self._jobs.put(_Job(function, arguments, Future()))
+            self._ensure_thread()
 
     def close(self) -> None:
         if self._thread is not None:
             self._jobs.put(None)
 
-    def _submit(self, function: Function, arguments: tuple[object, ...]) -> Future[Outcome]:
-        if is_async(function):
-            return asyncio.run_coroutine_threadsafe(self._call_in_order(function, arguments), self._loop)
-        job = _Job(function, arguments, Future())
-        self._jobs.put(job)
+    def _submit_async(self, function: Function, arguments: tuple[object, ...]) -> Future[Outcome]:
+        return asyncio.run_coroutine_threadsafe(self._call_in_order(function, arguments), self._loop)
+
+    async def _call_in_order(self, function: Function, arguments: tuple[object, ...]) -> Outcome:
+        async with self._async_lock:
+            return await _call_async(function, arguments)
+
+    def _ensure_thread(self) -> None:
         if self._thread is None:
             # A daemon thread, so that a handler that never returns does not keep the process from exiting.
             self._thread = threading.Thread(
                 target=self._run_jobs, name=f"leasehold-{self._name}", daemon=True
             )
             self._thread.start()
-        return job.outcome
-
-    async def _call_in_order(self, function: Function, arguments: tuple[object, ...]) -> Outcome:
-        async with self._async_lock:
-            return await _call_async(function, arguments)
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
             if not job.outcome.set_running_or_notify_cancel():
                 continue
-            outcome = _call_plain(job.function, job.arguments)
+            try:
+                outcome: Outcome = Returned(job.function(*job.arguments))
+            except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
+                outcome = Raised(error)
             if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
                 # A plain function returned a coroutine. To drop it would lose the records.
-                awaitable = outcome.value
-                outcome = asyncio.run_coroutine_threadsafe(
-                    _call_async(lambda awaitable=awaitable: awaitable, ()), self._loop
-                ).result()
+                outcome = asyncio.run_coroutine_threadsafe(_await_result(outcome.value), self._loop).result()
             job.outcome.set_result(outcome)
 
 
@@ -159,10 +166,11 @@ class _InlineRunner(HandlerRunner):
         self._posted: set[asyncio.Task[Outcome]] = set()
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
-        outcome = _call_plain(function, arguments)
-        if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
-            return await _call_async(lambda: outcome.value, ())
-        return outcome
+        try:
+            outcome = Returned(function(*arguments))
+        except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
+            return Raised(error)
+        return await _await_result(outcome.value) if inspect.isawaitable(outcome.value) else outcome
 
     def post(self, function: Function, *arguments: object) -> None:
         task = asyncio.get_running_loop().create_task(self.call(function, *arguments))
@@ -173,16 +181,16 @@ class _InlineRunner(HandlerRunner):
         pass
 
 
-def _call_plain(function: Function, arguments: tuple[object, ...]) -> Outcome:
-    try:
-        return Returned(function(*arguments))
-    except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
-        return Raised(error)
-
-
 async def _call_async(function: Function, arguments: tuple[object, ...]) -> Outcome:
     try:
         result: Any = function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - no error of user code may propagate into the engine
+        return Raised(error)
+    return await _await_result(result)
+
+
+async def _await_result(result: Awaitable[object]) -> Outcome:
+    try:
         return Returned(await result)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
