@@ -55,7 +55,7 @@ def test_the_next_owner_redoes_the_pinned_range() -> None:
         world.put("c", "d", "e")  # a new cut would take them in
         second = world.start(archive_handler(lambda: archive_on(store)), **options())
         await world.until(lambda: len(numbers_in(store)) == 5)
-        await second.stopped()
+        await second.stop_and_wait()
         assert await world.checkpoint() == "e"
         await written_blindly(store, *left[0])
 

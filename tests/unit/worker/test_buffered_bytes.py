@@ -136,7 +136,7 @@ def test_checkpoints_by_hand_make_room_in_the_buffer(
         await world.until(lambda: len(handled) >= RECORDS, within_s=600)
         assert handled == expected
         await world.until(lambda: budgets[0].used_bytes == 0, within_s=600)
-        await worker.stopped()
+        await worker.stop_and_wait()
         await beside
 
     run_in_virtual_time(scenario())
@@ -160,9 +160,9 @@ def test_a_slice_that_came_while_a_handler_worked_is_not_held_after_the_shard_is
         world.put(b"x" * 50_000)
         await world.until(lambda: budgets[0].used_bytes > 50_000)
         await world.clock.sleep_ms(5_000)
-        await world.take_away()
-        await world.until(lambda: bool(worker.told(LeaseLost)))
+        await world.steal_lease()
+        await world.until(lambda: bool(worker.events_of(LeaseLost)))
         await world.until(lambda: budgets[0].used_bytes == 0)
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())

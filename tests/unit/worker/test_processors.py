@@ -29,7 +29,7 @@ from leasehold.worker.processors import (
     ShardEndedInput,
     ShutdownRequestedInput,
 )
-from tests.unit.worker.worker_world import SHARD, Running, WorkerWorld, pause_process
+from tests.unit.worker.worker_world import RunningWorker, WorkerWorld, pause_process
 
 
 class Diary(RecordProcessor):
@@ -65,7 +65,7 @@ def diary(kind: type[Diary] = Diary) -> tuple[ProcessorHandler, list[str]]:
     return ProcessorHandler(lambda: kind(lines)), lines
 
 
-def start(world: WorkerWorld, form: ProcessorHandler, **options: Any) -> Running:
+def start(world: WorkerWorld, form: ProcessorHandler, **options: Any) -> RunningWorker:
     return world.start(form, **{"checkpoint": "manual", "max_records": 2, **options})
 
 
@@ -85,7 +85,7 @@ def test_after_a_pause_of_the_process_no_more_records_come() -> None:
         worker = start(world, form, cooldown_after_failure="1h")
         await world.until(lambda: lines[-1:] == ["lease lost"], within_s=120)
         assert lines == ["initialize TRIM_HORIZON", "records ab", "records cd", "lease lost"]
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -101,7 +101,7 @@ def test_a_graceful_stop() -> None:
         await world.until(lambda: lines[-1:] == ["records c"])
         await world.clock.sleep_ms(60_000)
         assert await world.checkpoint() == "TRIM_HORIZON"  # nobody but the class checkpoints
-        await worker.stopped()
+        await worker.stop_and_wait()
         assert lines == [
             "initialize TRIM_HORIZON",
             "records ab",
@@ -109,7 +109,7 @@ def test_a_graceful_stop() -> None:
             "shutdown requested",
             "lease lost",
         ]
-        assert [event.method for event in worker.told(ProcessorCalled)] == [
+        assert [event.method for event in worker.events_of(ProcessorCalled)] == [
             "initialize",
             "shutdown_requested",
             "lease_lost",
@@ -125,14 +125,14 @@ def test_the_end_of_a_shard() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abc")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         form, lines = diary()
         worker = start(world, form)
         await world.until(lambda: lines.count("initialize TRIM_HORIZON") == 3)
         assert lines[:4] == ["initialize TRIM_HORIZON", "records ab", "records c", "shard ended"]
         assert "lease lost" not in lines
         assert (await world.lease()).checkpoint == SHARD_END
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -151,17 +151,17 @@ def test_shard_ended_is_called_until_it_checkpoints() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         form, lines = diary(Forgetful)
         worker = start(world, form)
-        await world.until(lambda: bool(worker.told(ShardEnded)))
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
         assert lines.count("shard ended") == 4
-        assert [event.error for event in worker.told(HandlerFailed)] == [
+        assert [event.error for event in worker.events_of(HandlerFailed)] == [
             "CheckpointRejectedError",
             "ValueError",
             "CheckpointRejectedError",
         ]
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -181,14 +181,14 @@ def test_a_lost_lease() -> None:
 
         worker = start(world, ProcessorHandler(make))
         await world.until(lambda: lines[-1:] == ["records a"])
-        await world.take_away()
-        await world.until(lambda: bool(worker.told(LeaseLost)))
+        await world.steal_lease()
+        await world.until(lambda: bool(worker.events_of(LeaseLost)))
         await world.until(lambda: lines[-1] == "lease lost")
         assert lines == ["initialize TRIM_HORIZON", "records a", "lease lost"]
         assert made[0].checkpointer is not None
         with pytest.raises(LeaseLostError):
             await made[0].checkpointer.checkpoint()
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -209,7 +209,7 @@ def test_initialize_is_called_until_it_succeeds() -> None:
         worker = start(world, form)
         await world.until(lambda: lines[-1:] == ["records a"])
         assert lines == ["initialize TRIM_HORIZON"] * 3 + ["records a"]
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -227,8 +227,8 @@ def test_a_stop_goes_before_an_initialize_that_never_succeeds() -> None:
         form, lines = diary(Broken)
         worker = start(world, form)
         await world.until(lambda: len(lines) > 3)
-        await worker.stopped()
-        assert worker.told(LeaseReleased)
+        await worker.stop_and_wait()
+        assert worker.events_of(LeaseReleased)
         assert lines[-2:] == ["shutdown requested", "lease lost"]
 
     run_in_virtual_time(scenario())
@@ -247,11 +247,11 @@ def test_records_on_which_it_raises_are_not_skipped() -> None:
         world = WorkerWorld()
         world.put(*"abcd")
         form, lines = diary(Picky)
-        worker = start(world, form, max_records=4, retries=1, dead_letters="kept")
+        worker = start(world, form, max_records=4, retries=1, dead_letters="memory")
         await world.until(lambda: lines[-1:] == ["records cd"])
         assert lines[1:] == [f"records {given}" for given in ("abcd", "abcd", "ab", "a", "b", "b", "cd")]
-        assert len(worker.told(RecordDeadLettered)) == 1
-        await worker.stopped()
+        assert len(worker.events_of(RecordDeadLettered)) == 1
+        await worker.stop_and_wait()
         assert await world.checkpoint() == "d"
 
     run_in_virtual_time(scenario())
@@ -272,7 +272,7 @@ def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> No
         form, lines = diary(Failing)
         worker = start(world, form, max_records=1)
         await world.until(lambda: lines.count("records b") > 3)
-        await worker.stopped()
+        await worker.stop_and_wait()
         assert lines[-2:] == ["shutdown requested", "lease lost"]
         assert await world.checkpoint() == "a"
 
@@ -304,7 +304,7 @@ def with_checkpointer(
         worker = start(world_of[0], form)
         await world_of[0].until(lambda: bool(used))
         await world_of[0].clock.sleep_ms(1000)
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
     for failure in failures:
@@ -355,7 +355,7 @@ def test_a_prepared_checkpoint_is_found_by_the_next_owner() -> None:
         assert lines == ["records ab", "lease lost", "records ab", "records c"]
         assert pending[0] == (None, None)
         assert pending[1] == (Position(world.sequence_numbers[b"b"]), b"half done")
-        await second.stopped()
+        await second.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -388,11 +388,11 @@ def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: py
         world.put("a")
         form, lines = diary()
         worker = start(world, form)
-        await world.until(lambda: bool(worker.told(LeaseTaken)))
-        await worker.stopped()
+        await world.until(lambda: bool(worker.events_of(LeaseTaken)))
+        await worker.stop_and_wait()
         assert world.clock.now_ms() < 5_000
         assert lines == []
-        assert worker.told(LeaseReleased)
+        assert worker.events_of(LeaseReleased)
 
     run_in_virtual_time(scenario())
 
@@ -408,12 +408,12 @@ def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         form, _ = diary(Preparing)
         worker = start(world, form)
-        await world.until(lambda: bool(worker.told(ShardEnded)))
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
         assert (await world.lease()).checkpoint == SHARD_END
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -428,9 +428,9 @@ def test_the_base_class_checkpoints_at_the_end_of_a_shard() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         worker = start(world, ProcessorHandler(OnlyRecords))
-        await world.until(lambda: bool(worker.told(ShardEnded)))
-        await worker.stopped()
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())

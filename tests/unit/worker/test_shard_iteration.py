@@ -12,10 +12,10 @@ from leasehold.errors import LeaseLostError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
-from tests.unit.worker.worker_world import SHARD, Running, WorkerWorld, pause_process
+from tests.unit.worker.worker_world import SHARD, RunningWorker, WorkerWorld, pause_process
 
 
-def start(world: WorkerWorld, **options: Any) -> tuple[Running, asyncio.Queue[ShardBatches]]:
+def start(world: WorkerWorld, **options: Any) -> tuple[RunningWorker, asyncio.Queue[ShardBatches]]:
     offered: asyncio.Queue[ShardBatches] = asyncio.Queue()
     return world.start(ShardIterationHandler(offered.put_nowait), max_records=2, **options), offered
 
@@ -44,7 +44,7 @@ def test_batches_come_in_order_and_the_checkpoint_follows_done() -> None:
         assert await world.checkpoint() == "d"
         await batches[2].done()
         assert await world.checkpoint() == "f"
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -60,14 +60,14 @@ def test_a_batch_is_told_as_handled_once_all_before_it_are_done() -> None:
         batches = [await anext(shard) for _ in range(3)]
         await world.clock.sleep_ms(500)
         await batches[1].done()
-        assert worker.told(BatchHandled) == []
+        assert worker.events_of(BatchHandled) == []
         await batches[0].done()
         await batches[0].done()
         await batches[2].checkpoint()
-        assert [event.end for event in worker.told(BatchHandled)] == [batch.end for batch in batches]
-        assert {(event.records, event.size_bytes) for event in worker.told(BatchHandled)} == {(2, 8)}
-        assert all(event.time_ms >= 500 for event in worker.told(BatchHandled))
-        await worker.stopped()
+        assert [event.end for event in worker.events_of(BatchHandled)] == [batch.end for batch in batches]
+        assert {(event.records, event.size_bytes) for event in worker.events_of(BatchHandled)} == {(2, 8)}
+        assert all(event.time_ms >= 500 for event in worker.events_of(BatchHandled))
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -100,21 +100,21 @@ def test_a_shard_ends_when_all_of_its_batches_are_done() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abcd")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         worker, offered = start(world)
         shard = await offered.get()
         batches = [batch async for batch in shard]
         assert [text(batch) for batch in batches] == ["ab", "cd"]
         await batches[1].done()
         await world.clock.sleep_ms(60_000)
-        assert not worker.told(ShardEnded)
+        assert not worker.events_of(ShardEnded)
         assert offered.empty()
         await batches[0].done()
-        await world.until(lambda: bool(worker.told(ShardEnded)))
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
         assert (await world.lease()).checkpoint == SHARD_END
         children = {(await offered.get()).shard, (await offered.get()).shard}
         assert children == {ShardId("shardId-000000000001"), ShardId("shardId-000000000002")}
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -128,14 +128,14 @@ def test_a_lost_lease_ends_the_iteration_and_refuses_checkpoints() -> None:
         worker, offered = start(world)
         shard = await offered.get()
         batch = await anext(shard)
-        await world.take_away()
-        await world.until(lambda: bool(worker.told(LeaseLost)))
+        await world.steal_lease()
+        await world.until(lambda: bool(worker.events_of(LeaseLost)))
         assert [text(more) async for more in shard] == []
         with pytest.raises(LeaseLostError):
             await batch.checkpoint()
         await batch.done()
-        assert not worker.told(Checkpointed)
-        await worker.stopped()
+        assert not worker.events_of(Checkpointed)
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -152,8 +152,8 @@ def test_after_a_pause_of_the_process_the_iteration_ends() -> None:
         await world.clock.sleep_ms(3_000)  # the next batch waits to be asked for
         pause_process(60)
         assert [text(more) async for more in shard] == []
-        await world.until(lambda: bool(worker.told(LeaseLost)))
-        await worker.stopped()
+        await world.until(lambda: bool(worker.events_of(LeaseLost)))
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -189,7 +189,7 @@ def test_an_idle_shard_stores_how_far_it_was_seen_only_in_its_turn() -> None:
         batch = await anext(shard)
         await batch.done()
         assert await world.checkpoint() == "a"
-        await worker.stopped()
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -200,12 +200,12 @@ def test_a_stop_does_not_end_a_shard_with_a_batch_that_is_not_done() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abcd")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         worker, offered = start(world, grace="10s")
         shard = await offered.get()
         batches = [batch async for batch in shard]
         await batches[0].done()
-        await worker.stopped()
+        await worker.stop_and_wait()
         assert await world.checkpoint() == "b"
 
     run_in_virtual_time(scenario())
@@ -217,7 +217,7 @@ def test_taking_and_finishing_batches_are_signs_of_life() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"ab")
-        world.service.split_shard(world.clock.wall_ms(), "orders", SHARD, 2**127)
+        world.split()
         worker, offered = start(world, stalled_after="2m")
         shard = await offered.get()
         await world.clock.sleep_ms(100_000)
@@ -225,9 +225,9 @@ def test_taking_and_finishing_batches_are_signs_of_life() -> None:
         await world.clock.sleep_ms(100_000)
         await batch.done()
         assert [more async for more in shard] == []
-        await world.until(lambda: bool(worker.told(ShardEnded)))
-        assert not worker.told(ShardStalled)
-        await worker.stopped()
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
+        assert not worker.events_of(ShardStalled)
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
@@ -244,7 +244,7 @@ def test_a_program_that_never_says_done_does_not_keep_the_worker_from_stopping()
         waiting = asyncio.ensure_future(anext(shard, None))
         assert text(await waiting) == "cd"  # type: ignore[arg-type]
         waiting = asyncio.ensure_future(anext(shard, None))
-        assert await worker.stopped() is None
+        assert await worker.stop_and_wait() is None
         assert await waiting is None
         assert await world.checkpoint() == "TRIM_HORIZON"
         assert (await world.lease()).owner is None

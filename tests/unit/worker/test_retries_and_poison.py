@@ -1,0 +1,305 @@
+"""A failing handler is retried, poison records are found by bisecting, and the settings decide what happens to them."""
+
+from itertools import count
+from typing import Any
+
+from leasehold.core.events import (
+    BatchHandled,
+    HandlerFailed,
+    LeaseLost,
+    LeaseReleased,
+    OperationFailed,
+    RecordDeadLettered,
+    RecordSkipped,
+)
+from leasehold.errors import HandlerError, MalformedRowError
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from leasehold.worker.batch import Batch
+from tests.unit.worker.worker_world import SHARD, RecordingHandler, WorkerWorld, texts
+
+
+def test_a_failed_batch_is_retried_unchanged() -> None:
+    """If the handler recovers within the retries, the batch is never bisected."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(), []
+        world.put(*range(3))
+
+        async def third_time(batch: Batch) -> None:
+            calls.append((batch.attempt, texts(batch)))
+            if len(calls) < 3:
+                raise ConnectionError("later")
+
+        worker = world.start(third_time)
+        await world.until(lambda: bool(worker.events_of(BatchHandled)))
+        assert calls == [(attempt, ["0", "1", "2"]) for attempt in (1, 2, 3)]
+        assert [event.error for event in worker.events_of(HandlerFailed)] == ["ConnectionError"] * 2
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_one_poison_record_is_dead_lettered_and_all_others_are_handled_once() -> None:
+    """Bisecting finds exactly the poison record. Its letter has position, error and data, and the shard continues."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("700")
+        world.put(*range(1000))
+        worker = world.start(handler, max_records=1000, retries=2, dead_letters="memory")
+        await world.until(lambda: len(handler.handled) == 999)
+        assert handler.handled == [str(number) for number in range(1000) if number != 700]
+        (letter,) = world.dead_letters.letters
+        assert letter.record.data == b"700"
+        assert letter.record.sequence_number == world.sequence_numbers[b"700"]
+        assert (letter.stream, letter.shard, letter.application) == ("orders", SHARD, "billing")
+        assert (letter.error_type, letter.error_message, letter.attempts) == (
+            "ValueError",
+            "cannot read this",
+            3,
+        )
+        assert [event.error for event in worker.events_of(RecordDeadLettered)] == ["ValueError"]
+        world.put("after")
+        await world.until(lambda: handler.handled[-1] == "after")
+        await worker.stop_and_wait()
+        assert await world.checkpoint() == "after"
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_error_without_a_message_does_not_prevent_the_dead_letter() -> None:
+    """If `str` of the error raises, the letter contains the name of its type, and the shard continues."""
+
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def scenario() -> None:
+        world, handled = WorkerWorld(), list[str]()
+        world.put("a", "bad", "b")
+
+        async def handle(batch: Batch) -> None:
+            if "bad" in texts(batch):
+                raise SpeechlessError
+            handled.extend(texts(batch))
+
+        worker = world.start(handle, retries=0, dead_letters="memory")
+        await world.until(lambda: handled == ["a", "b"])
+        (letter,) = world.dead_letters.letters
+        assert (letter.error_type, letter.error_message) == ("SpeechlessError", "SpeechlessError")
+        await worker.stop_and_wait()
+        assert await world.checkpoint() == "b"
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_search_for_poison_delivers_nothing_twice_that_succeeded() -> None:
+    """Eight records with one poison record and one retry: the whole batch twice, then halves."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("5")
+        world.put(*range(8))
+        worker = world.start(handler, max_records=8, retries=1, dead_letters="memory")
+        await world.until(lambda: len(handler.handled) == 7)
+        whole = [str(number) for number in range(8)]
+        assert handler.calls == [
+            whole, whole,
+            ["0", "1", "2", "3"],
+            ["4", "5", "6", "7"],
+            ["4", "5"], ["4"], ["5"], ["5"],
+            ["6", "7"],
+        ]  # fmt: skip
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_records_before_a_held_poison_record_are_stored() -> None:
+    """While the shard is held at a poison record, everything before it is done and stored."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("6")
+        world.put(*range(8))
+        worker = world.start(handler, max_records=8, retries=0)
+        await world.clock.sleep_ms(3_600_000)
+        assert handler.handled == ["0", "1", "2", "3", "4", "5"]
+        assert await world.checkpoint() == "5"
+        assert len([call for call in handler.calls if call == ["6"]]) > 100  # held, and tried again and again
+        assert not worker.events_of(LeaseLost)
+        handler.poison.clear()
+        await world.until(lambda: handler.handled == [str(number) for number in range(8)])
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_skipped_record_is_reported() -> None:
+    """With on_poison="skip" the shard continues without the record, and an event names it."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("1")
+        world.put(*range(3))
+        worker = world.start(handler, retries=0, on_poison="skip")
+        await world.until(lambda: handler.handled == ["0", "2"])
+        (skipped,) = worker.events_of(RecordSkipped)
+        assert skipped.position.sequence_number == world.sequence_numbers[b"1"]
+        await worker.stop_and_wait()
+        assert await world.checkpoint() == "2"
+
+    run_in_virtual_time(scenario())
+
+
+def test_stop_shard_releases_the_shard_and_serves_the_others() -> None:
+    """Everything before the poison record is stored. The next attempt starts there, after the cooldown."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(shards=2), RecordingHandler("bad")
+        world.put("old", "good", "bad", "never", shard=0)
+        world.put("other", shard=1)
+        worker = world.start(
+            handler,
+            max_records=1,
+            retries=1,
+            on_poison="stop_shard",
+            cooldown_after_failure="30s",
+            checkpoint_every="1h",
+        )
+        await world.until(lambda: "other" in handler.handled and bool(worker.events_of(LeaseReleased)))
+        assert await world.checkpoint() == "good"
+        assert (await world.lease()).owner is None
+        assert "never" not in handler.handled
+        before = len(handler.calls)
+        await world.clock.sleep_ms(25_000)
+        assert len(handler.calls) == before
+        await world.until(lambda: len(handler.calls) > before, within_s=20)
+        assert handler.calls[-1] == ["bad"]
+        assert await worker.stop_and_wait() is None
+
+    run_in_virtual_time(scenario())
+
+
+def test_stop_worker_drains_all_shards_and_returns_the_reason() -> None:
+    """The error names shard and record and has the handler's error as its cause. All leases are released."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(shards=2), RecordingHandler("bad")
+        world.put("good", "bad", shard=0)
+        world.put("other", shard=1)
+        worker = world.start(handler, retries=1, on_poison="stop_worker")
+        reason = await worker.task
+        assert isinstance(reason, HandlerError)
+        assert isinstance(reason.__cause__, ValueError)
+        assert world.sequence_numbers[b"bad"] in str(reason)
+        assert "cannot read this" not in str(reason)
+        assert await world.checkpoint() == "good"
+        leases = (await world.table.list()).leases
+        assert [lease.owner for lease in leases] == [None, None]
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_handler_that_exits_the_program_stops_the_worker() -> None:
+    """`sys.exit(3)` in a handler is not retried: the worker releases everything and passes it on."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put("x")
+
+        async def leave(batch: Batch) -> None:
+            raise SystemExit(3)
+
+        worker = world.start(leave)
+        reason = await worker.task
+        assert isinstance(reason, SystemExit)
+        assert reason.code == 3
+        assert (await world.lease()).owner is None
+        assert await world.checkpoint() == "TRIM_HORIZON"
+
+    run_in_virtual_time(scenario())
+
+
+def test_without_bisecting_the_whole_batch_is_dead_lettered() -> None:
+    """With bisect=False no record of the failed batch is lost, and none is handled."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("1")
+        world.put(*range(3))
+        worker = world.start(handler, max_records=3, retries=1, bisect=False, dead_letters="memory")
+        await world.until(lambda: len(worker.events_of(RecordDeadLettered)) == 3)
+        assert [letter.record.data for letter in world.dead_letters.letters] == [b"0", b"1", b"2"]
+        assert len(handler.calls) == 2
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_dead_letter_that_cannot_be_stored_holds_the_shard() -> None:
+    """Dead letters are retried until they are stored. Meanwhile no record is passed over, and each failure is reported."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("0")
+        world.put(*range(2))
+        world.dead_letters.failures = 5
+        worker = world.start(handler, max_records=1, retries=0, dead_letters="memory")
+        await world.until(lambda: handler.handled == ["1"])
+        assert len(worker.events_of(OperationFailed)) == 5
+        assert [letter.record.data for letter in world.dead_letters.letters] == [b"0"]
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_dead_letters_may_go_to_a_function() -> None:
+    """The function gets the letter with its record. If it raises, it is called again."""
+
+    async def scenario() -> None:
+        world, handler, taken = WorkerWorld(), RecordingHandler("1"), []
+        world.put(*range(3))
+
+        async def take(letter: Any) -> None:
+            taken.append(letter.record.data)
+            if len(taken) == 1:
+                raise ConnectionError("again, please")
+
+        worker = world.start(handler, retries=0, dead_letters=take)
+        await world.until(lambda: handler.handled == ["0", "2"])
+        assert taken == [b"1", b"1"]
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_no_event_contains_the_message_of_a_handlers_error() -> None:
+    """The message may contain a payload. Events contain only the type of the error."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put("secret")
+
+        async def tell_all(batch: Batch) -> None:
+            raise ValueError(batch.records[0].data)
+
+        worker = world.start(tell_all, retries=1, on_poison="stop_worker")
+        await worker.task
+        assert worker.events_of(HandlerFailed)
+        assert not [event for event in worker.events if "secret" in repr(event)]
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_error_of_the_lease_table_dead_letters_no_record() -> None:
+    """A row that cannot be written while a handler checkpoints says nothing about the records."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(), count()
+        world.put("sound")
+
+        async def checkpointing(batch: Batch) -> None:
+            if next(calls) == 0:
+                raise MalformedRowError(batch.shard, "leaseCounter: expected an integer")
+
+        worker = world.start(checkpointing, retries=0, dead_letters="memory", cooldown_after_failure=1)
+        await world.until(lambda: bool(worker.events_of(BatchHandled)))
+        assert world.dead_letters.letters == []
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
