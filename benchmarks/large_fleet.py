@@ -218,7 +218,7 @@ class _LargeFleet:
 
     def _row_changed(self, change: RowChange) -> None:
         if session_in(change.before) != session_in(change.after):  # a heartbeat changes nothing here
-            self._ownerships.note(lease_change(change), 0)
+            self._ownerships.apply(lease_change(change), 0)
 
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)

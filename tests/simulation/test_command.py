@@ -1,4 +1,4 @@
-"""`leasehold simulate`: what it prints, and how it ends."""
+"""`leasehold simulate`: its output and its exit code."""
 
 from click.testing import CliRunner
 
@@ -8,23 +8,23 @@ QUICK = ["--workers", "2", "--shards", "2", "--minutes", "0.1", "--faults", "non
 
 
 def test_one_seed_shows_its_trace() -> None:
-    """A line an event, then the verdict."""
+    """The output has a line per event, then the result."""
     result = CliRunner().invoke(leasehold, ["simulate", "--seed", "5", *QUICK])
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert "begins" in lines[0]
-    assert lines[-1].startswith("sound: ")
+    assert lines[-1].startswith("passed: ")
 
 
-def test_many_seeds_are_summed_up() -> None:
-    """Only the sum is shown when nothing is broken."""
+def test_many_seeds_show_totals() -> None:
+    """Only the totals are shown if every seed passes."""
     result = CliRunner().invoke(leasehold, ["simulate", "--seeds", "2", "--jobs", "1", *QUICK])
     assert result.exit_code == 0, result.output
-    assert "2 seeds, 0 broken" in result.output
+    assert "2 seeds, 0 failed" in result.output
 
 
-def test_a_fault_that_nobody_knows_is_refused_with_the_known_ones() -> None:
-    """One sentence, no traceback."""
+def test_an_unknown_fault_is_refused_with_a_list_of_the_known_ones() -> None:
+    """The command prints one sentence and no traceback."""
     result = CliRunner().invoke(leasehold, ["simulate", "--faults", "locusts"])
     assert result.exit_code == 1
     assert "expected drawn, none, all" in result.output

@@ -1,4 +1,4 @@
-"""Every planted bug is caught, by the promise that it breaks. A checker that no mutant trips is not a checker."""
+"""Every planted bug is caught, and every promise is broken by some planted bug."""
 
 import pytest
 
@@ -9,22 +9,24 @@ from tests.simulation.planted_bugs import PLANTED_BUGS, PlantedBug
 SEEDS_MAX = 12
 
 
-@pytest.mark.parametrize("mutant", PLANTED_BUGS.values(), ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_caught(mutant: PlantedBug) -> None:
-    """Within a few seeds of a small world, and by the checker that is there for it."""
-    for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
-        with mutant.plant():
+@pytest.mark.parametrize("planted_bug", PLANTED_BUGS.values(), ids=lambda planted_bug: planted_bug.name)
+def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
+    """A checker for this bug reports it within a few seeds."""
+    for seed in range(planted_bug.first_seed, planted_bug.first_seed + SEEDS_MAX):
+        with planted_bug.plant():
             outcome = simulate(
-                SimulationOptions(seed=seed, faults=mutant.faults, workers=3, shards=4, steady_refreshes=20)
+                SimulationOptions(
+                    seed=seed, faults=planted_bug.faults, workers=3, shards=4, steady_refreshes=20
+                )
             )
         if outcome.broken:
-            assert outcome.broken[0].promise in mutant.breaks, str(outcome.broken[0])
+            assert outcome.broken[0].promise in planted_bug.breaks, str(outcome.broken[0])
             return
-    pytest.fail(f"{mutant.name!r} was not noticed in {SEEDS_MAX} worlds")
+    pytest.fail(f"{planted_bug.name!r} was not caught within {SEEDS_MAX} seeds")
 
 
-def test_there_are_bugs_for_every_promise() -> None:
-    """At least 25 of them, and no checker without one."""
-    named = {promise for mutant in PLANTED_BUGS.values() for promise in mutant.breaks}
+def test_there_is_a_bug_for_every_promise() -> None:
+    """Every checker is tested by at least one planted bug."""
+    broken = {promise for planted_bug in PLANTED_BUGS.values() for promise in planted_bug.breaks}
     assert len(PLANTED_BUGS) >= 25
-    assert {checker.promise for checker in CHECKERS} <= named
+    assert {checker.promise for checker in CHECKERS} <= broken

@@ -1,4 +1,4 @@
-"""Processes of a simulated world: what a kill and a pause mean."""
+"""Simulated processes: kills and pauses."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -16,15 +16,15 @@ def _run(scenario: Callable[[SimulatedLoop], Coroutine[Any, Any, None]]) -> None
         loop.close()
 
 
-def test_a_killed_process_does_nothing_more() -> None:
-    """Not even its cleanup: no `finally` runs while the world goes on."""
-    said: list[str] = []
+def test_a_killed_process_has_no_more_effects() -> None:
+    """Not even a `finally` block of it runs."""
+    cleanups: list[str] = []
 
     async def main() -> None:
         try:
             await asyncio.sleep(10)
         finally:
-            said.append("cleanup")
+            cleanups.append("ran")
 
     async def scenario(loop: SimulatedLoop) -> None:
         process = SimulatedProcess("p", WorkerId("w"), loop)
@@ -32,15 +32,15 @@ def test_a_killed_process_does_nothing_more() -> None:
         await asyncio.sleep(1)
         process.kill()
         await asyncio.sleep(100)
-        assert said == []
+        assert cleanups == []
         assert process.state is ProcessState.DEAD
         loop.kill_all([process])
 
     _run(scenario)
 
 
-def test_a_paused_process_goes_on_where_it_was() -> None:
-    """Late, and with nothing lost."""
+def test_a_paused_process_continues_when_resumed() -> None:
+    """It wakes up late and loses nothing."""
     woke_at: list[float] = []
 
     async def scenario(loop: SimulatedLoop) -> None:
@@ -61,8 +61,8 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
     assert woke_at == [30.0]
 
 
-def test_a_process_can_die_at_any_step() -> None:
-    """After exactly as many steps as were ordered."""
+def test_a_process_can_be_killed_at_any_step() -> None:
+    """It is killed after exactly `steps_left` steps."""
     steps: list[int] = []
 
     async def main() -> None:
@@ -81,8 +81,8 @@ def test_a_process_can_die_at_any_step() -> None:
     assert steps == list(range(7))
 
 
-def test_other_processes_do_not_notice() -> None:
-    """What belongs to one process is its own."""
+def test_a_kill_does_not_affect_other_processes() -> None:
+    """The other process keeps running."""
     ticks: list[str] = []
 
     async def scenario(loop: SimulatedLoop) -> None:

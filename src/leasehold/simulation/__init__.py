@@ -1,1 +1,1 @@
-"""A seeded world around the shipped engine: virtual time, honest trouble, and one checker a promise."""
+"""A deterministic simulator: the shipped worker in virtual time, with faults drawn from a seed and checked promises."""

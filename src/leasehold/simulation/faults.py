@@ -1,7 +1,7 @@
-"""What goes wrong, drawn anew for each seed: which faults there are at all, and how bad they are (swarm testing).
+"""The faults of a run, drawn from its seed: which kinds occur, and how often (swarm testing).
 
-A mix of everything hides bugs that need a quiet corner, so each seed leaves most faults out. Decides only; what a
-fault does to the world is in `acts`.
+A run with every fault hides the bugs that need a quiet environment, so each seed leaves most faults out. This module
+only decides; `fault_injection` carries the faults out.
 """
 
 from __future__ import annotations
@@ -18,68 +18,67 @@ from leasehold.simulation.producer import Workload
 
 
 class Fault(Enum):
-    """Everything that can go wrong, by the name that `--faults` knows it by."""
+    """A kind of fault. The value is its name in `--faults`. The order is part of what a seed means."""
 
-    SLOW = "slow"  # some calls take a hundred times as long
-    THROTTLING = "throttling"  # storms of refusals
-    LOST = "lost"  # requests and answers vanish
-    LATE = "late"  # requests arrive after their sender gave them up
-    ECHOES = "echoes"  # the client sends a write twice and hears of the second
-    STALE = "stale"  # scans and the index are behind
-    CUTS = "cuts"  # partitions, one way, of one process or of all
+    SLOW_CALLS = "slow-calls"  # some calls take a hundred times as long
+    THROTTLING = "throttling"  # a service refuses most calls for some seconds
+    LOST_CALLS = "lost-calls"  # requests and responses are lost
+    LATE_CALLS = "late-calls"  # requests arrive after the caller's timeout
+    DUPLICATE_CALLS = "duplicate-calls"  # the client sends a write twice and gets the second response
+    STALE_READS = "stale-reads"  # scans and the index return old rows
+    PARTITIONS = "partitions"  # one-way partitions of one process or of all
     CRASHES = "crashes"
-    PAUSES = "pauses"  # longer than the failover time
-    STALLS = "stalls"  # shorter
-    CLOCKS = "clocks"  # wall clocks jump
-    TWINS = "twins"  # two processes with one worker id
-    LEAVERS = "leavers"  # clean stops, and members that join
+    PAUSES = "pauses"  # about as long as the failover time, or longer
+    STALLS = "stalls"  # a blocked event loop, for a few seconds
+    CLOCK_JUMPS = "clock-jumps"  # of wall clocks
+    DUPLICATE_IDS = "duplicate-ids"  # two processes with one worker id
+    MEMBERSHIP = "membership"  # members stop cleanly, and members join
     RESHARDS = "reshards"
-    STORMS = "storms"  # reshards of the same range again and again, and across owners
-    ODDITIES = "oddities"  # iterators that expire, pages that are empty though there is more
-    AGGREGATES = "aggregates"  # some of them corrupt
-    POISON = "poison"  # records that no handler can handle
-    FAILURES = "failures"  # handlers that fail now and then
-    SLUGGISH = "sluggish"  # handlers that take longer than a handoff may
-    LARGE = "large"  # records that fill the buffer
-    HOSTILE = "hostile"  # rows that are no leases, or damaged ones
-    TRIMS = "trims"  # records leave the stream before they were read
-    DELETIONS = "deletions"  # a row, or the whole table, is deleted
+    RESHARD_STORMS = "reshard-storms"  # reshards of one range in quick succession, and of many ranges at once
+    STREAM_QUIRKS = "stream-quirks"  # iterators that expire early, empty pages before the end
+    AGGREGATES = "aggregates"  # KPL aggregates, some of them corrupt
+    POISON_RECORDS = "poison-records"  # every handler fails on them
+    HANDLER_FAILURES = "handler-failures"  # handlers fail at random
+    SLOW_HANDLERS = "slow-handlers"  # handlers that take longer than a handoff may
+    LARGE_RECORDS = "large-records"  # records that fill the buffer
+    BAD_ROWS = "bad-rows"  # damaged rows, and rows and attributes of other programs
+    TRIMS = "trims"  # records leave the stream before they are read
+    DELETIONS = "deletions"  # a row, or every row, is deleted
 
 
-# What destroys data or knowledge is rare: it excuses some promises.
+# These faults destroy data, so some promises do not hold with them. They are rare.
 _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultMix:
-    """The faults of one seed."""
+    """The faults of one run and their frequencies, and the parameters of the workers that are drawn with them."""
 
     faults: frozenset[Fault]
-    acts_every_ms: int
+    inject_every_ms: int
     chances: dict[Dependency, dict[CallFault, float]]
     slow_share: float
     stale_chance: float
     expired_chance: float
     empty_chance: float
     failing_share: float
-    sluggish_share: float
+    slow_handler_share: float
     is_two_phase: bool
     failover_s: int
     workload: Workload
 
     def has(self, fault: Fault) -> bool:
-        """Whether this seed knows a fault."""
+        """Return whether a fault occurs in this run."""
         return fault in self.faults
 
     def __str__(self) -> str:
         names = " ".join(sorted(fault.value for fault in self.faults)) or "no faults"
-        return (
-            f"{names}; {'two-phase' if self.is_two_phase else 'plain'} handlers, failover {self.failover_s} s"
-        )
+        handlers = "two-phase" if self.is_two_phase else "plain"
+        return f"{names}; {handlers} handlers, failover {self.failover_s} s"
 
 
 def faults_from_names(names: str) -> frozenset[Fault] | None:
-    """The faults that a comma-separated list names; None for "drawn", which leaves it to the seed.
+    """Parse a comma-separated list of faults. Returns None for "drawn": the seed chooses.
 
     >>> sorted(fault.value for fault in faults_from_names("crashes,pauses") or ())
     ['crashes', 'pauses']
@@ -101,50 +100,54 @@ def faults_from_names(names: str) -> frozenset[Fault] | None:
 
 
 def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> FaultMix:
-    """The faults of a seed, and how bad they are. Given faults are taken; their strength is still drawn."""
+    """Draw the faults of a seed and their frequencies. If `faults` are given, only their frequencies are drawn."""
     drawn = {fault for fault in Fault if rng.random() < (0.12 if fault in _RARE else 0.35)}
     chosen = frozenset(drawn if faults is None else faults)
 
-    def strength(fault: Fault, low: float, high: float) -> float:
-        value = rng.uniform(low, high)  # drawn in any case, so that a fault does not change the others
+    def frequency(fault: Fault, low: float, high: float) -> float:
+        # Always draw, so that the choice of one fault does not change the frequencies of the others.
+        value = rng.uniform(low, high)
         return value if fault in chosen else 0.0
 
-    troubles = {
-        CallFault.REQUEST_LOST: strength(Fault.LOST, 0.005, 0.1),
-        CallFault.ANSWER_LOST: strength(Fault.LOST, 0.005, 0.1),
-        CallFault.LATE: strength(Fault.LATE, 0.005, 0.08),
+    lost_or_late = {
+        CallFault.REQUEST_LOST: frequency(Fault.LOST_CALLS, 0.005, 0.1),
+        CallFault.RESPONSE_LOST: frequency(Fault.LOST_CALLS, 0.005, 0.1),
+        CallFault.LATE: frequency(Fault.LATE_CALLS, 0.005, 0.08),
     }
-    echoes = {CallFault.ECHOED: strength(Fault.ECHOES, 0.02, 0.3)}
+    duplicated = {CallFault.DUPLICATED: frequency(Fault.DUPLICATE_CALLS, 0.02, 0.3)}
     chances = {
-        Dependency.LEASES: troubles | echoes,
-        Dependency.STREAM: {CallFault.REQUEST_LOST: troubles[CallFault.REQUEST_LOST]},
-        Dependency.SINK: troubles,
-        Dependency.LETTERS: troubles,
+        Dependency.LEASES: lost_or_late | duplicated,
+        Dependency.STREAM: {CallFault.REQUEST_LOST: lost_or_late[CallFault.REQUEST_LOST]},
+        Dependency.SINK: lost_or_late,
+        Dependency.DEAD_LETTERS: lost_or_late,
     }
     return FaultMix(
         faults=chosen,
-        acts_every_ms=rng.choice((1_000, 2_000, 4_000, 8_000)),
-        chances={where: {what: p for what, p in each.items() if p} for where, each in chances.items()},
-        slow_share=strength(Fault.SLOW, 0.01, 0.2),
-        stale_chance=strength(Fault.STALE, 0.1, 0.9),
-        expired_chance=strength(Fault.ODDITIES, 0.0, 0.1),
-        empty_chance=strength(Fault.ODDITIES, 0.0, 0.5),
-        failing_share=strength(Fault.FAILURES, 0.01, 0.3),
-        sluggish_share=strength(Fault.SLUGGISH, 0.005, 0.05),
+        inject_every_ms=rng.choice((1_000, 2_000, 4_000, 8_000)),
+        chances={
+            dependency: {fault: chance for fault, chance in each.items() if chance}
+            for dependency, each in chances.items()
+        },
+        slow_share=frequency(Fault.SLOW_CALLS, 0.01, 0.2),
+        stale_chance=frequency(Fault.STALE_READS, 0.1, 0.9),
+        expired_chance=frequency(Fault.STREAM_QUIRKS, 0.0, 0.1),
+        empty_chance=frequency(Fault.STREAM_QUIRKS, 0.0, 0.5),
+        failing_share=frequency(Fault.HANDLER_FAILURES, 0.01, 0.3),
+        slow_handler_share=frequency(Fault.SLOW_HANDLERS, 0.005, 0.05),
         is_two_phase=rng.random() < 0.5,
         failover_s=rng.choice((3, 10, 10)),
-        workload=_draw_harvest(rng, chosen),
+        workload=_draw_workload(rng, chosen),
     )
 
 
-def _draw_harvest(rng: random.Random, faults: frozenset[Fault]) -> Workload:
+def _draw_workload(rng: random.Random, faults: frozenset[Fault]) -> Workload:
     every_ms, records_max = rng.choice((200, 500, 1_000)), rng.choice((2, 5, 12))
     aggregated, corrupt, poison = rng.uniform(0.05, 0.6), rng.uniform(0, 0.3), rng.uniform(0.001, 0.01)
     return Workload(
         every_ms=every_ms,
         records_max=records_max,
-        data_bytes=60_000 if Fault.LARGE in faults else 40,
+        data_bytes=60_000 if Fault.LARGE_RECORDS in faults else 40,
         aggregated_share=aggregated if Fault.AGGREGATES in faults else 0.0,
         corrupt_share=corrupt,
-        poison_share=poison if Fault.POISON in faults else 0.0,
+        poison_share=poison if Fault.POISON_RECORDS in faults else 0.0,
     )

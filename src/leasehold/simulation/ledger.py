@@ -1,6 +1,8 @@
-"""What was produced, and what became of it: the truth that the checkers compare everything with.
+"""Every record that was produced, and whether it is done: the truth that the checkers compare everything with.
 
-Records of a shard have an index, in shard order; user records of an aggregate count one by one.
+The records of a shard have indexes in shard order. Each user record of an aggregate has an index of its own.
+A record is done once a handler has handled it or it was stored as a dead letter. A record is open if it is neither done
+nor trimmed.
 """
 
 from __future__ import annotations
@@ -18,57 +20,54 @@ RecordKey = tuple[int, int]  # sequence number and sub-sequence number
 
 @dataclass(slots=True)
 class ShardLedger:
-    """The records of one shard. Everything before `settled` is done, or was trimmed."""
+    """The records of one shard. `first_open` is the index of the first open record."""
 
-    places: list[RecordKey] = field(default_factory=list)
+    keys: list[RecordKey] = field(default_factory=list)
     index_of: dict[RecordKey, int] = field(default_factory=dict)
     done: list[bool] = field(default_factory=list)
-    trimmed: set[int] = field(default_factory=set)  # and not done before
-    gone: int = 0  # everything before this index has left the stream, done or not
+    lost_to_trim: set[int] = field(default_factory=set)  # trimmed before they were done
+    trimmed_before: int = 0  # all records before this index have left the stream, done or not
     poison: set[int] = field(default_factory=set)
     first_open: int = 0
-    open_records: int = 0  # and not trimmed
+    open_records: int = 0
 
-    def add(self, place: RecordKey, *, is_poison: bool = False) -> None:
-        """One more record."""
-        index = len(self.places)
-        self.index_of[place] = index
-        self.places.append(place)
+    def add(self, key: RecordKey, *, is_poison: bool = False) -> None:
+        """Append a record."""
+        index = len(self.keys)
+        self.index_of[key] = index
+        self.keys.append(key)
         self.done.append(False)
         self.open_records += 1
         if is_poison:
             self.poison.add(index)
 
     def mark_done(self, indexes: Iterable[int]) -> None:
-        """Handled, or put aside."""
+        """Mark records as handled, or stored as dead letters."""
         for index in indexes:
             if not self.done[index]:
                 self.done[index] = True
-                self.open_records -= index not in self.trimmed
-        self._settle()
+                self.open_records -= index not in self.lost_to_trim
+        self._advance_first_open()
 
     def trim(self) -> None:
-        """Everything so far is gone from the stream; what was not done by now may never be."""
-        self.gone = len(self.places)
-        self.trimmed.update(index for index in range(self.first_open, self.gone) if not self.done[index])
+        """Remove all records so far from the stream. The open ones among them may never be done."""
+        self.trimmed_before = len(self.keys)
+        open_indexes = range(self.first_open, self.trimmed_before)
+        self.lost_to_trim.update(index for index in open_indexes if not self.done[index])
         self.open_records = 0
-        self._settle()
+        self._advance_first_open()
 
-    def first_after(self, position: Position) -> int:
-        """The index of the first record that a checkpoint leaves to be done."""
+    def index_after(self, position: Position) -> int:
+        """Return the index of the first record after a checkpoint."""
         if position.is_shard_end:
-            return len(self.places)
+            return len(self.keys)
         if position.is_sentinel:
             return 0
-        return bisect_right(self.places, (position.number, position.sub_sequence_number))
+        return bisect_right(self.keys, (position.number, position.sub_sequence_number))
 
-    def first_open_index(self) -> int:
-        """The index of the first record that nobody has done."""
-        return self.first_open
-
-    def _settle(self) -> None:
-        while self.first_open < len(self.places) and (
-            self.done[self.first_open] or self.first_open in self.trimmed
+    def _advance_first_open(self) -> None:
+        while self.first_open < len(self.keys) and (
+            self.done[self.first_open] or self.first_open in self.lost_to_trim
         ):
             self.first_open += 1
 
@@ -80,20 +79,20 @@ class Ledger:
         self.shards: dict[ShardId, ShardLedger] = {}
 
     def shard(self, shard: ShardId) -> ShardLedger:
-        """The book of one shard."""
+        """Return the ledger of one shard."""
         return self.shards.setdefault(shard, ShardLedger())
 
     def indexes(self, shard: ShardId, records: Sequence[UserRecord]) -> list[int | None]:
-        """Where records stand; None for one that nobody produced."""
-        known = self.shard(shard).index_of
-        return [known.get((int(record.sequence_number), record.sub_sequence_number)) for record in records]
+        """Return the index of each record; None for a record that was never produced."""
+        index_of = self.shard(shard).index_of
+        return [index_of.get((int(record.sequence_number), record.sub_sequence_number)) for record in records]
 
     @property
     def produced(self) -> int:
-        """How many records there are."""
-        return sum(len(book.places) for book in self.shards.values())
+        """The number of records produced so far."""
+        return sum(len(each.keys) for each in self.shards.values())
 
     @property
     def open_records(self) -> int:
-        """How many of them nobody has done, and could have."""
-        return sum(book.open_records for book in self.shards.values())
+        """The number of records that are neither done nor trimmed."""
+        return sum(each.open_records for each in self.shards.values())

@@ -1,4 +1,7 @@
-"""What the checkers are told: changes of leases, deliveries to handlers, and who holds what."""
+"""Which process owned which lease, by what the lease table said, and which records each handler was given.
+
+The checkers get these values.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from leasehold.errors import MalformedRowError
 from leasehold.simulation.process import SimulatedProcess
 from leasehold.simulation.table import RowChange
 
-_ROWS_REMEMBERED: Final = 5_000
+_CACHED_ROWS_MAX: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
-    """A change of a row, and the lease in it before and after; None where there is none that can be read."""
+    """A change of a row, with its lease before and after. A lease is None if the row has no readable lease."""
 
     row: RowChange
     before: Lease | None
@@ -27,7 +30,10 @@ class LeaseChange:
 
 @dataclass(slots=True, eq=False)
 class Ownership:
-    """One holding of a lease by one process. `next_index` is the first record that it has not done yet."""
+    """One lease session: the time in which one process owned one lease.
+
+    `next_index` is the index of the first record that is not done in this session.
+    """
 
     process: SimulatedProcess
     shard: ShardId
@@ -36,35 +42,33 @@ class Ownership:
     start: Position
     began_ms: int
     next_index: int
-    ended_ms: int | None = None  # when the row stopped to name this holding
-    was_forced: bool = (
-        False  # it ended although its owner was not silent: overruled, or the row was destroyed
-    )
+    ended_ms: int | None = None  # when the session's id left the row
+    was_forced: bool = False  # it ended by force (a handoff timed out) or because the row was destroyed
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """Some records in the hands of a handler: those from index `first` to `last`."""
+    """One call of a handler with the records from index `first` to index `last`."""
 
     process: SimulatedProcess
     shard: ShardId
-    token: str
+    fencing_token: str
     ownership: Ownership | None
     first: int
     last: int
     attempt: int
     began_ms: int
-    is_done: bool = False  # the handler says so
-    is_over: bool = False  # the handler has returned, raised or was cancelled
+    is_done: bool = False  # the handler has done the records
+    is_over: bool = False  # the handler has returned or raised, or was cancelled
 
 
 def lease_change(change: RowChange) -> LeaseChange:
-    """A change with its leases."""
+    """Add the leases to a change of a row."""
     return LeaseChange(change, readable_lease(change.before), readable_lease(change.after))
 
 
 def readable_lease(row: Row | None) -> Lease | None:
-    """The lease in a row, if there is one and it can be read."""
+    """Return the lease in a row, or None if the row holds none that can be parsed."""
     if row is None or not is_lease_row(row):
         return None
     try:
@@ -74,43 +78,43 @@ def readable_lease(row: Row | None) -> Lease | None:
 
 
 class RowReader:
-    """Reads rows as `readable_lease` does, each of them once: rows do not change, they are replaced."""
+    """`readable_lease` with a cache. Rows are never modified, only replaced, so each row is parsed once."""
 
     def __init__(self) -> None:
-        self._read: dict[int, tuple[Row, Lease | None]] = {}
+        self._cache: dict[int, tuple[Row, Lease | None]] = {}
 
     def lease(self, row: Row) -> Lease | None:
-        """The lease in a row, if there is one and it can be read."""
-        known = self._read.get(id(row))
-        if known is None or known[0] is not row:
-            if len(self._read) > _ROWS_REMEMBERED:
-                self._read.clear()
-            known = self._read[id(row)] = row, readable_lease(row)
-        return known[1]
+        """Return the lease in a row, or None if the row holds none that can be parsed."""
+        cached = self._cache.get(id(row))
+        if cached is None or cached[0] is not row:
+            if len(self._cache) > _CACHED_ROWS_MAX:
+                self._cache.clear()
+            cached = self._cache[id(row)] = row, readable_lease(row)
+        return cached[1]
 
 
 def session_in(row: Row | None) -> LeaseSessionId | None:
-    """The holding that a row names, readable or not."""
+    """Return the session id in a row, even if the rest of the row is malformed."""
     value = (row or {}).get(SESSION, {}).get("S")
     return LeaseSessionId(value) if isinstance(value, str) else None
 
 
 class Ownerships:
-    """Who holds, and who held, which lease."""
+    """The current ownership of each shard, and all former ones."""
 
     def __init__(self) -> None:
         self.current: dict[ShardId, Ownership] = {}
-        # By process as well: where a table was deleted, counters begin anew.
+        # The process is part of the key because lease counters start again after a table was deleted.
         self._by_token: dict[tuple[str, SimulatedProcess], Ownership] = {}
 
-    def note(self, change: LeaseChange, next_index: int) -> None:
-        """Follow one change of a row. `next_index` is the first record that its checkpoint leaves to be done."""
+    def apply(self, change: LeaseChange, next_index: int) -> None:
+        """Follow one change of a row. `next_index` is the index of the first record after its checkpoint."""
         shard, row = ShardId(change.row.key), change.row
-        held, session = self.current.get(shard), session_in(row.after)
-        if held is not None and held.session != session:
-            held.ended_ms = row.at_ms
+        current, session = self.current.get(shard), session_in(row.after)
+        if current is not None and current.session != session:
+            current.ended_ms = row.at_ms
             in_handoff = change.before is not None and change.before.is_in_handoff
-            held.was_forced = row.by is None or (in_handoff and row.by is not held.process)
+            current.was_forced = row.by is None or (in_handoff and row.by is not current.process)
             del self.current[shard]
         begins = session is not None and session != session_in(row.before)
         if begins and row.by is not None and change.after is not None:
@@ -127,6 +131,6 @@ class Ownerships:
             self.current[shard] = begun
             self._by_token[f"{shard}:{begun.counter}", row.by] = begun
 
-    def find_by_token(self, token: str, process: SimulatedProcess) -> Ownership | None:
-        """The ownership that a batch names, if it is this process's."""
-        return self._by_token.get((token, process))
+    def find_by_token(self, fencing_token: str, process: SimulatedProcess) -> Ownership | None:
+        """Return the ownership of a process with the fencing token of a batch."""
+        return self._by_token.get((fencing_token, process))

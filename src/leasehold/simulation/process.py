@@ -1,11 +1,11 @@
-"""Processes on one event loop: each can be paused, resumed and killed between any two steps of its tasks.
+"""Simulated processes on one event loop: each can be paused, resumed and killed between any two steps of its tasks.
 
-A task belongs to the process in whose context it was made. The loop asks the process before each step: a paused one
-puts the step off, a dead one drops it. So nothing that a killed process would still have done (its `finally` blocks
-included) can reach the world, and what it had already sent travels on, as it does on a real network.
+A task belongs to the process in whose context it was created. Before each step the loop asks the process: a paused
+process postpones the step, a dead process drops it. So a killed process has no more effects, not even from its `finally`
+blocks. A request that it has already sent still arrives, as on a real network.
 
-Everything is in the order of creation, never in that of memory addresses: tasks hash by a serial number, since
-asyncio keeps them in sets.
+All orders are orders of creation, never of memory addresses. Tasks hash by a serial number because asyncio keeps them in
+sets.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _Arguments = TypeVarTuple("_Arguments")
 PROCESS: Final[contextvars.ContextVar[SimulatedProcess | None]] = contextvars.ContextVar(
     "process", default=None
 )
-# How often a coroutine may catch its own end and wait again before it is left alone.
-_CLOSINGS_MAX: Final = 100
+# A coroutine may catch GeneratorExit and wait again. After so many attempts it is left alone.
+_CLOSE_ATTEMPTS_MAX: Final = 100
 
 
 class ProcessState(Enum):
-    """What a process is doing."""
+    """The state of a process."""
 
     RUNNING = "running"
     PAUSED = "paused"
-    DEAD = "dead"  # killed; it will never do anything again
-    ENDED = "ended"  # by itself
+    DEAD = "dead"  # it was killed
+    ENDED = "ended"  # its main coroutine returned or raised
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """A task that knows its process and hashes the same in every run."""
+    """A task that knows its process and has the same hash in every run."""
 
     def __init__(self, serial: int, coro: Coroutine[Any, Any, Any], **arguments: Any) -> None:
         self.serial = serial
@@ -85,21 +85,21 @@ class SimulatedLoop(VirtualLoop):
         return handle
 
     def drop_steps_of(self, process: SimulatedProcess) -> None:
-        """Forget what a process was about to do at this very moment."""
+        """Cancel the steps of a process that are scheduled for now."""
         for handle in self._ready:
-            if _owner_of(handle) is process:
+            if _process_of(handle) is process:
                 handle.cancel()
 
     def run_postponed(self, handles: list[asyncio.Handle]) -> None:
-        """Let steps happen now that were put off."""
+        """Schedule postponed steps."""
         self._ready.extend(handles)
 
     def tasks_of(self, process: SimulatedProcess) -> list[SimulatedTask]:
-        """The unfinished tasks of a process, oldest first."""
+        """Return the unfinished tasks of a process, oldest first."""
         return [task for task in self._tasks() if task.process is process]
 
     def kill_all(self, processes: Iterable[SimulatedProcess]) -> None:
-        """Kill every process, and take apart what all the dead have left behind. To be called by a task of the loop."""
+        """Kill every process and close the tasks of all dead processes. Call it from a task of this loop."""
         tasks = defaultdict(list)
         for task in self._tasks():
             tasks[task.process].append(task)
@@ -114,22 +114,22 @@ class SimulatedLoop(VirtualLoop):
 
 
 class ProcessClock(Clock):
-    """Time as one process sees it. Its wall clock may be wrong, and may jump."""
+    """The clocks of one process. Its wall clock may be wrong and may jump; its monotonic clock is always right."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self.wall_error_ms = 0
 
     def now_ms(self) -> int:
-        """Monotonic: the same for everyone, and never wrong."""
+        """Return the monotonic time, which is the same for all processes."""
         return round(self._loop.time() * 1000)
 
     def wall_ms(self) -> int:
-        """What this machine believes that the time is."""
+        """Return the time of this process's wall clock."""
         return START_WALL_MS + self.now_ms() + self.wall_error_ms
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Wait; a paused process wakes up late."""
+        """Wait. A paused process wakes up late."""
         await asyncio.sleep(duration_ms / 1000)
 
 
@@ -141,28 +141,32 @@ class SimulatedProcess:
         self.worker = worker
         self.clock = ProcessClock(loop)
         self.state = ProcessState.RUNNING
-        self.steps_left: int | None = None  # before it is killed
+        self.steps_left: int | None = None  # until it is killed; None: no kill is scheduled
         self.on_killed: Callable[[], None] = lambda: None
         self.stop = asyncio.Event()
         self.main: asyncio.Task[Any] | None = None
-        self.is_stopping = False
         self._loop = loop
         self._context = contextvars.copy_context()
         self._context.run(PROCESS.set, self)
-        self._put_off: list[asyncio.Handle] = []
-        self._wreck: list[SimulatedTask] = []
+        self._postponed: list[asyncio.Handle] = []
+        self._tasks_left: list[SimulatedTask] = []  # of a dead process, until they are closed
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, or would go on after a pause."""
+        """Whether it runs or is paused."""
         return self.state in {ProcessState.RUNNING, ProcessState.PAUSED}
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to stop."""
+        return self.stop.is_set()
+
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Begin to run `main`."""
+        """Start to run `main`."""
         self.main = self._context.run(lambda: self._loop.create_task(main(), context=self._context))
 
     def may_step(self) -> bool:
-        """Asked before each step. Counts down to a death that was ordered."""
+        """Return whether the next step may run. The loop asks before each step; a scheduled kill counts the calls."""
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left < 0:
@@ -171,56 +175,56 @@ class SimulatedProcess:
         return self.state is ProcessState.RUNNING or self.state is ProcessState.ENDED
 
     def postpone(self, handle: asyncio.Handle) -> None:
-        """Keep a step for after the pause. A dead process keeps nothing."""
+        """Keep a step until the process is resumed. A dead process drops the step."""
         if self.state is ProcessState.PAUSED:
-            self._put_off.append(handle)
+            self._postponed.append(handle)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         if self.state is ProcessState.RUNNING:
             self.state = ProcessState.PAUSED
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         if self.state is ProcessState.PAUSED:
             self.state = ProcessState.RUNNING
-            steps, self._put_off = self._put_off, []
+            steps, self._postponed = self._postponed, []
             self._loop.run_postponed(steps)
 
     def kill(self, tasks: Sequence[SimulatedTask] | None = None) -> None:
-        """SIGKILL. `tasks` are its tasks, where someone knows them already."""
+        """Send SIGKILL. `tasks` are the process's tasks, if the caller has listed them already."""
         if self.is_alive:
             self.state = ProcessState.DEAD
-            self._put_off.clear()
+            self._postponed.clear()
             self._loop.drop_steps_of(self)
-            # Were they collected as garbage, their cleanup would run at a moment that no seed decides.
-            self._wreck = list(self._loop.tasks_of(self) if tasks is None else tasks)
+            # The references keep the tasks alive: garbage collection would run their cleanup at a random moment.
+            self._tasks_left = list(self._loop.tasks_of(self) if tasks is None else tasks)
             self.on_killed()
 
     def add_task(self, task: SimulatedTask) -> None:
-        """A task was made. That of a dead process, in the very step in which it was killed, will never run."""
+        """Keep a task that is created in the step in which its process was killed. It will never run."""
         if self.state is ProcessState.DEAD:
-            self._wreck.append(task)
+            self._tasks_left.append(task)
 
     def close_tasks(self) -> None:
-        """Take apart what a dead process left behind. Its loop must still run."""
-        while self._wreck:
-            task = self._wreck.pop()
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is meant to be pending
+        """Close the coroutines of a dead process. The loop must still be running."""
+        while self._tasks_left:
+            task = self._tasks_left.pop()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - it is pending on purpose
             self._context.run(_close, task.get_coro())
 
 
-def _owner_of(handle: asyncio.Handle) -> SimulatedProcess | None:
-    # Public only since Python 3.12, as `get_context`.
+def _process_of(handle: asyncio.Handle) -> SimulatedProcess | None:
+    # Public as `get_context` only since Python 3.12.
     context: contextvars.Context = handle._context  # type: ignore[attr-defined]  # noqa: SLF001
     return context.get(PROCESS)
 
 
 def _close(coroutine: Any) -> None:
-    """End a coroutine from outside. Where its cleanup waits for something, it is ended again, there."""
-    for _ in range(_CLOSINGS_MAX):
+    """Close a coroutine. If its cleanup waits for something, close it again there."""
+    for _ in range(_CLOSE_ATTEMPTS_MAX):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001, S112 - whatever a wreck raises, nobody is there to hear it
+        except BaseException:  # noqa: BLE001, S112 - errors of a dead process have no effect
             continue
         return

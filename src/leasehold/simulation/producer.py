@@ -1,4 +1,4 @@
-"""Puts records into the stream, and into the ledger: alone, aggregated, broken, and some that no handler can handle."""
+"""Puts records into the stream and the ledger: plain, aggregated and corrupt records, and poison records."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _AGGREGATED_MAX: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What kind of records are produced."""
+    """The kind and amount of records that are produced."""
 
     every_ms: int = 500
-    records_max: int = 6  # at one time
+    records_max: int = 6  # in one round
     data_bytes: int = 20
     aggregated_share: float = 0.0
     corrupt_share: float = 0.0  # of the aggregates
@@ -29,7 +29,7 @@ class Workload:
 
 
 class Producer:
-    """Knows the stream and the ledger; decides nothing about when."""
+    """Puts random records when asked; the caller decides when."""
 
     def __init__(
         self, service: KinesisModel, stream: str, ledger: Ledger, workload: Workload, rng: random.Random
@@ -37,34 +37,33 @@ class Producer:
         self._service = service
         self._stream = stream
         self._ledger = ledger
-        self._harvest = workload
+        self._workload = workload
         self._rng = rng
 
-    def produce(self, wall_ms: int) -> int:
-        """Put some records now. Returns how many user records they are."""
-        before = self._ledger.produced
-        for _ in range(self._rng.randint(1, self._harvest.records_max)):
+    def produce(self, wall_ms: int) -> None:
+        """Put one round of records."""
+        for _ in range(self._rng.randint(1, self._workload.records_max)):
             hash_key = self._rng.randint(0, HASH_KEY_MAX)
-            if self._rng.random() < self._harvest.aggregated_share:
+            if self._rng.random() < self._workload.aggregated_share:
                 self._put_aggregate(wall_ms, hash_key)
             else:
-                self._put(wall_ms, self._data(), hash_key, records=1)
-        return self._ledger.produced - before
+                self._put(wall_ms, self._random_data(), hash_key, records=1)
 
     def _put_aggregate(self, wall_ms: int, hash_key: int) -> None:
         count = self._rng.randint(2, _AGGREGATED_MAX)
-        entry = aggregate([PutEntry(self._data(count), f"k{number}", hash_key) for number in range(count)])
-        data = entry.data
-        if self._rng.random() < self._harvest.corrupt_share:
-            # The checksum stands at the end. Such a record is delivered as it is.
+        entries = [PutEntry(self._random_data(count), f"k{number}", hash_key) for number in range(count)]
+        data = aggregate(entries).data
+        if self._rng.random() < self._workload.corrupt_share:
+            # The checksum is at the end. A record with a wrong checksum is delivered unchanged, as one record.
             data, count = data[:-1] + bytes([data[-1] ^ 1]), 1
         self._put(wall_ms, data, hash_key, records=count)
 
     def _put(self, wall_ms: int, data: bytes, hash_key: int, *, records: int) -> None:
         stored: PutResult = self._service.put_record(wall_ms, self._stream, PutRequest("k", data, hash_key))
-        book = self._ledger.shard(ShardId(stored.shard_id))
+        shard_ledger = self._ledger.shard(ShardId(stored.shard_id))
         for sub in range(records):
-            book.add((stored.number, sub), is_poison=self._rng.random() < self._harvest.poison_share)
+            is_poison = self._rng.random() < self._workload.poison_share
+            shard_ledger.add((stored.number, sub), is_poison=is_poison)
 
-    def _data(self, parts: int = 1) -> bytes:
-        return b"x" * self._rng.randint(1, max(1, self._harvest.data_bytes // parts))
+    def _random_data(self, parts: int = 1) -> bytes:
+        return b"x" * self._rng.randint(1, max(1, self._workload.data_bytes // parts))

@@ -1,5 +1,6 @@
-"""The stream as one process reaches it: the same model as the local server, over the network, with the oddities of
-the real service: iterators that expire early, and pages that are empty although there is more to read.
+"""The stream as one process reads it: the local server's model of Kinesis, over the simulated network.
+
+Reads have the quirks of the real service: iterators that expire early, and empty pages although more records follow.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StreamQuirks:
-    """What a healthy Kinesis does now and then."""
+    """How often reads show behaviour that is rare but correct."""
 
     rng: random.Random
     expired_chance: float = 0.0
     empty_chance: float = 0.0
 
+    def clear(self) -> None:
+        """End the quirks."""
+        self.expired_chance = self.empty_chance = 0.0
+
 
 class ProcessStream(Stream):
-    """One stream, over the network."""
+    """One stream, read by one process over the network."""
 
     def __init__(
         self,
@@ -45,34 +50,34 @@ class ProcessStream(Stream):
         self._stream = stream
         self._network = network
         self._process = process
-        self._oddities = quirks
+        self._quirks = quirks
         self._on_page = on_page
 
     async def identifier(self) -> StreamIdentifier:
-        """Account, name, and second of creation."""
+        """Return the account, name and creation time of the stream."""
         return await self._call("identifier", lambda: run_synchronously(self._stream.identifier()))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
-        """Every shard, or those that the filter lets through."""
+        """Return all shards, or those that match the filter."""
         return await self._call(
             "list_shards", lambda: run_synchronously(self._stream.list_shards(shard_filter))
         )
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
-        """A token for reading on from `start`."""
+        """Return a shard iterator from `start` on."""
         return await self._call("iterator", lambda: run_synchronously(self._stream.iterator(shard, start)))
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
-        """The next records."""
-        page = await self._call("get_records", lambda: self._page(iterator, limit))
+        """Return the next records."""
+        page = await self._call("get_records", lambda: self._read_page(iterator, limit))
         self._on_page(self._process, page)
         return page
 
     async def close(self) -> None:
-        """The world keeps the records."""
+        """Do nothing: other processes read the same stream."""
 
-    def _page(self, iterator: str, limit: int) -> Page:
-        quirks = self._oddities
+    def _read_page(self, iterator: str, limit: int) -> Page:
+        quirks = self._quirks
         if quirks.expired_chance and quirks.rng.random() < quirks.expired_chance:
             raise IteratorExpiredError("iterator expired before its time")
         page = run_synchronously(self._stream.get_records(iterator, limit=limit))

@@ -1,7 +1,7 @@
-"""The lease table of the world, and the same table as one process reaches it.
+"""The simulated lease table, and the same table as one process reaches it over the network.
 
-Every change is told to whoever watches, with the row before and after and who made it. Scans and the index may be
-behind; reads of a single row never are.
+`on_change` gets every change: the row before and after, and the process that made it. Scans and the index may return
+stale rows; a read of a single row is always consistent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row changed. `by` is None when the world itself did it: an operator, a fault."""
+    """A change of one row. `by` is None if no process made it: an operator or a fault did."""
 
     at_ms: int
     key: str
@@ -33,16 +33,16 @@ class RowChange:
 
 
 def run_synchronously(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a call of the memory adapter, none of which ever waits."""
+    """Run a coroutine of the memory adapter, which never waits, and return its result."""
     try:
         call.send(None)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
-    raise AssertionError("the memory adapter never waits")
+    raise AssertionError("the memory adapter must not wait")
 
 
 class SimulatedTable:
-    """Rows in memory with a memory of how they were a moment ago."""
+    """Rows in memory, with the recent changes, so that scans can return stale rows."""
 
     def __init__(self, now_ms: Callable[[], int], rng: random.Random) -> None:
         self.stale_chance = 0.0
@@ -51,23 +51,23 @@ class SimulatedTable:
         self._rows = MemoryRows()
         self._now_ms = now_ms
         self._rng = rng
-        self._recent: deque[RowChange] = deque()
-        self._owned: dict[str | None, set[str]] = {}
+        self._recent: deque[RowChange] = deque()  # of the last `stale_max_ms`
+        self._keys_by_owner: dict[str | None, set[str]] = {}
 
     def get(self, key: str) -> Row | None:
-        """The row as it is."""
+        """Return the current row."""
         return run_synchronously(self._rows.get(key))
 
     def rows(self) -> Sequence[Row]:
-        """All rows as they are."""
+        """Return all current rows."""
         return run_synchronously(self._rows.scan())
 
     def write(self, write: RowWrite, by: SimulatedProcess | None) -> Applied | Refused:
-        """Apply one write if its condition holds."""
+        """Apply a write if its condition holds."""
         before = self.get(write.key)
         outcome = run_synchronously(self._rows.write(write))
         if isinstance(outcome, Applied):
-            self._note(write.key, before, outcome.row, by)
+            self._record_change(write.key, before, outcome.row, by)
         return outcome
 
     def write_transaction(self, writes: Sequence[RowWrite], by: SimulatedProcess | None) -> bool:
@@ -76,24 +76,24 @@ class SimulatedTable:
         done = run_synchronously(self._rows.write_transaction(writes))
         if done:
             for key, row in before.items():
-                self._note(key, row, self.get(key), by)
+                self._record_change(key, row, self.get(key), by)
         return done
 
     def replace(self, key: str, row: Row | None) -> None:
-        """Put a row as it is, or take it away, as an operator or a fault would."""
+        """Replace or delete a row without a condition, as an operator or a fault does."""
         before = self.get(key)
         run_synchronously(self._rows.write(DeleteRow(key=key, when=())))
         if row is not None:
-            self._rows._rows[key] = row  # noqa: SLF001 - no condition of the port lets a row be forced
-        self._note(key, before, row, None)
+            self._rows._rows[key] = row  # noqa: SLF001 - the port has no unconditional put
+        self._record_change(key, before, row, None)
 
     def scan(self) -> Sequence[Row]:
-        """All rows, some of them perhaps as they were a moment ago."""
+        """Return all rows. With `stale_chance`, some of them are up to `stale_max_ms` old."""
         rows = self.rows()
         if not self.stale_chance or self._rng.random() >= self.stale_chance:
             return rows
         by_key = {row["leaseKey"]["S"]: row for row in rows}
-        # Two pages, each from a moment of its own.
+        # Two pages, each read at another moment.
         moments = [self._now_ms() - self._rng.randrange(self.stale_max_ms) for _ in range(2)]
         edge = self._rng.choice(sorted(by_key)) if by_key else ""
         for change in reversed(self._recent):
@@ -105,17 +105,19 @@ class SimulatedTable:
         return tuple(by_key.values())
 
     def keys_owned_by(self, owner: str) -> Sequence[str]:
-        """Keys by owner, from an index that lags like a scan."""
+        """Return the keys of an owner's leases from an index that is as stale as a scan."""
         if not self.stale_chance:
-            return sorted(self._owned.get(owner, ()))
+            return sorted(self._keys_by_owner.get(owner, ()))
         return [row["leaseKey"]["S"] for row in self.scan() if _owner(row) == owner]
 
-    def _note(self, key: str, before: Row | None, after: Row | None, by: SimulatedProcess | None) -> None:
+    def _record_change(
+        self, key: str, before: Row | None, after: Row | None, by: SimulatedProcess | None
+    ) -> None:
         change = RowChange(self._now_ms(), key, before, after, by)
         self._recent.append(change)
         if _owner(before) != _owner(after):
-            self._owned.get(_owner(before), set()).discard(key)
-            self._owned.setdefault(_owner(after), set()).add(key)
+            self._keys_by_owner.get(_owner(before), set()).discard(key)
+            self._keys_by_owner.setdefault(_owner(after), set()).add(key)
         while self._recent[0].at_ms < change.at_ms - self.stale_max_ms:
             self._recent.popleft()
         self.on_change(change)
@@ -126,7 +128,7 @@ def _owner(row: Row | None) -> str | None:
 
 
 class ProcessRows(RowStore):
-    """The table as one process reaches it: over the network."""
+    """The table as one process reaches it over the network."""
 
     def __init__(self, table: SimulatedTable, network: Network, process: SimulatedProcess) -> None:
         self._table = table
@@ -134,18 +136,18 @@ class ProcessRows(RowStore):
         self._process = process
 
     async def prepare(self) -> None:
-        """The table is there; asking whether it is may fail all the same."""
+        """Make a call that may fail. The table always exists."""
         await self._call("prepare", lambda: None)
 
     async def create_owner_index(self) -> None:
-        """The index is there."""
+        """Do nothing: the index always exists."""
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is when the request arrives."""
+        """Return the row at the time when the request arrives."""
         return await self._call("get", lambda: self._table.get(key))
 
     async def write(self, write: RowWrite) -> Applied | Refused:
-        """Apply one write if its condition holds when it arrives."""
+        """Apply a write if its condition holds when the request arrives."""
         return await self._call("write", lambda: self._table.write(write, self._process))
 
     async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
@@ -153,15 +155,15 @@ class ProcessRows(RowStore):
         return await self._call("write", lambda: self._table.write_transaction(writes, self._process))
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """All rows, perhaps a little behind."""
+        """Return all rows; some may be stale."""
         return await self._call("scan", self._table.scan)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys by owner, perhaps a little behind."""
+        """Return the keys of an owner's leases; they may be stale."""
         return await self._call("query", lambda: self._table.keys_owned_by(owner))
 
     async def close(self) -> None:
-        """Rows stay with the world."""
+        """Do nothing: other processes use the same table."""
 
     async def _call(self, name: str, serve: Callable[[], T]) -> T:
         return await self._network.call(self._process, Dependency.LEASES, name, serve)

@@ -1,4 +1,4 @@
-"""What happened, one dense line an event: time, process, verb, shard, details. The same seed gives the same bytes."""
+"""The trace of a run: one line per event with time, process, verb, shard and details."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORLD: Final = "world"
 
 
 class Trace:
-    """The lines of one run. `show` is called with each as it comes."""
+    """The lines of one run. `show` gets each line when it is added."""
 
     def __init__(self, now_ms: Callable[[], int], show: Callable[[str], object] | None = None) -> None:
         self.lines: list[str] = []
@@ -48,19 +48,19 @@ class Trace:
         self._show = show
 
     def add(self, who: str, verb: str, shard: str = "", detail: str = "") -> None:
-        """Note one thing that happened."""
+        """Add a line."""
         line = f"{self._now_ms() / 1000:9.3f}s  {who:<6} {verb:<11} {short_shard(shard):<6} {detail}".rstrip()
         self.lines.append(line)
         if self._show is not None:
             self._show(line)
 
     def digest(self) -> str:
-        """A few letters that differ when a line does."""
+        """Return a hash of all lines. Two runs with the same lines have the same digest."""
         return hashlib.blake2b("\n".join(self.lines).encode(), digest_size=8).hexdigest()
 
 
 def short_shard(shard: str) -> str:
-    """A shard in few letters.
+    """Return a short name of a shard.
 
     >>> short_shard("shardId-000000000007")
     's7'
@@ -70,13 +70,13 @@ def short_shard(shard: str) -> str:
 
 
 def event_line(event: Event) -> tuple[str, str, str] | None:
-    """Verb, shard and details of what a member told; None for what happens all the time."""
+    """Return verb, shard and details of an event; None for events that are too frequent to show."""
     match event:
         case LeaseTaken(shard=shard, taken_from=before, silent_ms=silent_ms, counter=counter, checkpoint=at):
             why = f"from {before}, silent for {silent_ms} ms" if before else "free"
             return "takes", shard, f"{why}, counter {counter}, at {short_position(at)}"
         case LeaseLost(shard=shard, owner=owner, reason=reason):
-            return "loses", shard, f"to {owner or 'nobody'}: {reason}"
+            return "loses", shard, f"to {owner or 'no owner'}: {reason}"
         case LeaseReleased(shard=shard, to=to):
             return "releases", shard, f"to {to}" if to else ""
         case HandoffRequested(key=key, owner=owner, to=to):
@@ -92,7 +92,7 @@ def event_line(event: Event) -> tuple[str, str, str] | None:
         case GapFound(shard=shard, gap=gap):
             return "gap", shard, f"after {short_position(gap.after)}"
         case RecordDeadLettered(shard=shard, position=position, error=error):
-            return "puts aside", shard, f"{short_position(position)} {error}"
+            return "dead-letters", shard, f"{short_position(position)} {error}"
         case HandlerFailed(shard=shard, records=records, attempt=attempt, error=error):
             return "fails", shard, f"{error} on {records} records, attempt {attempt}"
         case DeaggregationFailed(shard=shard, reason=reason):
@@ -118,15 +118,15 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
         case LeadershipTaken(taken_from=taken_from):
             return "leads", "", f"after {taken_from}" if taken_from else ""
         case LeadershipEnded(reason=reason):
-            return "leads no more", "", reason
+            return "stops to lead", "", reason
         case FleetUpgraded():
-            return "upgrades", "", "the fleet has a leader from now on"
+            return "upgrades", "", "the fleet has a leader now"
         case LeaseDeleted(key=key):
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):
             return "rejects", key, problem
         case OperationFailed(operation=operation, error=error):
-            return "trouble", "", f"{operation}: {error}"
+            return "fails", "", f"{operation}: {error}"
         case WorkerFailed(error=error):
             return "fails", "", error
         case _:

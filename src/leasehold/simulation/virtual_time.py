@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps to the next deadline instead of waiting for it: an hour of a fleet in a moment.
+"""An event loop in virtual time: its clock jumps to the next deadline instead of waiting for it.
 
-Only for code that reaches the world through ports. Knows nothing of fleets; the test kit, the unit tests and the
-simulator all run on it.
+Only for code that does all input and output through ports. The simulator, the public test kit and the unit tests run
+on it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ T = TypeVar("T")
 START_WALL_MS: Final = 1_790_000_000_000
 
 
-class _Jumping(selectors.DefaultSelector):
-    """Tells the loop that the time has passed. Waits for real only while something outside of the loop is at work."""
+class _JumpingSelector(selectors.DefaultSelector):
+    """Returns from `select` at once and advances virtual time, unless other threads have work to finish."""
 
     def __init__(self, has_work_on_threads: Callable[[], bool] | None) -> None:
         super().__init__()
-        self._waits_for_real = has_work_on_threads
+        self._has_work_on_threads = has_work_on_threads
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._waits_for_real is None:
-            assert timeout is not None, "every task waits for something that will never happen"
+        if self._has_work_on_threads is None:
+            assert timeout is not None, "deadlock: every task waits, and no timer is set"
             self.now_s += timeout
             return []
-        if timeout == 0 or (timeout is not None and not self._waits_for_real()):
+        if timeout == 0 or (timeout is not None and not self._has_work_on_threads()):
             self.now_s += timeout
             return super().select(0)
         began_s = monotonic()
@@ -42,40 +42,42 @@ class _Jumping(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs as fast as it can. `has_work_on_threads` says that other threads are at work, whose time goes as all time does;
-    without it there are no other threads, and a wait without an end is a bug that is told.
+    """An event loop that never waits for a timer.
+
+    While `has_work_on_threads` returns True, other threads are working and time passes at its real pace. Without this
+    function there are no other threads, and a wait without a timer is reported as a deadlock.
     """
 
     def __init__(self, has_work_on_threads: Callable[[], bool] | None = None) -> None:
-        self._jumping = _Jumping(has_work_on_threads)
-        super().__init__(self._jumping)
+        self._selector_in_virtual_time = _JumpingSelector(has_work_on_threads)
+        super().__init__(self._selector_in_virtual_time)
 
     def time(self) -> float:
-        """Seconds since the loop was made, on its own clock."""
-        return self._jumping.now_s
+        """Return the virtual seconds since the loop was created."""
+        return self._selector_in_virtual_time.now_s
 
     def advance_clock(self, duration_s: float) -> None:
-        """Time passes, and nothing on the loop gets a turn."""
-        self._jumping.now_s += duration_s
+        """Let time pass while no task runs, as blocking code on the loop does."""
+        self._selector_in_virtual_time.now_s += duration_s
 
 
 class VirtualClock(Clock):
-    """The clock of whichever virtual loop is running."""
+    """The clock of the running virtual loop."""
 
     def now_ms(self) -> int:
-        """Since the loop was made."""
+        """Return the milliseconds since the loop was created."""
         return round(asyncio.get_running_loop().time() * 1000)
 
     def wall_ms(self) -> int:
-        """From one day in 2026 on, always the same."""
+        """Return the time since the epoch. It starts at the same moment in every run."""
         return START_WALL_MS + self.now_ms()
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Let virtual time pass."""
+        """Wait in virtual time."""
         await asyncio.sleep(duration_ms / 1000)
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on a virtual clock."""
+    """Run a coroutine as `asyncio.run` does, on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -1,4 +1,4 @@
-"""A process that runs the shipped worker: `run_worker`, with user code of the simulator's own."""
+"""The main coroutine of a worker process: the shipped `run_worker` with a simulated handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from leasehold.simulation.faults import FaultMix
 from leasehold.simulation.network import Dependency
 from leasehold.simulation.ownership import Delivery
 from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.world import APPLICATION, STREAM, World
+from leasehold.simulation.services import APPLICATION, STREAM
+from leasehold.simulation.world import World
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
@@ -31,19 +32,19 @@ from leasehold.worker.settings import (
 )
 from leasehold.worker.user_code.handler_runners import InlineRunners
 
-_SINK_AGAIN_MS: Final = 300
+_SINK_RETRY_MS: Final = 300
 
 
 class PoisonError(Exception):
-    """A record that no handler can handle."""
+    """Raised for a poison record."""
 
 
 class FlakyHandlerError(Exception):
-    """A handler that fails now and then."""
+    """Raised by a handler that fails at random."""
 
 
 def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
-    """The settings of every worker in a world: those of production, with shorter waits for what seldom happens."""
+    """Return the settings of every worker: the defaults, with shorter intervals for rare operations."""
     return ConsumerSettings(
         identity=ConsumerIdentity(stream=STREAM, application=APPLICATION),
         handling=HandlingSettings(
@@ -68,22 +69,22 @@ def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
 
 
 async def worker_main(world: World, process: SimulatedProcess) -> BaseException | None:
-    """The whole life of one worker process."""
+    """Run a worker until it stops."""
     ports = WorkerPorts(
         worker=process.worker,
-        table=LeaseTable(world.rows_of(process)),
-        streams={world.settings.identity.stream: world.stream_of(process)},
-        dead_letters=_Letters(world, process),
+        table=LeaseTable(world.services.rows_for(process)),
+        streams={world.settings.identity.stream: world.services.stream_for(process, world.page_read)},
+        dead_letters=_DeadLettersOverNetwork(world, process),
         clock=process.clock,
-        rng=world.rng_for(f"{process.name}:engine"),
+        rng=world.spec.rng_for(f"{process.name}:engine"),
         observe=lambda event: world.observe(process, event),
     )
-    handler = SimulatedHandler(world, process, world.rng_for(f"{process.name}:handler"))
+    handler = SimulatedHandler(world, process, world.spec.rng_for(f"{process.name}:handler"))
     return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
 
 
 class SimulatedHandler:
-    """User code: takes its time, fails now and then, and puts records into the sink."""
+    """User code: works for some time, fails at random, and writes records to the sink."""
 
     def __init__(self, world: World, process: SimulatedProcess, rng: random.Random) -> None:
         self._world = world
@@ -105,15 +106,15 @@ class SimulatedHandler:
         found = world.ledger.indexes(batch.shard, batch.records)
         indexes = [index for index in found if index is not None]
         if not indexes or len(indexes) < len(found):
-            world.report_broken_promise(
-                "nothing-invented", f"{self._process.name} was given what nobody produced"
+            world.promises.report(
+                "nothing-invented", f"{self._process.name} was given records that were never produced"
             )
             return None
         first, last = indexes[0], indexes[-1]
-        kept_from = max(first, world.ledger.shard(batch.shard).gone)
+        kept_from = max(first, world.ledger.shard(batch.shard).trimmed_before)
         kept = [index for index in indexes if index >= kept_from]
         if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
-            world.report_broken_promise("order-within-an-ownership", f"{batch!r} is no run of records")
+            world.promises.report("order-within-a-session", f"{batch!r} is not a contiguous run of records")
         ownership = world.ownerships.find_by_token(batch.fencing_token, self._process)
         delivery = Delivery(
             self._process,
@@ -129,17 +130,17 @@ class SimulatedHandler:
         return delivery
 
     async def _handle(self, batch: Batch, delivery: Delivery) -> None:
-        mix, rng = self._world.mix, self._rng
+        mix, rng = self._world.spec.mix, self._rng
         work_ms = rng.randint(1, 50)
-        if rng.random() < mix.sluggish_share:
+        if rng.random() < mix.slow_handler_share:
             work_ms = rng.randint(1_000, 30_000)
         await self._process.clock.sleep_ms(work_ms)
-        book = self._world.ledger.shard(batch.shard)
-        if any(index in book.poison for index in range(delivery.first, delivery.last + 1)):
+        shard_ledger = self._world.ledger.shard(batch.shard)
+        if any(index in shard_ledger.poison for index in range(delivery.first, delivery.last + 1)):
             raise PoisonError
         if rng.random() < mix.failing_share:
             raise FlakyHandlerError
-        if not self._world.sink.is_two_phase:
+        if not self._world.services.sink.is_two_phase:
             self._world.delivery_done(delivery)
             return
         prepared = await batch.prepare()
@@ -148,32 +149,35 @@ class SimulatedHandler:
         await prepared.commit()
 
     async def _create_object(self, batch: Batch, delivery: Delivery) -> None:
-        """Until it is answered. To fail would be to cut the range in two, and to name it differently."""
-        world = self._world
-        places = tuple(world.ledger.shard(batch.shard).places[delivery.first : delivery.last + 1])
+        """Create the object, and retry until the sink responds.
+
+        A failure would make the worker split the range, and the object would get another name.
+        """
+        services = self._world.services
+        keys = tuple(self._world.ledger.shard(batch.shard).keys[delivery.first : delivery.last + 1])
         name = (batch.shard, str(batch.start), str(batch.end))
         while True:
             try:
-                await world.network.call(
-                    self._process, Dependency.SINK, "create", lambda: world.sink.create(name, places)
+                await services.network.call(
+                    self._process, Dependency.SINK, "create", lambda: services.sink.create(name, keys)
                 )
             except LeaseholdError:
-                await self._process.clock.sleep_ms(_SINK_AGAIN_MS)
+                await self._process.clock.sleep_ms(_SINK_RETRY_MS)
             else:
                 return
 
 
-class _Letters(DeadLetters):
-    """Dead letters over the network."""
+class _DeadLettersOverNetwork(DeadLetters):
+    """Stores dead letters over the network."""
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
         self._world = world
         self._process = process
 
     async def put(self, letter: DeadLetter) -> None:
-        await self._world.network.call(
-            self._process, Dependency.LETTERS, "put", lambda: self._keep(letter.shard, letter.record)
+        await self._world.services.network.call(
+            self._process, Dependency.DEAD_LETTERS, "put", lambda: self._store(letter.shard, letter.record)
         )
 
-    def _keep(self, shard: ShardId, record: UserRecord) -> None:
-        self._world.dead_lettered(shard, record)
+    def _store(self, shard: ShardId, record: UserRecord) -> None:
+        self._world.dead_letter_stored(shard, record)

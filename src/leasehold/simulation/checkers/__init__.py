@@ -1,4 +1,4 @@
-"""One file a promise. A checker hears of everything that happens, and says when the promise is broken."""
+"""The checkers, one file per promise. A checker follows everything that happens in a run and reports a broken promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leasehold.simulation.checkers.call_budget import CallsWithinBudget
 from leasehold.simulation.checkers.checkpoints import CheckpointsNeverGoBack
 from leasehold.simulation.checkers.clean_handoffs import CleanHandoffsRepeatNothing
 from leasehold.simulation.checkers.clean_stop import CleanStop
-from leasehold.simulation.checkers.delivery_order import OrderWithinAnOwnership
+from leasehold.simulation.checkers.delivery_order import OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
 from leasehold.simulation.checkers.lag_to_zero import LagToZero
@@ -27,7 +27,7 @@ from leasehold.simulation.checkers.unknown_attributes import UnknownAttributesSu
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     NothingLost,
     LossesAreReported,
-    OrderWithinAnOwnership,
+    OrderWithinASession,
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,
     StaleOwnersStop,

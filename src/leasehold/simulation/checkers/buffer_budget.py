@@ -1,4 +1,4 @@
-"""A process holds no more bytes than its budget, but for what one answer may turn out larger than expected."""
+"""A process buffers no more bytes than its budget, plus an allowance for responses that are larger than expected."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.ownership import Delivery
 from leasehold.simulation.process import SimulatedProcess
 
-# An answer is reserved for by the weight of the last one, and may turn out larger; so may the answers of all shards
-# that are asked at one time.
-_SURPRISES = 2.0
-_SURPRISE_OF_A_SHARD = 0.125
+# A read reserves the size of the last response, and the next response may be larger. This may happen for all shards that
+# are read at the same time.
+_OVERRUN = 2.0
+_OVERRUN_PER_SHARD = 0.125
 
 
 class BufferWithinBudget(Checker):
-    """Adds up what the stream gave to a process and no handler has done."""
+    """Sums up the records that a process has read and no handler has done."""
 
     promise = "buffer-within-budget"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
         self._held: defaultdict[SimulatedProcess, dict[ShardId, dict[int, int]]] = defaultdict(dict)
         self._shards: dict[int, ShardId] = {}
 
@@ -33,22 +33,22 @@ class BufferWithinBudget(Checker):
         if not page.records:
             return
         shard = self._shard_of(int(page.records[0].sequence_number))
-        mine = self._held[process].get(shard) if shard else None
-        if mine is None:
+        buffered = self._held[process].get(shard) if shard else None
+        if buffered is None:
             return
         for record in page.records:
-            mine[int(record.sequence_number)] = weight_of([record])
+            buffered[int(record.sequence_number)] = weight_of([record])
         held = sum(sum(each.values()) for each in self._held[process].values())
-        surprises = _SURPRISES + _SURPRISE_OF_A_SHARD * len(self._held[process])
-        limit = self.scene.settings.read.buffer_bytes * surprises
+        overrun = _OVERRUN + _OVERRUN_PER_SHARD * len(self._held[process])
+        limit = self.world.settings.read.buffer_bytes * overrun
         if held > limit:
-            self.broken(f"{process.name} holds {held} bytes, {limit:.0f} at most are allowed")
+            self.report(f"{process.name} buffers {held} bytes; {limit:.0f} are allowed")
 
     def delivery_done(self, delivery: Delivery) -> None:
-        mine = self._held[delivery.process].get(delivery.shard)
-        if mine:
-            last = self.scene.ledger.shard(delivery.shard).places[delivery.last][0]
-            self._forget(mine, [number for number in mine if number <= last])
+        buffered = self._held[delivery.process].get(delivery.shard)
+        if buffered:
+            last = self.world.ledger.shard(delivery.shard).keys[delivery.last][0]
+            self._forget(buffered, [number for number in buffered if number <= last])
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         match event:
@@ -57,15 +57,15 @@ class BufferWithinBudget(Checker):
             case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
                 self._held[process].pop(shard, None)
 
-    def process_gone(self, process: SimulatedProcess) -> None:
+    def process_exited(self, process: SimulatedProcess) -> None:
         self._held.pop(process, None)
 
-    def _forget(self, mine: dict[int, int], numbers: Iterable[int]) -> None:
+    def _forget(self, buffered: dict[int, int], numbers: Iterable[int]) -> None:
         for number in numbers:
-            del mine[number]
+            del buffered[number]
 
     def _shard_of(self, number: int) -> ShardId | None:
-        for shard in self.scene.stream.shards.values():
+        for shard in self.world.services.stream.shards.values():
             if number in shard.numbers:
                 return shard.id
         return None

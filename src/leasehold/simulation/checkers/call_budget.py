@@ -1,4 +1,4 @@
-"""A calm fleet makes no more calls than its settings explain: the published budget of docs/simulation.md."""
+"""In the steady state a fleet makes no more calls than the budget in docs/simulation.md."""
 
 from __future__ import annotations
 
@@ -17,66 +17,75 @@ _SLACK: Final = 1.25
 
 
 class CallsWithinBudget(Checker):
-    """Counts from the beginning of the calm to its end."""
+    """Counts the calls between the start and the end of the steady state."""
 
     promise = "calls-within-budget"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
         self._before: dict[Dependency, int] = {}
         self._since_ms = 0
         self._budget: dict[Dependency, float] = {}
-        self._rest = 0
+        self._cleanup_calls = 0
 
     def steady_state_began(self) -> None:
-        self._since_ms = self.scene.now_ms()
-        self._before = {each: self._calls(each) for each in (Dependency.LEASES, Dependency.STREAM)}
+        self._since_ms = self.world.now_ms()
+        self._before = {each: self._count_calls(each) for each in (Dependency.LEASES, Dependency.STREAM)}
         self._budget = self._budget_per_hour()
-        # Finished leases are deleted in the calm, each after a look at its shard and its family.
-        self._rest = 50 + 3 * sum(lease.checkpoint.is_shard_end for lease in self.scene.leases())
+        # Each finished lease is deleted in the steady state, after reads of its shard and of related leases.
+        self._cleanup_calls = 50 + 3 * sum(
+            lease.checkpoint.is_shard_end for lease in self.world.services.leases()
+        )
 
     def steady_state_ended(self) -> None:
-        hours = (self.scene.now_ms() - self._since_ms) / _HOUR_MS
+        hours = (self.world.now_ms() - self._since_ms) / _HOUR_MS
         for dependency, before in self._before.items():
-            made, allowed = self._calls(dependency) - before, self._budget[dependency] * hours + self._rest
+            made, allowed = (
+                self._count_calls(dependency) - before,
+                self._budget[dependency] * hours + self._cleanup_calls,
+            )
             if made > allowed:
-                self.broken(
-                    f"{made} calls to {dependency.value} in {hours * 60:.1f} calm minutes, {allowed:.0f} are allowed"
+                self.report(
+                    f"{made} calls to {dependency.value} in {hours * 60:.1f} steady minutes; {allowed:.0f} are allowed"
                 )
 
     def _budget_per_hour(self) -> dict[Dependency, float]:
-        """Heartbeats, which take checkpoints along, a shard; looks, audits and cleanups a member; polls a shard."""
-        fleet, read = self.scene.settings.fleet, self.scene.settings.read
-        shards = len(self.scene.readable_leases())
-        members = sum(process.state is ProcessState.RUNNING for process in self.scene.processes)
+        """Per shard: heartbeats (with checkpoints) and polls. Per member: refreshes, audits and cleanups."""
+        fleet, read = self.world.settings.fleet, self.world.settings.read
+        shards = len(self.world.services.active_leases())
+        members = sum(process.state is ProcessState.RUNNING for process in self.world.processes)
         rounds = _per_hour(milliseconds(fleet.audit_every)) + _per_hour(milliseconds(fleet.clean_up_every))
         polls = _per_hour(milliseconds(read.idle_poll_every))
-        looks = self._looks_when_led(members) if fleet.mode is Mode.LEADER else self._looks_of_peers(members)
-        beats = shards * _per_hour(milliseconds(fleet.renew_every))
+        is_led = fleet.mode is Mode.LEADER
+        refreshes = self._refreshes_with_leader(members) if is_led else self._refreshes_of_peers(members)
+        heartbeats = shards * _per_hour(milliseconds(fleet.renew_every))
         return {
-            Dependency.LEASES: _SLACK * (looks + beats + members * rounds),
+            Dependency.LEASES: _SLACK * (refreshes + heartbeats + members * rounds),
             Dependency.STREAM: _SLACK * (shards * polls + members * rounds),
         }
 
-    def _looks_of_peers(self, members: int) -> float:
-        return members * _per_hour(milliseconds(self.scene.settings.fleet.refresh_every))
+    def _refreshes_of_peers(self, members: int) -> float:
+        return members * _per_hour(milliseconds(self.world.settings.fleet.refresh_every))
 
-    def _looks_when_led(self, members: int) -> float:
-        """The leader looks and beats, everyone reports and stands by, and looks in between who holds few leases."""
-        fleet = self.scene.settings.fleet
-        lead = _per_hour(milliseconds(fleet.leader_refresh_every)) + 2 * _per_hour(
-            milliseconds(fleet.leader_lock_duration)
-        )
-        held = Counter(lease.owner for lease in self.scene.readable_leases())
+    def _refreshes_with_leader(self, members: int) -> float:
+        """The leader refreshes and renews its lock. Each member reports and reads the lock.
+
+        A member with few leases also refreshes where its heartbeats are too rare to bring a nudge in time.
+        """
+        fleet = self.world.settings.fleet
+        lock_renewals = 2 * _per_hour(milliseconds(fleet.leader_lock_duration))
+        leader = _per_hour(milliseconds(fleet.leader_refresh_every)) + lock_renewals
+        held = Counter(lease.owner for lease in self.world.services.active_leases())
         per_lease = _per_hour(milliseconds(fleet.renew_every))
-        ears = [_per_hour(milliseconds(fleet.refresh_every)) - per_lease * held[owner] for owner in held]
-        lacking = sum(max(0.0, ear) for ear in ears)
-        idle = max(0, members - len(held)) * _per_hour(milliseconds(fleet.refresh_every))
+        refreshes = _per_hour(milliseconds(fleet.refresh_every))
+        extra = sum(max(0.0, refreshes - per_lease * held[owner]) for owner in held)
+        idle = max(0, members - len(held)) * refreshes
         standby = _per_hour(milliseconds(fleet.leader_lock_duration * STANDBY_REFRESH_LOCKS))
-        return lead + lacking + idle + members * (_per_hour(REPORT_EVERY_MS) + standby)
+        return leader + extra + idle + members * (_per_hour(REPORT_EVERY_MS) + standby)
 
-    def _calls(self, dependency: Dependency) -> int:
-        return sum(count for (where, _), count in self.scene.network.calls.items() if where is dependency)
+    def _count_calls(self, dependency: Dependency) -> int:
+        calls = self.world.services.network.calls
+        return sum(count for (called, _), count in calls.items() if called is dependency)
 
 
 def _per_hour(every_ms: int) -> float:

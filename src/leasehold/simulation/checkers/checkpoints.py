@@ -1,4 +1,4 @@
-"""Checkpoints never go back, and the end of a shard is final."""
+"""Checkpoints never move back, and a finished shard stays finished."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from leasehold.simulation.ownership import LeaseChange
 
 
 class CheckpointsNeverGoBack(Checker):
-    """Compares each row with the one before it, and remembers who has ended."""
+    """Compares each row with the row before, and remembers the finished shards."""
 
     promise = "checkpoints-never-go-back"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._ended: set[ShardId] = set()
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._finished: set[ShardId] = set()
 
     def lease_changed(self, change: LeaseChange) -> None:
         if change.row.by is None:
             if change.row.after is None:
-                self._ended.discard(ShardId(change.row.key))  # destroyed: its shard may be read again
+                self._finished.discard(
+                    ShardId(change.row.key)
+                )  # the row was destroyed, so its shard may be read again
             return
         before, after = change.before, change.after
         if after is None:
             return
         if before is not None and after.checkpoint < before.checkpoint:
-            self.broken(f"{after.key} went back from {before.checkpoint} to {after.checkpoint}")
+            self.report(f"{after.key} moved back from {before.checkpoint} to {after.checkpoint}")
         if after.checkpoint.is_shard_end:
-            self._ended.add(after.shard_id)
-        elif after.shard_id in self._ended and not self.scene.rows_were_destroyed:
-            self.broken(f"{after.key} had ended, and is at {after.checkpoint} again")
+            self._finished.add(after.shard_id)
+        elif after.shard_id in self._finished and not self.world.rows_were_destroyed:
+            self.report(f"{after.key} was finished, and is at {after.checkpoint} now")

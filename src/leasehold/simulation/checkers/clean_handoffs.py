@@ -1,4 +1,4 @@
-"""Balancing and clean stops repeat nothing: whoever lets go in good order has stored everything that it has done."""
+"""Handoffs and clean stops repeat no record: an owner checkpoints all done records before it releases a lease."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from leasehold.simulation.ownership import LeaseChange, Ownership, session_in
 
 
 class CleanHandoffsRepeatNothing(Checker):
-    """Compares the checkpoint with what was done, at the moment in which an owner lets go by itself."""
+    """Compares the checkpoint with the done records when an owner releases or hands over its lease."""
 
-    promise = "clean-handovers-repeat-nothing"
+    promise = "clean-handoffs-repeat-nothing"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._holders: dict[ShardId, Ownership] = {}
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._owners: dict[ShardId, Ownership] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
         shard = ShardId(change.row.key)
-        holder = self._holders.pop(shard, None)
-        if holder is not None and change.after is not None and _lets_go(holder, change):
-            stored = self.scene.ledger.shard(shard).first_after(change.after.checkpoint)
-            if holder.next_index > stored:
-                self.broken(
-                    f"{holder.process.name} let go of {shard} at {change.after.checkpoint}, though it has done "
-                    f"{holder.next_index - stored} records more"
+        owner = self._owners.pop(shard, None)
+        if owner is not None and change.after is not None and _is_clean_release(owner, change):
+            checkpointed = self.world.ledger.shard(shard).index_after(change.after.checkpoint)
+            if owner.next_index > checkpointed:
+                self.report(
+                    f"{owner.process.name} released {shard} at {change.after.checkpoint}, although it has done "
+                    f"{owner.next_index - checkpointed} more records"
                 )
-        current = self.scene.ownerships.current.get(shard)
+        current = self.world.ownerships.current.get(shard)
         if current is not None:
-            self._holders[shard] = current
+            self._owners[shard] = current
 
 
-def _lets_go(holder: Ownership, change: LeaseChange) -> bool:
-    """Whether the holder released or handed over. A leader that assigns a lease which it lost itself does neither."""
-    by_itself = change.row.by is holder.process and session_in(change.row.after) is None
+def _is_clean_release(owner: Ownership, change: LeaseChange) -> bool:
+    """Return whether the owner released or handed over its lease. An assignment by the leader is neither."""
+    by_itself = change.row.by is owner.process and session_in(change.row.after) is None
     was_asked_for = change.before is not None and change.before.is_in_handoff
     is_free = change.after is not None and change.after.owner is None
     return by_itself and (was_asked_for or is_free)

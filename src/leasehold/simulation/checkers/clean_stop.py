@@ -1,4 +1,4 @@
-"""A stop in good order leaves nothing behind: no task in the process, no owner in the table."""
+"""A clean stop leaves no task in the process and no owner in the table."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedP
 
 
 class CleanStop(Checker):
-    """Looks at each process that ended by itself, and at the table in the end."""
+    """Checks each process that ends, and the table after all have ended."""
 
     promise = "clean-stop"
 
-    def process_gone(self, process: SimulatedProcess) -> None:
+    def process_exited(self, process: SimulatedProcess) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
         if process.state is ProcessState.ENDED:
             left = loop.tasks_of(process)
             if left:
-                self.broken(f"{process.name} ended and left {len(left)} tasks: {left[0].get_coro()}")
+                self.report(f"{process.name} ended and left {len(left)} tasks: {left[0].get_coro()}")
 
     def all_stopped(self) -> None:
-        for lease in self.scene.leases():
+        for lease in self.world.services.leases():
             if lease.owner is not None and not lease.checkpoint.is_shard_end:
-                self.broken(f"{lease.key} still has the owner {lease.owner} after all have stopped")
+                self.report(f"{lease.key} still has the owner {lease.owner} after all processes have stopped")

@@ -1,4 +1,4 @@
-"""Records of a shard are handled in order within one ownership, and none is left out."""
+"""Within one lease session the records of a shard are delivered in order, without gaps."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from leasehold.simulation.ownership import Delivery, Ownership
 from leasehold.simulation.process import SimulatedProcess
 
 
-class OrderWithinAnOwnership(Checker):
-    """Each delivery begins with the first record that this ownership has not done yet."""
+class OrderWithinASession(Checker):
+    """Each delivery starts with the first record that is not done in this session."""
 
-    promise = "order-within-an-ownership"
+    promise = "order-within-a-session"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
         self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
 
     def delivery_began(self, delivery: Delivery) -> None:
         ownership = delivery.ownership
         if ownership is None:
-            return  # of a holding that the table never saw: stale-owners says so
+            return  # the table never had this session; the checker `stale_owners` reports it
         self._latest[delivery.process, delivery.shard] = ownership
-        expected, book = ownership.next_index, self.scene.ledger.shard(delivery.shard)
-        if delivery.first < expected or delivery.first > max(expected, book.gone):
-            places = book.places
-            wanted = places[expected] if expected < len(places) else "nothing"
-            self.broken(
-                f"{delivery.process.name} was given {places[delivery.first]} of {delivery.shard} "
-                f"where {wanted} is next (attempt {delivery.attempt})"
+        expected, shard_ledger = ownership.next_index, self.world.ledger.shard(delivery.shard)
+        if delivery.first < expected or delivery.first > max(expected, shard_ledger.trimmed_before):
+            keys = shard_ledger.keys
+            next_key = keys[expected] if expected < len(keys) else "no record"
+            self.report(
+                f"{delivery.process.name} was given {keys[delivery.first]} of {delivery.shard} "
+                f"although {next_key} is next (attempt {delivery.attempt})"
             )
 
     def delivery_done(self, delivery: Delivery) -> None:
@@ -40,5 +40,5 @@ class OrderWithinAnOwnership(Checker):
         if isinstance(event, RecordDeadLettered):
             ownership = self._latest.get((process, event.shard))
             if ownership is not None:
-                after = self.scene.ledger.shard(event.shard).first_after(event.position)
+                after = self.world.ledger.shard(event.shard).index_after(event.position)
                 ownership.next_index = max(ownership.next_index, after)

@@ -1,4 +1,4 @@
-"""Records that left the stream before they were read are told of: no loss is silent."""
+"""Records that were trimmed before they were read are reported: no loss is silent."""
 
 from __future__ import annotations
 
@@ -10,31 +10,34 @@ from leasehold.simulation.process import SimulatedProcess
 
 
 class LossesAreReported(Checker):
-    """Whoever begins to read after a record whose successor is gone must say so before it goes on.
+    """A process that starts to read where records were trimmed must report a gap before it delivers a record.
 
-    What is trimmed under the eyes of a reader does not count: it is near the tip, and real streams keep a day.
+    Records that are trimmed while a process reads the shard do not count: real streams keep records for a day, and such
+    a reader is near the tip.
     """
 
-    promise = "losses-are-told"
+    promise = "losses-are-reported"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._owed: set[tuple[SimulatedProcess, ShardId]] = set()
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._gaps_to_report: set[tuple[SimulatedProcess, ShardId]] = set()
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         match event:
             case ReadingStarted(shard=shard, position=position):
-                book = self.scene.ledger.shard(shard)
-                is_gone = position.is_record and book.first_after(position) < book.gone
-                (self._owed.add if is_gone else self._owed.discard)((process, shard))
+                shard_ledger = self.world.ledger.shard(shard)
+                is_trimmed = (
+                    position.is_record and shard_ledger.index_after(position) < shard_ledger.trimmed_before
+                )
+                (self._gaps_to_report.add if is_trimmed else self._gaps_to_report.discard)((process, shard))
             case GapFound(shard=shard):
-                self._owed.discard((process, shard))
+                self._gaps_to_report.discard((process, shard))
             case ShardEnded(shard=shard):
-                self._demand(process, shard)
+                self._require_report(process, shard)
 
     def delivery_began(self, delivery: Delivery) -> None:
-        self._demand(delivery.process, delivery.shard)
+        self._require_report(delivery.process, delivery.shard)
 
-    def _demand(self, process: SimulatedProcess, shard: ShardId) -> None:
-        if (process, shard) in self._owed:
-            self.broken(f"{process.name} goes on with {shard} and has not told that records are missing")
+    def _require_report(self, process: SimulatedProcess, shard: ShardId) -> None:
+        if (process, shard) in self._gaps_to_report:
+            self.report(f"{process.name} delivers from {shard} and has not reported the trimmed records")

@@ -1,4 +1,4 @@
-"""A process runs until it is told to stop, and no error goes unseen."""
+"""A process runs until it is asked to stop, and no fault makes it fail."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from leasehold.simulation.process import ProcessState, SimulatedProcess
 
 
 class NoBugs(Checker):
-    """An error of ours ends a member, and its leases expire: never because of what the world did."""
+    """A programming error ends a member. No fault of the environment may cause one."""
 
-    promise = "runs-until-told-to-stop"
+    promise = "runs-until-stopped"
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
-        # Only of errors that are not ours is the type told alone.
+        # Service failures are reported with a message; unexpected errors only with the name of their class.
         if isinstance(event, OperationFailed) and event.error.isidentifier():
-            self.broken(f"{process.name}: {event.operation} failed with {event.error}")
+            self.report(f"{process.name}: {event.operation} failed with {event.error}")
 
-    def process_gone(self, process: SimulatedProcess) -> None:
+    def process_exited(self, process: SimulatedProcess) -> None:
         main = process.main
         if process.state is not ProcessState.ENDED or main is None:
             return
         error = None if main.cancelled() else main.exception()
         if error is not None:
-            self.broken(f"{process.name} ended with {error!r}")
+            self.report(f"{process.name} ended with {error!r}")
         elif not process.is_stopping:
-            self.broken(f"{process.name} ended by itself: {main.result()!r}")
+            self.report(f"{process.name} ended without being asked to: {main.result()!r}")

@@ -1,4 +1,4 @@
-"""No record is lost: a checkpoint passes a record only after a handler has done it, or it was put aside."""
+"""No record is lost: a checkpoint passes a record only after it was handled or stored as a dead letter."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from leasehold.simulation.ownership import LeaseChange
 
 
 class NothingLost(Checker):
-    """Follows the checkpoint of every lease."""
+    """Compares every checkpoint with the first open record."""
 
     promise = "nothing-lost"
 
     def lease_changed(self, change: LeaseChange) -> None:
         if change.after is None or (change.before and change.before.checkpoint == change.after.checkpoint):
             return
-        book = self.scene.ledger.shard(change.after.shard_id)
-        if book.first_after(change.after.checkpoint) > book.first_open_index():
-            place = book.places[book.first_open_index()]
-            self.broken(
-                f"{change.row.key} moved to {change.after.checkpoint} over record {place}, which nobody has done"
+        shard_ledger = self.world.ledger.shard(change.after.shard_id)
+        if shard_ledger.index_after(change.after.checkpoint) > shard_ledger.first_open:
+            key = shard_ledger.keys[shard_ledger.first_open]
+            self.report(
+                f"{change.row.key} moved to {change.after.checkpoint} past record {key}, which is not done"
             )
 
     def all_stopped(self) -> None:
-        for shard, book in self.scene.ledger.shards.items():
-            if book.first_open_index() < len(book.places):
-                self.broken(f"{shard}: record {book.places[book.first_open_index()]} was never done")
+        for shard, shard_ledger in self.world.ledger.shards.items():
+            if shard_ledger.first_open < len(shard_ledger.keys):
+                self.report(f"{shard}: record {shard_ledger.keys[shard_ledger.first_open]} was never done")

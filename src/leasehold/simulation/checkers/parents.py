@@ -1,4 +1,4 @@
-"""No record of a child is handled before all its parents have ended."""
+"""No record of a child shard is delivered before all its parents are finished."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from leasehold.simulation.ownership import Delivery, LeaseChange
 
 
 class ParentsBeforeChildren(Checker):
-    """The parents are the stream's, not those that a row names."""
+    """Takes the parents from the stream, not from the lease row."""
 
     promise = "parents-before-children"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._running: set[ShardId] = set()
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._unfinished: set[ShardId] = set()
         self._parents: dict[ShardId, tuple[ShardId, ...]] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
         shard = ShardId(change.row.key)
         if change.after is not None and not change.after.checkpoint.is_shard_end:
-            self._running.add(shard)
+            self._unfinished.add(shard)
         elif change.after is not None or change.row.after is None:
-            self._running.discard(shard)
+            self._unfinished.discard(shard)
 
     def delivery_began(self, delivery: Delivery) -> None:
         for parent in self._parents_of(delivery.shard):
-            open_records = self._undone(parent)
-            if parent in self._running or open_records:
-                state = "is not finished" if parent in self._running else f"has {open_records} undone records"
-                self.broken(f"{delivery.process.name} gives {delivery.shard} away while {parent} {state}")
+            open_records = self._count_open(parent)
+            if parent in self._unfinished or open_records:
+                state = (
+                    "is not finished" if parent in self._unfinished else f"has {open_records} open records"
+                )
+                self.report(f"{delivery.process.name} delivers from {delivery.shard} while {parent} {state}")
 
-    def _undone(self, parent: ShardId) -> int:
-        if self.scene.rows_were_destroyed:
-            return 0  # a parent without a lease holds nobody up
-        book = self.scene.ledger.shard(parent)
-        return len(book.places) - book.first_open_index()
+    def _count_open(self, parent: ShardId) -> int:
+        if self.world.rows_were_destroyed:
+            return 0  # a parent without a lease does not block its children
+        shard_ledger = self.world.ledger.shard(parent)
+        return len(shard_ledger.keys) - shard_ledger.first_open
 
     def _parents_of(self, shard: ShardId) -> tuple[ShardId, ...]:
         if shard not in self._parents:
-            state = self.scene.stream.shards.get(shard)
+            state = self.world.services.stream.shards.get(shard)
             if state is None:
                 return ()
             self._parents[shard] = state.parents

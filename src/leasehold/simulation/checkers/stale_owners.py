@@ -1,4 +1,4 @@
-"""Whoever lost a lease can write nothing to it, and gives nothing more to its handler."""
+"""A former owner neither changes the progress of the lease nor delivers records of its shard."""
 
 from __future__ import annotations
 
@@ -13,63 +13,65 @@ _PROGRESS = (CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB)
 
 
 class StaleOwnersStop(Checker):
-    """The row says who holds a lease; nobody else may move it or be given its records."""
+    """Only the owner in the row may move the checkpoint and deliver records."""
 
     promise = "stale-owners-stop"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._open: dict[ShardId, list[Delivery]] = {}
-        self._holders: dict[ShardId, Ownership] = {}
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._deliveries: dict[ShardId, list[Delivery]] = {}
+        self._owners: dict[ShardId, Ownership] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
         row, shard = change.row, ShardId(change.row.key)
-        holder = self._holders.get(shard)
+        owner = self._owners.get(shard)
         if row.by is not None and row.before is not None and row.after is not None:
             moved = any(row.before.get(name) != row.after.get(name) for name in _PROGRESS)
             begins = session_in(row.before) != session_in(row.after)
-            if moved and not begins and (holder is None or holder.process is not row.by):
-                self.broken(
-                    f"{row.by.name} moved {row.key}, which {holder.process.name if holder else 'nobody'} holds"
+            if moved and not begins and (owner is None or owner.process is not row.by):
+                self.report(
+                    f"{row.by.name} moved {row.key}, whose owner is {owner.process.name if owner else 'no process'}"
                 )
-        current = self.scene.ownerships.current.get(shard)
-        if current is not holder:
-            self._check_handlers(shard, holder)
+        current = self.world.ownerships.current.get(shard)
+        if current is not owner:
+            self._check_handlers(shard, owner)
             if current is None:
-                self._holders.pop(shard, None)
+                self._owners.pop(shard, None)
             else:
-                self._holders[shard] = current
+                self._owners[shard] = current
 
     def delivery_began(self, delivery: Delivery) -> None:
         ownership = delivery.ownership
         if ownership is None:
-            self.broken(f"{delivery.process.name} gives {delivery.shard} away with token {delivery.token}")
+            self.report(
+                f"{delivery.process.name} delivers from {delivery.shard} with fencing token {delivery.fencing_token}"
+            )
             return
         if ownership.ended_ms is not None and not self._is_excused(ownership):
-            late_ms = self.scene.now_ms() - ownership.ended_ms
-            self.broken(
-                f"{delivery.process.name} gives {delivery.shard} away {late_ms} ms after it lost the lease"
+            late_ms = self.world.now_ms() - ownership.ended_ms
+            self.report(
+                f"{delivery.process.name} delivers from {delivery.shard} {late_ms} ms after it lost the lease"
             )
-        self._open.setdefault(delivery.shard, []).append(delivery)
+        self._deliveries.setdefault(delivery.shard, []).append(delivery)
 
     def _is_excused(self, ownership: Ownership) -> bool:
-        """Overruled owners and destroyed rows are found out with the next heartbeat."""
+        """An owner learns of a forced handoff or a destroyed row with its next heartbeat."""
         assert ownership.ended_ms is not None
-        within_ms = milliseconds(self.scene.settings.fleet.lease_valid_for)
-        return ownership.was_forced and self.scene.now_ms() - ownership.ended_ms <= within_ms
+        within_ms = milliseconds(self.world.settings.fleet.lease_valid_for)
+        return ownership.was_forced and self.world.now_ms() - ownership.ended_ms <= within_ms
 
-    def _check_handlers(self, shard: ShardId, holder: Ownership | None) -> None:
-        """When a lease changes hands, no handler of a running process still has records of the old holding."""
-        deliveries = self._open.get(shard, [])
+    def _check_handlers(self, shard: ShardId, owner: Ownership | None) -> None:
+        """Check that no handler of a running process still has records of the former session."""
+        deliveries = self._deliveries.get(shard, [])
         deliveries[:] = [each for each in deliveries if not each.is_over]
         for delivery in deliveries:
             if (
-                delivery.ownership is holder
-                and holder is not None
-                and not holder.was_forced
+                delivery.ownership is owner
+                and owner is not None
+                and not owner.was_forced
                 and delivery.process.state is ProcessState.RUNNING
             ):
-                self.broken(
-                    f"{delivery.process.name} lost {shard} while its handler has records since "
+                self.report(
+                    f"{delivery.process.name} lost {shard} while its handler had records since "
                     f"{delivery.began_ms} ms"
                 )

@@ -1,4 +1,4 @@
-"""A checkpoint never passes a record that is still in the hands of a handler."""
+"""A checkpoint never passes a record that a handler is still working on."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from leasehold.simulation.ownership import Delivery, LeaseChange
 
 
 class NoCheckpointPastAnUnfinishedHandler(Checker):
-    """Knows which records handlers have in hand, by shard."""
+    """Follows the running handler calls of each shard."""
 
     promise = "no-checkpoint-past-an-unfinished-handler"
 
-    def __init__(self, scene: WorldView, report: Report) -> None:
-        super().__init__(scene, report)
-        self._open: dict[ShardId, list[Delivery]] = {}
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._deliveries: dict[ShardId, list[Delivery]] = {}
 
     def delivery_began(self, delivery: Delivery) -> None:
-        self._open.setdefault(delivery.shard, []).append(delivery)
+        self._deliveries.setdefault(delivery.shard, []).append(delivery)
 
     def lease_changed(self, change: LeaseChange) -> None:
         after = change.after
@@ -25,13 +25,13 @@ class NoCheckpointPastAnUnfinishedHandler(Checker):
             return
         if change.before is not None and change.before.checkpoint == after.checkpoint:
             return
-        deliveries = self._open.get(after.shard_id, [])
+        deliveries = self._deliveries.get(after.shard_id, [])
         deliveries[:] = [each for each in deliveries if not (each.is_done or each.is_over)]
-        first = self.scene.ledger.shard(after.shard_id).first_after(after.checkpoint)
+        first = self.world.ledger.shard(after.shard_id).index_after(after.checkpoint)
         for delivery in deliveries:
-            # The handler of a former owner is of no concern to the one who holds the lease now.
+            # Handlers of former owners do not count: only the writer of the checkpoint must wait for its own handlers.
             if delivery.process is change.row.by and delivery.first < first:
-                self.broken(
+                self.report(
                     f"{after.key} moved to {after.checkpoint} while a handler of {delivery.process.name} has "
                     f"records before it since {delivery.began_ms} ms"
                 )

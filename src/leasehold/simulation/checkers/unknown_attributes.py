@@ -1,4 +1,4 @@
-"""Attributes and rows that nobody here knows survive."""
+"""Attributes and rows of other programs are never changed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KNOWN: Final = frozenset(
     value for name, value in vars(lease_row).items() if name.isupper() and isinstance(value, str)
 )
 
-# What kind of row a visitor plants, whom nobody here knows.
-FOREIGN: Final = text("VISITOR")
+# The entity type of rows that another program writes.
+FOREIGN: Final = text("FOREIGN")
 
 
 class UnknownAttributesSurvive(Checker):
-    """Compares what is not ours before and after each write of a process."""
+    """Compares the foreign attributes of each row before and after a write by a process."""
 
     promise = "unknown-attributes-survive"
 
@@ -28,10 +28,14 @@ class UnknownAttributesSurvive(Checker):
         if change.row.by is None or before is None:
             return
         if before.get(ENTITY_TYPE) == FOREIGN:
-            self.broken(f"{change.row.by.name} wrote to {change.row.key}, which is not ours")
-        elif is_lease_row(before) and after is not None and _foreign(before) != _foreign(after):
-            self.broken(f"{change.row.by.name} changed attributes of {change.row.key} that are not ours")
+            self.report(f"{change.row.by.name} wrote to {change.row.key}, a row of another program")
+        elif (
+            is_lease_row(before)
+            and after is not None
+            and _foreign_attributes(before) != _foreign_attributes(after)
+        ):
+            self.report(f"{change.row.by.name} changed foreign attributes of {change.row.key}")
 
 
-def _foreign(row: Row) -> dict[str, Attribute]:
+def _foreign_attributes(row: Row) -> dict[str, Attribute]:
     return {name: value for name, value in row.items() if name not in KNOWN}

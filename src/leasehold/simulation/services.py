@@ -1,0 +1,87 @@
+"""The services that simulated processes use: a stream, a lease table and a sink, behind one network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.core.leases.lease_row import is_lease_row
+from leasehold.core.model import Lease, LeaseKey
+from leasehold.core.shards.shard_graph import unfinished_parents
+from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.stream import StreamState
+from leasehold.ports import Page
+from leasehold.simulation.network import Network, NetworkConditions
+from leasehold.simulation.ownership import RowReader
+from leasehold.simulation.process import ProcessClock, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.sink import Sink
+from leasehold.simulation.stream import ProcessStream, StreamQuirks
+from leasehold.simulation.table import ProcessRows, SimulatedTable
+from leasehold.simulation.virtual_time import START_WALL_MS
+
+STREAM: Final = "orders"
+APPLICATION: Final = "billing"
+
+
+class SimulatedServices:
+    """All services of one run, with their true state. Create it outside of every process."""
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        *,
+        shards: int,
+        is_two_phase: bool,
+        rng_for: Callable[[str], random.Random],
+    ) -> None:
+        self.clock = ProcessClock(loop)
+        # The purposes are part of what a seed means: another text would change every run.
+        self.network = Network(loop, NetworkConditions(rng_for("weather")))
+        self.table = SimulatedTable(self.clock.now_ms, rng_for("scans"))
+        self.quirks = StreamQuirks(rng_for("oddities"))
+        self.sink = Sink(is_two_phase=is_two_phase)
+        self.kinesis = KinesisModel()
+        self.kinesis.create_stream(START_WALL_MS, STREAM, shard_count=shards)
+        self._row_reader = RowReader()
+
+    def rows_for(self, process: SimulatedProcess) -> ProcessRows:
+        """Return the lease table as a process reaches it."""
+        return ProcessRows(self.table, self.network, process)
+
+    def stream_for(
+        self, process: SimulatedProcess, on_page: Callable[[SimulatedProcess, Page], None]
+    ) -> ProcessStream:
+        """Return the stream as a process reaches it. `on_page` gets every page that the process reads."""
+        stream = MemoryStream(self.kinesis, STREAM, self.clock)
+        return ProcessStream(stream, self.network, process, self.quirks, on_page)
+
+    @property
+    def stream(self) -> StreamState:
+        """The current state of the stream."""
+        return self.kinesis.stream(self.clock.wall_ms(), STREAM)
+
+    def leases(self) -> Sequence[Lease]:
+        """Return every lease in the table that can be parsed."""
+        leases = (self._row_reader.lease(row) for row in self.table.rows())
+        return [lease for lease in leases if lease is not None]
+
+    def has_malformed_leases(self) -> bool:
+        """Return whether the table has a lease row that cannot be parsed."""
+        return any(is_lease_row(row) and self._row_reader.lease(row) is None for row in self.table.rows())
+
+    def active_leases(self) -> Sequence[Lease]:
+        """Return the leases whose shards can be read now: not finished, and all parents finished."""
+        by_key: dict[LeaseKey, Lease] = {lease.key: lease for lease in self.leases()}
+        return [
+            lease
+            for lease in by_key.values()
+            if not lease.checkpoint.is_shard_end and not unfinished_parents(lease, by_key)
+        ]
+
+    def clear_faults(self) -> None:
+        """End all faults of the network, the stream and the table."""
+        self.network.conditions.clear_faults()
+        self.quirks.clear()
+        self.table.stale_chance = 0.0
