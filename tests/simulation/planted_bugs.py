@@ -1,8 +1,8 @@
-"""Planted bugs: small patches of the engine, each with the promise that it breaks. A checker that none of them trips
-is not a checker.
+"""Planted bugs (mutants): small patches of the shipped code, each with the promises that it breaks.
 
-Each is planted for the length of one run. Where bugs of other clients are known, they are among them: the second parent
-that is ignored, the checkpoint before the handler, the clock on the wall, the end of a shard by someone who lost it.
+A bug is planted for the duration of one run. They prove that the checkers work: each promise is broken by some bug.
+Known bugs of other clients are among them: the second parent is ignored, the checkpoint is written before the handler
+ran, the wall clock decides on liveness.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
 from leasehold.worker.engine.shard_server import ShardServer
 from leasehold.worker.user_code.handler_runners import Returned
 
-Original = Any  # what a patch replaces: a function, a method or a property
+Original = Any  # the function, method or property that a patch replaces
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """One planted bug. `breaks` names the promises that may fall first; `faults` bring it to light soon."""
+    """One planted bug. Any of the promises in `breaks` may be broken first; `faults` make it show soon."""
 
     name: str
     breaks: frozenset[str]
     faults: frozenset[Fault]
     plant: Callable[[], AbstractContextManager[None]]
-    first_seed: int  # of the worlds to look for it in
+    first_seed: int  # the first seed that the test tries
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, make: Callable[[Original], Any]) -> Iterator[None]:
+def _replace_attribute(owner: Any, name: str, make: Callable[[Original], Any]) -> Iterator[None]:
     original = owner.__dict__[name]
     setattr(owner, name, make(original))
     try:
@@ -69,7 +69,7 @@ def _replaced(owner: Any, name: str, make: Callable[[Original], Any]) -> Iterato
 PLANTED_BUGS: Final[dict[str, PlantedBug]] = {}
 
 
-def _mutant(
+def _plant(
     name: str,
     breaks: str,
     faults: tuple[Fault, ...],
@@ -77,21 +77,21 @@ def _mutant(
     first_seed: int = 0,
 ) -> None:
     @contextmanager
-    def plant() -> Iterator[None]:
+    def planted() -> Iterator[None]:
         with ExitStack() as stack:
             for owner, attribute, make in patches:
-                stack.enter_context(_replaced(owner, attribute, make))
+                stack.enter_context(_replace_attribute(owner, attribute, make))
             yield
 
-    PLANTED_BUGS[name] = PlantedBug(name, frozenset(breaks.split()), frozenset(faults), plant, first_seed)
+    PLANTED_BUGS[name] = PlantedBug(name, frozenset(breaks.split()), frozenset(faults), planted, first_seed)
 
 
 def _always(value: object) -> Callable[[Original], Any]:
-    """A function that returns the same, whatever it is asked."""
+    """Make a function that always returns this value."""
     return lambda _: lambda *_, **__: value
 
 
-def _nothing(_: Original) -> Any:
+def _do_nothing(_: Original) -> Any:
     async def do_nothing(*_: object, **__: object) -> None:
         pass
 
@@ -102,14 +102,14 @@ def _only_if_the_row_exists(write: UpdateRow) -> UpdateRow:
     return replace(write, when=(Equals("leaseKey", {"S": write.key}),))
 
 
-_ZOMBIES: Final = (Fault.PAUSES, Fault.CRASHES, Fault.STALLS)
-_MOVES: Final = (Fault.LEAVERS, Fault.CRASHES)
-_RESHARDS: Final = (Fault.RESHARDS, Fault.STORMS)
+_SILENCES: Final = (Fault.PAUSES, Fault.CRASHES, Fault.STALLS)
+_OWNER_CHANGES: Final = (Fault.MEMBERSHIP, Fault.CRASHES)
+_RESHARDS: Final = (Fault.RESHARDS, Fault.RESHARD_STORMS)
 
-# -- what the bugs do instead --------------------------------------------------------------------------------------
+# -- what the bugs do --------------------------------------------------------------------------------------
 
 
-def _thrice(original: Original) -> Any:
+def _three_times(original: Original) -> Any:
     async def renew(self: HeldLease) -> None:
         for _ in range(3):
             await original(self)
@@ -117,11 +117,11 @@ def _thrice(original: Original) -> Any:
     return renew
 
 
-def _without_visitor(row: Any) -> Any:
+def _without_unknown_attribute(row: Any) -> Any:
     return row and {name: value for name, value in row.items() if name != "visitor"}
 
 
-def _believing(original: Original) -> Any:
+def _ignore_lost_race(original: Original) -> Any:
     async def take(self: LeaseTable, lease: Any, by: Any, session: Any) -> Any:
         outcome = await original(self, lease, by, session)
         if isinstance(outcome, Contended) and outcome.current is not None:
@@ -131,11 +131,11 @@ def _believing(original: Original) -> Any:
     return take
 
 
-def _falling(active: Any, *_: object) -> list[Any]:
+def _raise_index_error(active: Any, *_: object) -> list[Any]:
     return [active[len(active)]]
 
 
-def _restless(active: Any, shares: Any, room: int, view: Any) -> list[Any]:
+def _ask_for_one_too_many(active: Any, shares: Any, room: int, view: Any) -> list[Any]:
     richest = max(shares, key=lambda worker: (shares[worker], worker))
     theirs = [lease for lease in active if lease.owner == richest and not lease.is_in_handoff]
     return theirs[:1] if richest != view.me and shares[richest] > shares[view.me] else []
@@ -145,7 +145,7 @@ def _with_one_parent(lease: Any) -> Any:
     return replace(lease, parents=frozenset(sorted(lease.parents)[:1]))
 
 
-def _first_parent_only(original: Original) -> Any:
+def _only_first_parent(original: Original) -> Any:
     async def unfinished_parents(self: Any) -> Any:
         running = await original(self)
         return tuple(parent for parent in running if parent in _with_one_parent(self.lease).parents)
@@ -153,17 +153,17 @@ def _first_parent_only(original: Original) -> Any:
     return unfinished_parents
 
 
-def _at_the_tip(plan: Any) -> Any:
+def _children_at_latest(plan: Any) -> Any:
     if not isinstance(plan, CreateChildren):
         return plan
     return replace(plan, leases=tuple(replace(lease, checkpoint=LATEST) for lease in plan.leases))
 
 
-def _unleased(plan: Any) -> Any:
+def _without_children(plan: Any) -> Any:
     return replace(plan, leases=()) if isinstance(plan, CreateChildren) else plan
 
 
-def _end_first(original: Original) -> Any:
+def _finish_before_children(original: Original) -> Any:
     async def finish(self: LeaseTable, lease: Any, plan: CreateChildren) -> Any:
         outcome = await original(self, lease, replace(plan, leases=()))
         for child in plan.leases:
@@ -177,11 +177,11 @@ def _delete_all(leases: Any) -> CleanupPlan:
     return CleanupPlan(delete=tuple(DeleteLease(lease.key, DeleteReason.GONE) for lease in leases))
 
 
-async def _no_audit(self: ShardSync, before: Any, listing: Any) -> Any:
+async def _skip_audit(self: ShardSync, before: Any, listing: Any) -> Any:
     return before
 
 
-def _ending_early(original: Original) -> Any:
+def _end_on_empty_page(original: Original) -> Any:
     async def read(self: Cursor, limit: int) -> Any:
         page, records = await original(self, limit)
         return (replace(page, next_iterator=None) if not page.records else page), records
@@ -189,16 +189,16 @@ def _ending_early(original: Original) -> Any:
     return read
 
 
-def _without_broken(batch: Any) -> Any:
+def _without_corrupt(batch: Any) -> Any:
     bad = {incident.sequence_number for incident in batch.incidents}
     return replace(batch, records=tuple(each for each in batch.records if each.sequence_number not in bad))
 
 
-def _greedy(original: Original) -> Any:
+def _ten_thousand_records(original: Original) -> Any:
     return replace(original(None, 0, ReadSettings()), records_max=10_000)
 
 
-def _checkpoint_first(original: Original) -> Any:
+def _checkpoint_before_handler(original: Original) -> Any:
     async def take(self: Any, cut: Any) -> None:
         if cut.records:
             await self._held.checkpoint(cut.end)
@@ -207,11 +207,11 @@ def _checkpoint_first(original: Original) -> Any:
     return take
 
 
-async def _disposed(*_: object) -> bool:
+async def _skip_silently(*_: object) -> bool:
     return True
 
 
-def _leaving_a_task(original: Original) -> Any:
+def _leave_a_task(original: Original) -> Any:
     async def serve(self: Any, held: Any) -> None:
         self.context.handler_slots.left_behind = asyncio.ensure_future(held.lost.wait())
         await original(self, held)
@@ -221,54 +221,52 @@ def _leaving_a_task(original: Original) -> Any:
 
 # -- writes and their conditions -----------------------------------------------------------------------------------
 
-_mutant(
+_plant(
     "writes without a condition",
     "stale-owners-stop checkpoints-never-go-back nothing-lost",
-    (*_ZOMBIES, Fault.LATE),
+    (*_SILENCES, Fault.LATE_CALLS),
     (
         lease_rules,
         "_own_write",
         lambda original: lambda *args, **kw: _only_if_the_row_exists(original(*args, **kw)),
     ),
 )
-_mutant(
-    "taken whatever the counter says",
+_plant(
+    "a lease is taken without checking the counter",
     "stale-owners-stop",
-    (*_ZOMBIES, Fault.STALE),
+    (*_SILENCES, Fault.STALE_READS),
     (lease_rules, "take", lambda original: lambda *args: _only_if_the_row_exists(original(*args))),
     first_seed=2,
 )
-_mutant(
+_plant(
     "a lost race counts as won",
-    "stale-owners-stop runs-until-told-to-stop",
-    (*_ZOMBIES, Fault.STALE),
-    (LeaseTable, "take", _believing),
+    "stale-owners-stop runs-until-stopped",
+    (*_SILENCES, Fault.STALE_READS),
+    (LeaseTable, "take", _ignore_lost_race),
 )
-
-
-_mutant(
-    "attributes of others are dropped",
+_plant(
+    "unknown attributes are dropped",
     "unknown-attributes-survive",
-    (Fault.HOSTILE,),
+    (Fault.BAD_ROWS,),
     (
         memory_rows,
         "next_row",
-        lambda original: lambda *args: _without_visitor(original(*args)),
+        lambda original: lambda *args: _without_unknown_attribute(original(*args)),
     ),
 )
-_mutant(
+_plant(
     "the sub-sequence number is not stored",
-    "clean-handovers-repeat-nothing checkpoints-never-go-back",
-    (Fault.AGGREGATES, Fault.LEAVERS, Fault.POISON),
+    "clean-handoffs-repeat-nothing checkpoints-never-go-back",
+    (Fault.AGGREGATES, Fault.MEMBERSHIP, Fault.POISON_RECORDS),
     (lease_rules, "_at", lambda original: lambda at: original(Position(at.sequence_number))),
 )
 
-# -- who may own ---------------------------------------------------------------------------------------------------
+# -- ownership ---------------------------------------------------------------------------------------------------
 
-_mutant(
-    "live owners are robbed",
+_plant(
+    "leases of live owners are taken",
     "stale-owners-stop",
-    (Fault.LEAVERS,),
+    (Fault.MEMBERSHIP,),
     (
         peer_assignment,
         "_is_free",
@@ -277,64 +275,62 @@ _mutant(
         ),
     ),
 )
-_mutant(
-    "the proof of a lease never lapses",
+_plant(
+    "a lease is valid forever",
     "stale-owners-stop",
-    _ZOMBIES,
+    _SILENCES,
     (HeldLease, "is_valid", _always(True)),
     (HeldLease, "wait_for_expiry", lambda _: lambda self: self.lost.wait()),
     first_seed=8,
 )
-_mutant(
-    "the proof outlasts the failover time",
+_plant(
+    "a lease is valid for longer than the failover time",
     "stale-owners-stop",
-    (*_ZOMBIES, Fault.CUTS),
+    (*_SILENCES, Fault.PARTITIONS),
     (FleetSettings, "lease_valid_for", lambda _: property(lambda self: self.failover_after * 3)),
     first_seed=2,
 )
-_mutant(
-    "the clock on the wall decides",
-    "stale-owners-stop runs-until-told-to-stop every-shard-owned balanced-and-still comes-to-rest",
-    (Fault.CLOCKS,),
+_plant(
+    "the wall clock decides on liveness",
+    "stale-owners-stop runs-until-stopped every-shard-owned balanced-and-stable reaches-steady-state",
+    (Fault.CLOCK_JUMPS,),
     (ProcessClock, "now_ms", lambda _: lambda self: round(self._loop.time() * 1000) + self.wall_error_ms),
     (ProcessClock, "wall_ms", lambda _: lambda self: START_WALL_MS + self.now_ms()),
 )
-_mutant(
+_plant(
     "no heartbeat",
-    "every-shard-owned balanced-and-still comes-to-rest stale-owners-stop lag-to-zero",
-    (Fault.LEAVERS,),
-    (HeldLease, "renew", _nothing),
+    "every-shard-owned balanced-and-stable reaches-steady-state stale-owners-stop lag-to-zero",
+    (Fault.MEMBERSHIP,),
+    (HeldLease, "renew", _do_nothing),
 )
-_mutant(
-    "nobody asks the richer one",
-    "balanced-and-still comes-to-rest",
-    (Fault.LEAVERS,),
+_plant(
+    "no handoff is requested",
+    "balanced-and-stable reaches-steady-state",
+    (Fault.MEMBERSHIP,),
     (peer_assignment, "_asks", _always([])),
 )
-_mutant(
-    "one lease more is too rich",
-    "balanced-and-still comes-to-rest",
-    (Fault.LEAVERS,),
-    (peer_assignment, "_asks", lambda _: _restless),
+_plant(
+    "a handoff is requested for a difference of one",
+    "balanced-and-stable reaches-steady-state",
+    (Fault.MEMBERSHIP,),
+    (peer_assignment, "_asks", lambda _: _ask_for_one_too_many),
 )
-
-
-_mutant(
-    "silent owners are waited for",
+_plant(
+    "leases of silent owners are never taken",
     "every-shard-owned",
     (Fault.CRASHES,),
     (peer_assignment, "_is_free", lambda _: lambda lease, _view, _limits: lease.owner is None),
 )
-_mutant(
-    "a member falls over its own plan",
-    "runs-until-told-to-stop",
-    (Fault.LEAVERS,),
-    (peer_assignment, "_asks", lambda _: _falling),
+_plant(
+    "planning raises an error",
+    "runs-until-stopped",
+    (Fault.MEMBERSHIP,),
+    (peer_assignment, "_asks", lambda _: _raise_index_error),
 )
-_mutant(
-    "a twin's lease is ours",
+_plant(
+    "a lease of another process with our id counts as ours",
     "stale-owners-stop",
-    (Fault.TWINS, Fault.LEAVERS),
+    (Fault.DUPLICATE_IDS, Fault.MEMBERSHIP),
     (
         peer_assignment,
         "_is_given_to_us",
@@ -342,206 +338,194 @@ _mutant(
     ),
 )
 
-# -- families of shards --------------------------------------------------------------------------------------------
+# -- parents and children --------------------------------------------------------------------------------------------
 
-_mutant(
-    "children do not wait",
+_plant(
+    "children do not wait for their parents",
     "parents-before-children",
-    (*_RESHARDS, Fault.SLUGGISH),
-    (HeldLease, "wait_for_parents", _nothing),
+    (*_RESHARDS, Fault.SLOW_HANDLERS),
+    (HeldLease, "wait_for_parents", _do_nothing),
     (peer_assignment, "unfinished_parents", _always(())),
 )
-_mutant(
+_plant(
     "the second parent is ignored",
     "parents-before-children",
-    (*_RESHARDS, Fault.SLUGGISH),
-    (HeldLease, "_running_parents", _first_parent_only),
+    (*_RESHARDS, Fault.SLOW_HANDLERS),
+    (HeldLease, "_running_parents", _only_first_parent),
     (
         peer_assignment,
         "unfinished_parents",
         lambda original: lambda lease, leases: original(_with_one_parent(lease), leases),
     ),
 )
-
-
-_mutant(
-    "children begin at the tip",
-    "nothing-lost order-within-an-ownership lag-to-zero comes-to-rest",
+_plant(
+    "children start at LATEST",
+    "nothing-lost order-within-a-session lag-to-zero reaches-steady-state",
     _RESHARDS,
-    (held_lease, "plan_children", lambda original: lambda *args, **kw: _at_the_tip(original(*args, **kw))),
+    (
+        held_lease,
+        "plan_children",
+        lambda original: lambda *args, **kw: _children_at_latest(original(*args, **kw)),
+    ),
 )
-_mutant(
+_plant(
     "children get no leases",
     "leases-cover-the-hash-range",
     _RESHARDS,
-    (held_lease, "plan_children", lambda original: lambda *args, **kw: _unleased(original(*args, **kw))),
+    (
+        held_lease,
+        "plan_children",
+        lambda original: lambda *args, **kw: _without_children(original(*args, **kw)),
+    ),
 )
-
-
-_mutant(
-    "the end of a shard is written before its children",
+_plant(
+    "a shard is finished before its children exist",
     "leases-cover-the-hash-range",
     _RESHARDS,
-    (LeaseTable, "finish", _end_first),
+    (LeaseTable, "finish", _finish_before_children),
 )
-
-
-_mutant(
-    "leases that are in use are cleaned away",
+_plant(
+    "cleanup deletes leases in use",
     "leases-cover-the-hash-range",
     _RESHARDS,
     (shard_sync, "plan_cleanup", lambda _: lambda leases, *_, **__: _delete_all(leases)),
 )
-
-
-_mutant(
-    "nobody audits",
-    "leases-cover-the-hash-range lag-to-zero comes-to-rest",
+_plant(
+    "audits are skipped",
+    "leases-cover-the-hash-range lag-to-zero reaches-steady-state",
     (Fault.DELETIONS,),
-    (ShardSync, "audit", lambda _: _no_audit),
+    (ShardSync, "audit", lambda _: _skip_audit),
 )
 
 # -- reading -------------------------------------------------------------------------------------------------------
 
-_mutant(
-    "a renewed iterator begins at the tip",
-    "order-within-an-ownership nothing-lost",
-    (Fault.ODDITIES, Fault.CUTS),
+_plant(
+    "a renewed iterator starts at LATEST",
+    "order-within-a-session nothing-lost",
+    (Fault.STREAM_QUIRKS, Fault.PARTITIONS),
     (cursor, "replacement_start", _always(IteratorStart(IteratorKind.LATEST))),
 )
-_mutant(
-    "an empty page is the end",
-    "nothing-lost leases-cover-the-hash-range order-within-an-ownership",
-    (Fault.ODDITIES,),
-    (Cursor, "read", _ending_early),
+_plant(
+    "an empty page ends the shard",
+    "nothing-lost leases-cover-the-hash-range order-within-a-session",
+    (Fault.STREAM_QUIRKS,),
+    (Cursor, "read", _end_on_empty_page),
 )
-
-
-_mutant(
-    "trimmed records are passed over in silence",
-    "losses-are-told",
-    (Fault.TRIMS, *_MOVES),
+_plant(
+    "trimmed records are not reported",
+    "losses-are-reported",
+    (Fault.TRIMS, *_OWNER_CHANGES),
     (cursor, "gap_before", _always(None)),
 )
-
-
-_mutant(
+_plant(
     "the rest of an aggregate is skipped",
-    "order-within-an-ownership nothing-lost",
-    (Fault.AGGREGATES, Fault.POISON, *_MOVES),
+    "order-within-a-session nothing-lost",
+    (Fault.AGGREGATES, Fault.POISON_RECORDS, *_OWNER_CHANGES),
     (
         slicing,
         "records_after",
         lambda _: lambda users, at: tuple(user for user in users if int(user.sequence_number) > at.number),
     ),
 )
-_mutant(
-    "the record at the checkpoint comes again",
-    "order-within-an-ownership",
-    _MOVES,
+_plant(
+    "the record at the checkpoint is delivered again",
+    "order-within-a-session",
+    _OWNER_CHANGES,
     (slicing, "records_after", lambda _: lambda users, _at: tuple(users)),
     (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
-_mutant(
+_plant(
     "a renewed iterator repeats its record",
-    "order-within-an-ownership",
-    (Fault.ODDITIES,),
+    "order-within-a-session",
+    (Fault.STREAM_QUIRKS,),
     (Cursor, "_without_repeats", lambda _: lambda _self, records: records),
     (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
-_mutant(
-    "broken aggregates are dropped",
-    "nothing-lost order-within-an-ownership",
+_plant(
+    "corrupt aggregates are dropped",
+    "nothing-lost order-within-a-session",
     (Fault.AGGREGATES,),
-    (slicing, "deaggregate_all", lambda original: lambda *args: _without_broken(original(*args))),
+    (slicing, "deaggregate_all", lambda original: lambda *args: _without_corrupt(original(*args))),
 )
-
-
-_mutant(
-    "shards are asked five times a second",
+_plant(
+    "shards are polled five times a second",
     "calls-within-budget",
     (),
     (reading, "next_call_ms", lambda _: lambda asked_ms, *_, **__: asked_ms + 200),
 )
-_mutant(
-    "three heartbeats for one",
+_plant(
+    "each heartbeat is written three times",
     "calls-within-budget",
     (),
-    (HeldLease, "renew", _thrice),
+    (HeldLease, "renew", _three_times),
     first_seed=6,
 )
-_mutant(
-    "the byte budget is not waited for",
+_plant(
+    "the byte budget is ignored",
     "buffer-within-budget",
-    (Fault.LARGE, Fault.SLUGGISH, Fault.FAILURES, Fault.CUTS),
+    (Fault.LARGE_RECORDS, Fault.SLOW_HANDLERS, Fault.HANDLER_FAILURES, Fault.PARTITIONS),
     (ByteBudget, "_has_room_for", _always(True)),
-    (reading, "call_size", lambda original: lambda *_, **__: _greedy(original)),
+    (reading, "call_size", lambda original: lambda *_, **__: _ten_thousand_records(original)),
 )
-
-
-_mutant(
-    "bytes are never given back",
-    "lag-to-zero comes-to-rest balanced-and-still every-shard-owned",
-    (Fault.LARGE,),
+_plant(
+    "bytes are never returned to the budget",
+    "lag-to-zero reaches-steady-state balanced-and-stable every-shard-owned",
+    (Fault.LARGE_RECORDS,),
     (ByteBudget, "release", _always(None)),
 )
 
 # -- handlers and checkpoints --------------------------------------------------------------------------------------
 
-_mutant(
-    "the checkpoint comes before the handler",
+_plant(
+    "the checkpoint is written before the handler runs",
     "no-checkpoint-past-an-unfinished-handler nothing-lost",
     (),
-    (RetryingConsumer, "handle", _checkpoint_first),
+    (RetryingConsumer, "handle", _checkpoint_before_handler),
 )
-
-
-_mutant(
-    "a handler that failed is done",
-    "nothing-lost order-within-an-ownership",
-    (Fault.FAILURES,),
+_plant(
+    "a failed handler counts as done",
+    "nothing-lost order-within-a-session",
+    (Fault.HANDLER_FAILURES,),
     (_FunctionConsumer, "_check_outcome", _always(Returned(None))),
 )
-_mutant(
-    "poison is skipped in silence",
-    "nothing-lost order-within-an-ownership",
-    (Fault.POISON,),
-    (PoisonDisposal, "dispose", lambda _: _disposed),
+_plant(
+    "poison records are skipped silently",
+    "nothing-lost order-within-a-session",
+    (Fault.POISON_RECORDS,),
+    (PoisonDisposal, "dispose", lambda _: _skip_silently),
 )
-
-
-_mutant(
-    "what is done is not stored on leaving",
-    "clean-handovers-repeat-nothing",
-    (Fault.LEAVERS, Fault.FAILURES),
-    (ShardServer, "_store_remaining", _nothing),
+_plant(
+    "done records are not checkpointed before a release",
+    "clean-handoffs-repeat-nothing",
+    (Fault.MEMBERSHIP, Fault.HANDLER_FAILURES),
+    (ShardServer, "_store_remaining", _do_nothing),
 )
-_mutant(
+_plant(
     "a pin is not written",
     "sink-equals-produced",
-    (*_MOVES, Fault.PAUSES),
-    (HeldLease, "prepare_checkpoint", _nothing),
+    (*_OWNER_CHANGES, Fault.PAUSES),
+    (HeldLease, "prepare_checkpoint", _do_nothing),
     first_seed=17,
 )
-_mutant(
-    "a pin is not honoured",
+_plant(
+    "a pin is ignored",
     "sink-equals-produced",
-    (*_MOVES, Fault.PAUSES),
+    (*_OWNER_CHANGES, Fault.PAUSES),
     (BatchBuilder, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
     first_seed=21,
 )
 
 # -- stopping ------------------------------------------------------------------------------------------------------
 
-_mutant(
-    "nothing is released",
+_plant(
+    "leases are not released on stop",
     "clean-stop every-shard-owned",
-    (Fault.LEAVERS,),
-    (HeldLease, "release", _nothing),
+    (Fault.MEMBERSHIP,),
+    (HeldLease, "release", _do_nothing),
 )
-_mutant(
-    "a task is left behind",
+_plant(
+    "a task survives the stop",
     "clean-stop",
     (),
-    (ShardServer, "__call__", _leaving_a_task),
+    (ShardServer, "__call__", _leave_a_task),
 )

@@ -70,7 +70,7 @@ class FaultInjector:
         return self.rng.choice(running) if running else None
 
     def end_all(self) -> None:
-        """End all faults: resume paused processes, repair rows, and start or stop processes until the number is right."""
+        """End all faults: resume processes, repair rows, and start or stop processes until the number is right."""
         self.has_ended = True
         world = self.world
         world.services.clear_faults()

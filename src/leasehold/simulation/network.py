@@ -1,7 +1,7 @@
 """The network between a process and the services it uses: it delays, refuses and loses requests and responses.
 
-A request that was sent arrives, or is lost, even if its sender has died meanwhile. This module knows nothing of rows and
-records.
+A request that was sent arrives, or is lost, even if its sender has died meanwhile. This module knows nothing of rows
+and records.
 """
 
 from __future__ import annotations

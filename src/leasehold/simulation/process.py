@@ -1,11 +1,11 @@
 """Simulated processes on one event loop: each can be paused, resumed and killed between any two steps of its tasks.
 
 A task belongs to the process in whose context it was created. Before each step the loop asks the process: a paused
-process postpones the step, a dead process drops it. So a killed process has no more effects, not even from its `finally`
-blocks. A request that it has already sent still arrives, as on a real network.
+process postpones the step, a dead process drops it. So a killed process has no more effects, not even from its
+`finally` blocks. A request that it has already sent still arrives, as on a real network.
 
-All orders are orders of creation, never of memory addresses. Tasks hash by a serial number because asyncio keeps them in
-sets.
+All orders are orders of creation, never of memory addresses. Tasks hash by a serial number because asyncio keeps them
+in sets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checkers, one file per promise. A checker follows everything that happens in a run and reports a broken promise."""
+"""The checkers, one file per promise. A checker follows a whole run and reports a broken promise."""
 
 from __future__ import annotations
 

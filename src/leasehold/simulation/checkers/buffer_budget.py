@@ -13,8 +13,8 @@ from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.ownership import Delivery
 from leasehold.simulation.process import SimulatedProcess
 
-# A read reserves the size of the last response, and the next response may be larger. This may happen for all shards that
-# are read at the same time.
+# A read reserves the size of the last response, and the next response may be larger. This may happen for all shards
+# that are read at the same time.
 _OVERRUN = 2.0
 _OVERRUN_PER_SHARD = 0.125
 
