@@ -20,6 +20,7 @@ from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import Equals, UpdateRow
 from leasehold.core.position import LATEST, Position
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.core.shards import shard_graph
 from leasehold.core.shards.lease_cleanup import CleanupPlan, DeleteLease, DeleteReason
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet import held_lease
@@ -307,13 +308,13 @@ _plant(
     "no handoff is requested",
     "balanced-and-stable reaches-steady-state",
     (Fault.MEMBERSHIP,),
-    (peer_assignment, "_asks", _always([])),
+    (peer_assignment, "_requests", _always([])),
 )
 _plant(
     "a handoff is requested for a difference of one",
     "balanced-and-stable reaches-steady-state",
     (Fault.MEMBERSHIP,),
-    (peer_assignment, "_asks", lambda _: _ask_for_one_too_many),
+    (peer_assignment, "_requests", lambda _: _ask_for_one_too_many),
 )
 _plant(
     "leases of silent owners are never taken",
@@ -325,7 +326,7 @@ _plant(
     "planning raises an error",
     "runs-until-stopped",
     (Fault.MEMBERSHIP,),
-    (peer_assignment, "_asks", lambda _: _raise_index_error),
+    (peer_assignment, "_requests", lambda _: _raise_index_error),
 )
 _plant(
     "a lease of another process with our id counts as ours",
@@ -333,7 +334,7 @@ _plant(
     (Fault.DUPLICATE_IDS, Fault.MEMBERSHIP),
     (
         peer_assignment,
-        "_is_given_to_us",
+        "_is_ours_to_begin",
         lambda _: lambda lease, view: lease.owner == view.me and lease.key not in view.held,
     ),
 )
@@ -345,7 +346,7 @@ _plant(
     "parents-before-children",
     (*_RESHARDS, Fault.SLOW_HANDLERS),
     (HeldLease, "wait_for_parents", _do_nothing),
-    (peer_assignment, "unfinished_parents", _always(())),
+    (shard_graph, "unfinished_parents", _always(())),
 )
 _plant(
     "the second parent is ignored",
@@ -353,7 +354,7 @@ _plant(
     (*_RESHARDS, Fault.SLOW_HANDLERS),
     (HeldLease, "_running_parents", _only_first_parent),
     (
-        peer_assignment,
+        shard_graph,
         "unfinished_parents",
         lambda original: lambda lease, leases: original(_with_one_parent(lease), leases),
     ),

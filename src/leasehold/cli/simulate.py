@@ -67,9 +67,9 @@ _DEFAULT_MINUTES: Final = 1.0
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     """Run the shipped worker in the simulator.
 
-    Time is virtual, faults are drawn from the seed, and every promise in docs/simulation.md is checked during the run.
-    The same seed and version give exactly the same trace. The exit code is 1 if a promise was broken; the output then has
-    the command that repeats the run.
+    Time is virtual, faults are drawn from the seed, and every promise in docs/simulation.md is checked during the
+    run. The same seed and version give exactly the same trace. The exit code is 1 if a promise was broken; the output
+    then has the command that repeats the run.
     """
     options = _parse_options(seed=seed, **world)
     if seeds is None:
