@@ -1,5 +1,5 @@
-"""A second encoder of the KPL's format, written out byte by byte, so that tests share no mistake with the library.
-It also writes what no sound encoder would.
+"""A second encoder of the KPL's format, independent of the library, so that a bug in one does not hide in the other.
+It can also write invalid messages.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ def hash_key(key: bytes) -> bytes:
 
 
 def user_record(key: int | None, hash_key: int | None, data: bytes | None, more: bytes = b"") -> bytes:
-    """A user record with two indices and data; what is None is left out."""
+    """A user record with two indices and data; None leaves a field out."""
     fields = [
         b"" if key is None else b"\x08" + varint(key),
         b"" if hash_key is None else b"\x10" + varint(hash_key),

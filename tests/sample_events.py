@@ -1,4 +1,4 @@
-"""One sample of every event, made from the types of its fields, so that a new event is a sample at once."""
+"""One sample of every event, built from the types of its fields, so that a new event has a sample automatically."""
 
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
@@ -20,12 +20,12 @@ _VALUES: dict[object, object] = {
     Position | None: Position("100"),
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
-    StreamIdentifier | None: None,  # as in a member of one stream, where the key of a lease is the shard's id
+    StreamIdentifier | None: None,  # as in a member of one stream, where the lease key is the shard id
 }
 
 
 def sample(kind: type[Event], **given: Any) -> Event:
-    """An event of this kind; what is not given is filled in by type."""
+    """An event of this type. Fields that are not given get a value by their type."""
     hints = get_type_hints(kind, vars(events))
     if "shard" in given:
         given = {"key": given["shard"], **given}

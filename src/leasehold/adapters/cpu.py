@@ -1,7 +1,7 @@
-"""How busy this member is, measured where it runs: in an ECS task, in a container with a limit, or on a whole machine.
+"""Measures how busy this member is: in an ECS task, in a container with a limit, or on a whole machine.
 
-A Python process is bound by one processor at a time, so what the process itself uses of one counts as well: on a
-machine with many processors a member that can do no more must not look idle.
+A Python process uses at most one processor at a time, so the share of one processor that the process uses counts as
+well. Otherwise a fully loaded member would look idle on a machine with many processors.
 """
 
 from __future__ import annotations
@@ -33,38 +33,41 @@ from leasehold.core.assignment.cpu_load import (
 from leasehold.ports import LoadMeter
 
 ECS_VARIABLE: Final = "ECS_CONTAINER_METADATA_URI_V4"
-# Where ECS serves its metadata, to the task alone. Nothing else is asked: the variable might name any host.
+# ECS serves its metadata at this address, to the task alone. No other host is contacted, because the variable may
+# name any.
 ECS_HOST: Final = ipaddress.ip_address("169.254.170.2")
-ECS_ANSWER_BYTES_MAX: Final = 1024 * 1024
+ECS_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 ECS_TIMEOUT_S: Final = 2.0
 
 
 def detect_load_meter(environment: Mapping[str, str], root: Path = Path("/")) -> LoadMeter | None:
-    """What measures here; None where nothing can, as outside of Linux. Then throughput alone is balanced."""
+    """The meter for this environment; None if nothing can be measured, as outside of Linux. Then only throughput is
+    balanced.
+    """
     process = ProcessMeter()
     if is_ecs_address(environment.get(ECS_VARIABLE, "")):
-        return Busiest(EcsMeter(environment[ECS_VARIABLE]), process)
+        return BusiestMeter(EcsMeter(environment[ECS_VARIABLE]), process)
     for reading in (_ControlGroup2(root), _ControlGroup1(root), _Host(root)):
         if reading() is not None:
-            return Busiest(FileMeter(reading), process)
+            return BusiestMeter(KernelFileMeter(reading), process)
     return None
 
 
-class Busiest(LoadMeter):
-    """The scarcest of several resources."""
+class BusiestMeter(LoadMeter):
+    """The highest load of several meters."""
 
     def __init__(self, *meters: LoadMeter) -> None:
         self._meters = meters
 
     async def percent(self) -> float | None:
-        """The largest figure that can be told; None if the first meter, which is the main one, is silent."""
+        """The highest known figure; None if the first meter, which is the main one, has none."""
         figures = [await meter.percent() for meter in self._meters]
         known = [figure for figure in figures if figure is not None]
         return max(known) if figures[0] is not None else None
 
 
 class ProcessMeter(LoadMeter):
-    """What this process uses of one processor."""
+    """The share of one processor that this process uses."""
 
     def __init__(self) -> None:
         self._last: CpuReading | None = None
@@ -75,21 +78,21 @@ class ProcessMeter(LoadMeter):
         return percent_between(last, self._last)
 
 
-class FileMeter(LoadMeter):
-    """What counters in files of the kernel say. They are read in place: they live in memory."""
+class KernelFileMeter(LoadMeter):
+    """Load from counter files of the kernel. They are read on the event loop, because they are in memory."""
 
     def __init__(self, reading: Callable[[], CpuReading | None]) -> None:
         self._reading = reading
         self._last: CpuReading | None = None
 
     async def percent(self) -> float | None:
-        """Since the last call. The limits are read anew each time, for they may change."""
+        """Since the last call. The limits are read every time, because they may change."""
         last, self._last = self._last, self._reading()
         return percent_between(last, self._last)
 
 
 class EcsMeter(LoadMeter):
-    """What the task metadata of ECS says."""
+    """Load from the task metadata of ECS."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
@@ -97,7 +100,7 @@ class EcsMeter(LoadMeter):
         self._share: EcsShare | None = None
 
     async def percent(self) -> float | None:
-        """Over the last second or so, by the two readings that each answer holds."""
+        """Over about the last second: each response holds two readings."""
         return await asyncio.to_thread(self._percent)
 
     def _percent(self) -> float | None:
@@ -111,18 +114,18 @@ class EcsMeter(LoadMeter):
 
     def _get(self, path: str) -> Any:
         try:
-            answer = self._pool.request("GET", self._address + path, redirect=False, preload_content=False)
+            response = self._pool.request("GET", self._address + path, redirect=False, preload_content=False)
             try:
-                content = answer.read(ECS_ANSWER_BYTES_MAX)
+                content = response.read(ECS_RESPONSE_BYTES_MAX)
             finally:
-                answer.release_conn()
-            return orjson.loads(content) if answer.status == 200 else None
+                response.release_conn()
+            return orjson.loads(content) if response.status == 200 else None
         except (urllib3.exceptions.HTTPError, ValueError):
             return None
 
 
 def is_ecs_address(address: str) -> bool:
-    """Whether an address is where ECS serves the metadata of a task. Another one is not asked for anything.
+    """Whether an address is that of the ECS task metadata. No other address is contacted.
 
     >>> is_ecs_address("http://169.254.170.2/v4/0123"), is_ecs_address("http://example.com/v4/0123")
     (True, False)
@@ -161,7 +164,7 @@ class _ControlGroup2:
 
 
 class _ControlGroup1:
-    """The same with version 1."""
+    """The same for control groups of version 1."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "sys/fs/cgroup"

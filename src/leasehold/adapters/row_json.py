@@ -1,4 +1,4 @@
-"""Rows in DynamoDB's JSON form, in which bytes are base64: as they travel to DynamoDB, and as SQLite keeps them."""
+"""Rows in DynamoDB's JSON format, in which bytes are base64: the wire format of DynamoDB, also used in SQLite."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import orjson
 from leasehold.core.leases.row_writes import Row
 
 
-def row_to_json(members: Mapping[str, Any]) -> bytes:
-    """A row, or a request that holds rows, as JSON."""
-    return orjson.dumps(members, default=_bytes_to_text, option=orjson.OPT_SORT_KEYS)
+def row_to_json(fields: Mapping[str, Any]) -> bytes:
+    """A row, or a request that contains rows, as JSON."""
+    return orjson.dumps(fields, default=_bytes_to_text, option=orjson.OPT_SORT_KEYS)
 
 
-def row_from_json_object(members: Any) -> Row:
-    """The row in what JSON gave. Raises ValueError for whatever is not one."""
+def row_from_json_object(fields: Any) -> Row:
+    """The row in a parsed JSON object. Raises ValueError if it is not a row."""
     try:
-        return {name: _attribute(value) for name, value in members.items()}
+        return {name: _attribute(value) for name, value in fields.items()}
     except (AttributeError, TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
@@ -38,7 +38,7 @@ def _attribute(value: dict[str, Any]) -> dict[str, Any]:
         case "SS" | "NS" if not isinstance(content, list) or not all(
             isinstance(item, str) for item in content
         ):
-            raise TypeError(f"{kind} holds something other than texts")
+            raise TypeError(f"{kind} holds something other than strings")
         case "B":
             return {"B": base64.b64decode(content, validate=True)}
         case "BS":

@@ -1,7 +1,7 @@
-"""Rows in a SQLite file: leases for one machine, shared by its processes. A fleet of several machines needs DynamoDB.
+"""Rows in a SQLite file: leases for the processes of one machine. A fleet on several machines needs DynamoDB.
 
-Each row is kept as one JSON text in DynamoDB's shape, so unknown attributes survive here as they do there. A write
-reads, judges and replaces the row inside one `BEGIN IMMEDIATE` transaction: SQLite admits a single writer, so
+Each row is stored as one JSON text in DynamoDB's format, so unknown attributes are kept. A write reads the row,
+checks the condition and replaces the row inside one `BEGIN IMMEDIATE` transaction. SQLite allows a single writer, so
 exactly one of several racing processes finds its condition true.
 """
 
@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS rows_by_owner ON rows (row_owner) WHERE row_owner IS 
 
 
 class SqliteRows(RowStore):
-    """A table in a file. One thread of its own does all the work, so callers never block the event loop."""
+    """A table in a file. All work runs on one thread, so callers never block the event loop."""
 
     def __init__(self, path: str | Path) -> None:
         if str(path).startswith((":memory:", "file:")):
@@ -44,14 +44,14 @@ class SqliteRows(RowStore):
         self._connection: sqlite3.Connection | None = None
 
     async def prepare(self) -> None:
-        """Create the file and the table where they are missing."""
+        """Create the file and the table if they are missing."""
         await self._run(lambda: self._open().executescript(_SCHEMA))
 
     async def create_owner_index(self) -> None:
-        """The table has one from the beginning."""
+        """Nothing to do: the table always has the index."""
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is now."""
+        """The current row."""
         return await self._run(lambda: _read(self._open(), key))
 
     async def write(self, write: RowWrite) -> Applied | Refused:
@@ -63,11 +63,11 @@ class SqliteRows(RowStore):
         return await self._run(lambda: self._write_together(writes))
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """Every row; a local file gains nothing from parallel lanes."""
+        """Every row; a local file gains nothing from parallel segments."""
         return await self._run(self._scan)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys by owner; this index is never behind."""
+        """Keys by owner; this index is always up to date."""
         return await self._run(lambda: self._keys_owned_by(owner))
 
     async def close(self) -> None:
@@ -76,9 +76,9 @@ class SqliteRows(RowStore):
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._translated, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._translate_errors, work)
 
-    def _translated(self, work: Callable[[], T]) -> T:
+    def _translate_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except sqlite3.OperationalError as error:
@@ -87,12 +87,12 @@ class SqliteRows(RowStore):
             raise UnavailableError(f"SQLite leases at {self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise ConfigError(
-                f"{self._path} is not a lease table of ours ({error}): name another file or move this one away"
+                f"{self._path} is not a lease table of Leasehold ({error}): choose another file, or move this one away"
             ) from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            # Autocommit: transactions are opened explicitly where they begin.
+            # Autocommit: transactions are opened explicitly.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             try:
                 _set_up(connection)
@@ -136,7 +136,7 @@ class SqliteRows(RowStore):
 
 def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    # The switch to WAL does not wait for other processes, busy timeout or not; one of them makes it for all.
+    # The switch to WAL ignores the busy timeout. One process switches the file for all of them.
     deadline_s = monotonic() + BUSY_TIMEOUT_MS / 1000
     while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
         try:
@@ -145,7 +145,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
             if monotonic() > deadline_s:
                 raise
             sleep(0.01)
-    # A pin that vanishes in a power cut would let a batch be cut anew: sync every commit.
+    # A pin that is lost in a power failure would let a batch be pinned differently: sync every commit.
     connection.execute("PRAGMA synchronous = FULL")
 
 
@@ -178,18 +178,18 @@ def _put(connection: sqlite3.Connection, write: RowWrite, before: Row | None) ->
 
 
 def _row_from_json(key: str, text: str) -> Row:
-    """The inverse; whatever else stands in the file is an error that names the row."""
+    """Parse a row. Any other content is an error that names the row."""
     try:
         row = row_from_json_object(orjson.loads(text))
     except ValueError as error:
         raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
     if row.get("leaseKey") != {"S": key}:
-        raise MalformedRowError(key, "leaseKey: names another row")
+        raise MalformedRowError(key, "leaseKey: does not match the row's key")
     return row
 
 
 def _row_or_stub(key: str, text: str) -> Row:
-    """A row that cannot be read keeps its key and nothing else: readers will report it, and see all the others."""
+    """A row that cannot be parsed is reduced to its key. The readers report it, and read all other rows."""
     try:
         return _row_from_json(key, text)
     except MalformedRowError:

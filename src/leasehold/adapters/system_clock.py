@@ -1,4 +1,4 @@
-"""The time of this machine."""
+"""The clock of this machine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class SystemClock(Clock):
-    """Monotonic and wall-clock time from the operating system; waiting on the running event loop."""
+    """Monotonic and wall-clock time from the operating system; sleeps on the running event loop."""
 
     def now_ms(self) -> int:
-        """Monotonic; on Linux it stands still while the machine is suspended."""
+        """Monotonic; on Linux it stops while the machine is suspended."""
         return time.monotonic_ns() // _NS_PER_MS
 
     def wall_ms(self) -> int:
@@ -23,5 +23,5 @@ class SystemClock(Clock):
         return time.time_ns() // _NS_PER_MS
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Wait, and let others run."""
+        """Sleep without blocking the event loop."""
         await asyncio.sleep(duration_ms / 1000)

@@ -1,4 +1,4 @@
-"""A Kinesis client whose requests never leave: each is answered from a list, and kept for the test to look at."""
+"""A Kinesis client that sends nothing: it responses each request from a list and keeps the requests for the test."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,23 +8,23 @@ from botocore.awsrequest import AWSResponse
 
 from tests.servers import aws_client
 
-# An answer: status and body. Text or bytes are sent as they are.
+# A response: status and body. Bytes are sent unchanged, other values as JSON.
 Response = tuple[int, Any]
 
 
 class CannedKinesis:
-    """`client` answers with the given answers, one after the other; `requests` holds (operation, members)."""
+    """`client` returns the given responses one after the other; `requests` holds (operation, fields)."""
 
-    def __init__(self, *answers: Response, **config: Any) -> None:
+    def __init__(self, *responses: Response, **config: Any) -> None:
         self.client = aws_client("kinesis", "http://127.0.0.1:9", **config)
         self.requests: list[tuple[str, Mapping[str, Any]]] = []
-        self._answers = iter(answers)
-        self.client.meta.events.register("before-send.kinesis.*", self._answer)
+        self._responses = iter(responses)
+        self.client.meta.events.register("before-send.kinesis.*", self._respond)
 
-    def _answer(self, request: Any, **_: Any) -> AWSResponse:
+    def _respond(self, request: Any, **_: Any) -> AWSResponse:
         operation = request.headers["X-Amz-Target"].decode().partition(".")[2]
         self.requests.append((operation, json.loads(request.body)))
-        status, body = next(self._answers)
+        status, body = next(self._responses)
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": "application/x-amz-json-1.1", "x-amzn-requestid": "1"}
         return AWSResponse(request.url, status, headers, _Raw(content))

@@ -1,4 +1,4 @@
-"""HTTP on the event loop: connections are used again, and nothing that goes wrong on one reaches the next request."""
+"""HTTP on the event loop: connections are reused, and a failure on one does not affect the next request."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Server:
-    """Gives each request the next of its answers, once it may go on; None closes the connection."""
+    """Sends the next of its responses to each request, when the test allows it; None closes the connection."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.answers = list(answers)
@@ -74,8 +74,8 @@ def with_endpoint(
     return asyncio.run(main())
 
 
-def test_a_request_is_complete_and_its_connection_is_used_again() -> None:
-    """Head and body arrive as given, and the next request takes the same connection."""
+def test_a_connection_is_reused() -> None:
+    """Head and body arrive unchanged, and the next request uses the same connection."""
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
         assert await endpoint.post({"X-Name": "value"}, b"abc") == Response(200, b"{}")
@@ -87,8 +87,8 @@ def test_a_request_is_complete_and_its_connection_is_used_again() -> None:
     with_endpoint(Server, use)
 
 
-def test_answers_in_pieces_are_put_together() -> None:
-    """A chunked answer is the whole body, and the connection is ready for the next one."""
+def test_a_chunked_response_is_joined() -> None:
+    """The body of a chunked response is complete, and the connection can be reused."""
     chunked = b"HTTP/1.1 400 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
@@ -102,8 +102,8 @@ def test_answers_in_pieces_are_put_together() -> None:
 @pytest.mark.parametrize(
     "last", [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", GOOD + GOOD]
 )
-def test_a_connection_that_cannot_be_trusted_is_not_used_again(last: bytes) -> None:
-    """Neither one that the server gives up, nor one on which more came than was asked for."""
+def test_an_unreliable_connection_is_not_reused(last: bytes) -> None:
+    """Neither a connection that the server closes, nor one on which an unrequested response arrived."""
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
         assert await endpoint.post({}, b"") == Response(200, b"{}")
@@ -114,8 +114,10 @@ def test_a_connection_that_cannot_be_trusted_is_not_used_again(last: bytes) -> N
 
 
 @pytest.mark.parametrize("trouble", [None, b"SSH-2.0-OpenSSH\r\n\r\n"])
-def test_no_answer_is_an_os_error(trouble: bytes | None) -> None:
-    """A server that closes, or that speaks something else, is told of; the next request begins anew."""
+def test_a_failed_request_is_an_os_error(trouble: bytes | None) -> None:
+    """A server that closes the connection or does not speak HTTP raises OSError; the next request uses a new
+    connection.
+    """
 
     async def use(endpoint: HttpEndpoint, _server: Server) -> None:
         with pytest.raises(ConnectionError):
@@ -125,8 +127,8 @@ def test_no_answer_is_an_os_error(trouble: bytes | None) -> None:
     with_endpoint(lambda: Server(trouble), use)
 
 
-def test_a_server_that_does_not_answer_is_given_up() -> None:
-    """After the time for an answer the wait is over, with an OSError like all trouble."""
+def test_a_response_has_a_timeout() -> None:
+    """After the timeout the request fails with an OSError."""
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
         server.go_on.clear()
@@ -136,8 +138,8 @@ def test_a_server_that_does_not_answer_is_given_up() -> None:
     with_endpoint(Server, use, HttpLimits(connections_max=2, connect_s=30, response_s=0.05))
 
 
-def test_the_late_answer_to_a_cancelled_request_is_nobodys() -> None:
-    """Who asks next does not get the answer to a question that another one has given up."""
+def test_a_late_response_to_a_cancelled_request_is_dropped() -> None:
+    """The next request does not receive the response to a cancelled one."""
     late = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate"
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
@@ -152,8 +154,8 @@ def test_the_late_answer_to_a_cancelled_request_is_nobodys() -> None:
     with_endpoint(lambda: Server(late), use)
 
 
-def test_no_more_connections_than_allowed() -> None:
-    """Whoever is one too many waits for one of the others to be done."""
+def test_the_number_of_connections_is_limited() -> None:
+    """A request beyond the limit waits for a free connection."""
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
         answers = await asyncio.gather(*(endpoint.post({}, b"") for _ in range(20)))
@@ -163,16 +165,16 @@ def test_no_more_connections_than_allowed() -> None:
     with_endpoint(Server, use)
 
 
-def test_one_event_loop_after_the_other() -> None:
-    """What is left of a loop that has ended is not used on the next one."""
+def test_an_endpoint_works_on_a_second_event_loop() -> None:
+    """Connections of a closed loop are not used on the next one."""
     endpoint: HttpEndpoint | None = None
 
     async def use() -> None:
         nonlocal endpoint
         async with serving(Server()) as port:
             endpoint = endpoint or HttpEndpoint(f"http://127.0.0.1:{port}/", LIMITS, None)
-            endpoint._to = endpoint._to._replace(netloc=f"127.0.0.1:{port}")
-            # More than there are connections, so that some have to wait: what they wait on belongs to a loop.
+            endpoint._url = endpoint._url._replace(netloc=f"127.0.0.1:{port}")
+            # More requests than connections, so that some wait on the semaphore, which belongs to a loop.
             await asyncio.gather(*(there.post({}, b"") for there in [endpoint] * 5))
             endpoint.close()
 
@@ -181,8 +183,8 @@ def test_one_event_loop_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_server_must_prove_its_name(is_known: bool) -> None:
-    """With TLS, only a certificate of an authority that we trust opens a connection."""
+def test_the_certificate_of_the_server_is_verified(is_known: bool) -> None:
+    """With TLS, only a certificate of a trusted authority opens a connection."""
     authority, stranger = trustme.CA(), trustme.CA()
     theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     (authority if is_known else stranger).issue_cert("127.0.0.1").configure_cert(theirs)

@@ -1,4 +1,4 @@
-"""boto3 clients as the adapters want them."""
+"""boto3 clients with the settings of the adapters."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ LOCAL = AwsAccess(endpoint_url="http://127.0.0.1:4567")
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No credentials and no region from wherever the tests run."""
+    """Remove credentials and region of the machine that runs the tests."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
@@ -30,7 +30,7 @@ def credentials_of(client: Any) -> Any:
 
 @pytest.mark.parametrize("make", [kinesis_client, dynamodb_client, cloudwatch_client])
 def test_a_server_on_loopback_needs_no_credentials(make: Callable[[AwsAccess], Any]) -> None:
-    """Nor a region: `leasehold local` works on a machine that has never heard of AWS."""
+    """It needs no region either: `leasehold local` works on a machine without AWS configuration."""
     client = make(LOCAL)
     assert client.meta.region_name == "us-east-1"
     assert credentials_of(client).access_key == "local"
@@ -47,13 +47,13 @@ def test_real_credentials_are_used_on_loopback_too(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("url", [None, "https://kinesis.example.com", "http://127.0.0.1.example.com"])
-def test_nobody_else_is_sent_made_up_credentials(url: str | None) -> None:
-    """Without credentials the call fails with the usual error, not with a refusal of a strange key."""
+def test_made_up_credentials_are_for_loopback_only(url: str | None) -> None:
+    """Elsewhere, a call without credentials fails with the usual error, not with an error about an unknown key."""
     client = kinesis_client(AwsAccess(region="eu-central-1", endpoint_url=url))
     assert credentials_of(client) is None
 
 
-def test_what_cannot_work_is_said_at_once() -> None:
+def test_an_invalid_configuration_is_an_error() -> None:
     """A missing region, an unknown profile."""
     with pytest.raises(ConfigError, match="region"):
         kinesis_client()
@@ -61,15 +61,15 @@ def test_what_cannot_work_is_said_at_once() -> None:
         kinesis_client(AwsAccess(region="eu-central-1", profile="nobody"))
 
 
-def test_the_reader_retries_and_not_the_client() -> None:
-    """A refused read is told and waited for at the shard's own pace, on as many connections as threads."""
+def test_the_kinesis_client_never_retries() -> None:
+    """The shard reader retries with its own backoff. The client has as many connections as threads."""
     config = kinesis_client(LOCAL, threads=40).meta.config
     assert config.retries["total_max_attempts"] == 1
     assert config.max_pool_connections == 40
 
 
-def test_a_heartbeat_does_not_wait_for_long() -> None:
-    """All tries of a write to the lease table end well within the time after which others may take the lease."""
+def test_a_heartbeat_has_short_timeouts() -> None:
+    """All attempts of a write to the lease table end well within the failover time."""
     config = dynamodb_client(LOCAL).meta.config
     longest_s = config.retries["total_max_attempts"] * (config.connect_timeout + config.read_timeout)
     assert longest_s < 9

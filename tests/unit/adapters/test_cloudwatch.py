@@ -1,4 +1,4 @@
-"""Publishing to CloudWatch: its limits, its failures, and when."""
+"""Publishing to CloudWatch: limits, failures and intervals."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ EVENT = IteratorExpired(ShardId("shard-a"))
 
 
 class StepClock(Clock):
-    """A clock whose sleepers wake when the test says so."""
+    """A clock whose sleeps end when the test says so."""
 
     def __init__(self) -> None:
         self.slept: list[int] = []
@@ -37,7 +37,7 @@ class StepClock(Clock):
 
 
 class Recorder:
-    """Stands in for a boto3 client of CloudWatch; fails with what it is told to."""
+    """Replaces a boto3 client of CloudWatch; raises `failure` if it is set."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.requests: list[Mapping[str, Any]] = []
@@ -49,19 +49,21 @@ class Recorder:
         self.requests.append(request)
 
 
-def metrics(client: Recorder, *, worker: str = "w-1", told: list[Event] | None = None) -> CloudWatchMetrics:
+def metrics(
+    client: Recorder, *, worker: str = "w-1", reported: list[Event] | None = None
+) -> CloudWatchMetrics:
     return CloudWatchMetrics(
         client,
         application="billing",
         worker=WorkerId(worker),
         level=MetricsLevel.SUMMARY,
         clock=StepClock(),
-        report=(told if told is not None else []).append,
+        report=(reported if reported is not None else []).append,
     )
 
 
 def test_a_datum_is_a_statistic_set_of_the_application() -> None:
-    """Namespace, dimensions, time, unit and set are what CloudWatch expects."""
+    """Namespace, dimensions, time, unit and values are what CloudWatch expects."""
     client = Recorder()
     observer = metrics(client)
     observer(EVENT)
@@ -79,8 +81,8 @@ def test_a_datum_is_a_statistic_set_of_the_application() -> None:
     }
 
 
-def test_it_publishes_every_ten_seconds_and_what_is_left_at_the_end() -> None:
-    """Waiting goes through the injected clock, and leaving flushes."""
+def test_it_publishes_every_ten_seconds_and_at_the_end() -> None:
+    """It waits on the injected clock, and leaving the block flushes."""
     client = Recorder()
 
     async def scenario() -> StepClock:
@@ -116,22 +118,22 @@ def test_it_publishes_every_ten_seconds_and_what_is_left_at_the_end() -> None:
     ],
     ids=lambda failure: type(failure).__name__,
 )
-def test_trouble_with_cloudwatch_is_counted_and_told_and_goes_no_further(failure: Exception) -> None:
-    """The member never feels it, and the next flush works again."""
-    told: list[Event] = []
+def test_a_failure_of_cloudwatch_is_counted_and_reported(failure: Exception) -> None:
+    """The member is not affected, and the next flush works."""
+    reported: list[Event] = []
     client = Recorder(failure)
-    observer = metrics(client, told=told)
+    observer = metrics(client, reported=reported)
     observer(EVENT)
     asyncio.run(observer.flush())
     assert (observer.published, observer.lost) == (0, 1)
-    assert [type(event) for event in told] == [OperationFailed]
+    assert [type(event) for event in reported] == [OperationFailed]
     client.failure = None
     observer(EVENT)
     asyncio.run(observer.flush())
     assert (observer.published, observer.lost) == (1, 1)
 
 
-def test_nothing_collected_is_nothing_sent() -> None:
+def test_an_empty_window_sends_nothing() -> None:
     """An idle member without leases makes no calls."""
     client = Recorder()
     asyncio.run(metrics(client).flush())
@@ -139,8 +141,8 @@ def test_nothing_collected_is_nothing_sent() -> None:
 
 
 @pytest.mark.parametrize("worker", ["grün\n☃", ":w", " ", "x" * 3000])
-def test_a_strange_worker_id_does_not_cost_the_request(worker: str) -> None:
-    """A dimension that CloudWatch would refuse is made acceptable."""
+def test_an_invalid_worker_id_is_replaced(worker: str) -> None:
+    """A dimension value that CloudWatch would refuse is changed to a valid one."""
     client = Recorder()
     observer = metrics(client, worker=worker)
     observer(LeasesRenewed(1, 0, 1))
@@ -157,7 +159,7 @@ def datum(name: str) -> Mapping[str, Any]:
 
 
 def test_requests_keep_to_the_limits_of_the_service() -> None:
-    """At most 1,000 data and less than 1 MB a request, and nothing is left out."""
+    """At most 1,000 data and less than 1 MB per request, and no datum is lost."""
     small = [{"MetricName": f"m-{number}", "Dimensions": []} for number in range(2_500)]
     assert [len(batch) for batch in split_into_requests(small)] == [
         DATA_PER_REQUEST_MAX,
@@ -171,7 +173,7 @@ def test_requests_keep_to_the_limits_of_the_service() -> None:
 
 
 def test_level_none_sends_nothing() -> None:
-    """Switched off is free."""
+    """No calls at level NONE."""
     client = Recorder()
     observer = CloudWatchMetrics(
         client,

@@ -1,4 +1,4 @@
-"""How busy a member is: from the kernel's counters and from ECS, without a guess where they say nothing."""
+"""The load of a member, from the kernel's counters and from ECS. Without data there is no figure."""
 
 import asyncio
 from pathlib import Path
@@ -19,8 +19,8 @@ from leasehold.core.assignment.cpu_load import (
 )
 
 
-def test_the_machine_as_a_whole() -> None:
-    """The difference of two readings of /proc/stat; time that goes backwards gives no figure."""
+def test_the_load_of_the_whole_machine() -> None:
+    """The difference of two readings of /proc/stat; a counter that goes backwards gives no figure."""
     first = host_reading("cpu  20000 200 2000 1500000 1000 0 0\ncpu0 1 2 3")
     then = host_reading("cpu  30000 3000 30000 2000000 2000 0 0")
     assert percent_between(first, then) == pytest.approx(7.715, abs=0.001)
@@ -29,14 +29,14 @@ def test_the_machine_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "cpu", "cpu a b c d e", "intr 1 2 3 4 5"])
-def test_an_unreadable_machine_gives_no_figure(text: str) -> None:
-    """Nothing is guessed."""
+def test_unreadable_counters_give_no_figure(text: str) -> None:
+    """No figure is guessed."""
     assert host_reading(text) is None
 
 
 @pytest.mark.parametrize(("processors", "percent"), [(2.0, 25.0), (8.0, 6.25), (0.25, 100.0)])
 def test_a_container_is_measured_against_its_limit(processors: float, percent: float) -> None:
-    """Half a second of processor time in a second; never above 100."""
+    """Half a second of processor time per second; never above 100."""
     first, then = (
         container_reading(1_000_000, processors, 1000),
         container_reading(1_500_000, processors, 2000),
@@ -44,8 +44,8 @@ def test_a_container_is_measured_against_its_limit(processors: float, percent: f
     assert percent_between(first, then) == percent
 
 
-def test_no_limit_is_no_quota() -> None:
-    """-1 is how the kernel says that there is none."""
+def test_minus_one_means_no_quota() -> None:
+    """The kernel writes -1 for no limit."""
     assert quota_v1("-1\n", "100000\n") is None
     assert quota_v1("50000\n", "100000\n") == 0.5
 
@@ -65,7 +65,7 @@ STATS: dict[str, Any] = {
         (EcsShare(0.1, 1.0), 100),
     ],
 )
-def test_a_container_of_a_task(share: EcsShare, percent: float) -> None:
+def test_the_load_of_an_ecs_container(share: EcsShare, percent: float) -> None:
     """The worked examples of the specification."""
     assert ecs_percent(STATS, share) == pytest.approx(percent)
 
@@ -74,12 +74,12 @@ def test_a_container_of_a_task(share: EcsShare, percent: float) -> None:
     "stats", [None, [], {}, {**STATS, "precpu_stats": {}}, {**STATS, "cpu_stats": {"online_cpus": "2"}}]
 )
 def test_incomplete_stats_give_no_figure(stats: Any) -> None:
-    """The first answer of a container has only one reading; a broken one none."""
+    """The first response for a container has only one reading; a broken one has none."""
     assert ecs_percent(stats, EcsShare(None, 1.0)) is None
 
 
-def test_the_part_of_a_container_in_its_task() -> None:
-    """By the limits of all containers; where nothing is known, the whole task."""
+def test_the_share_of_a_container_in_its_task() -> None:
+    """By the limits of all containers; without limits, the whole task."""
     task = {
         "Limits": {"CPU": 4},
         "Containers": [{"DockerId": "a", "Limits": {"CPU": 50}}, {"DockerId": "b", "Limits": {"CPU": 30}}],
@@ -103,14 +103,14 @@ def test_the_part_of_a_container_in_its_task() -> None:
         "http://[",
     ],
 )
-def test_no_other_address_is_asked(address: str, tmp_path: Path) -> None:
-    """A variable of the environment cannot send requests of ours to a host of its choice."""
+def test_no_other_address_is_contacted(address: str, tmp_path: Path) -> None:
+    """An environment variable cannot direct our requests to another host."""
     assert not is_ecs_address(address)
     assert detect_load_meter({"ECS_CONTAINER_METADATA_URI_V4": address}, tmp_path) is None
 
 
-def test_metadata_that_does_not_answer_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member is then balanced by throughput until it answers again."""
+def test_unavailable_metadata_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member is balanced by throughput until the metadata are available again."""
     answers: dict[str, Any] = {}
     meter = EcsMeter("http://169.254.170.2/v4/1")
     monkeypatch.setattr(meter, "_get", answers.get)
@@ -119,8 +119,8 @@ def test_metadata_that_does_not_answer_gives_no_figure(monkeypatch: pytest.Monke
     assert asyncio.run(meter.percent()) == 50
 
 
-def test_what_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container's limit goes before the whole machine; the first figure comes with the second reading."""
+def test_the_meter_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's limit takes precedence over the whole machine; the second reading gives the first figure."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("cpu  1 1 1 1 1")
     assert detect_load_meter({}, tmp_path) is not None
@@ -145,8 +145,8 @@ def test_what_measures_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert second >= 50
 
 
-def test_the_older_control_groups_are_understood(tmp_path: Path) -> None:
-    """Version 1 keeps its files elsewhere, and counts nanoseconds."""
+def test_control_groups_of_version_1_are_read(tmp_path: Path) -> None:
+    """Version 1 has other files, and counts nanoseconds."""
     for name, text in {
         "cpu/cpuacct.usage": "1000",
         "cpu/cpu.cfs_quota_us": "-1",

@@ -1,4 +1,4 @@
-"""GetRecords without boto3's layers: signed as boto3 would, with the same errors, and not where boto3 knows better."""
+"""GetRecords without boto3: signed as boto3 does, with the same errors, and only where boto3 is not needed."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
-from leasehold.adapters.aws.direct_calls import direct_calls
+from leasehold.adapters.aws.direct_calls import open_direct_calls
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
 
@@ -20,7 +20,7 @@ TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
 
 
 class Recorder(ThreadingHTTPServer):
-    """Keeps the last request, and gives the answer that a test has set."""
+    """Keeps the last request, and sends the response that the test has set."""
 
     answer: tuple[int, bytes] = (200, TIP)
     headers: dict[str, str]
@@ -75,9 +75,9 @@ def read(client: Any, stream: str = "orders") -> Any:
     return asyncio.run(ask())
 
 
-def test_the_signature_is_the_one_that_the_service_computes(server: Recorder, client: Any) -> None:
-    """What arrives, signed again from its own headers and body, gives the same signature."""
-    assert direct_calls(client) is not None
+def test_the_signature_is_valid(server: Recorder, client: Any) -> None:
+    """The received request, signed again from its own headers and body, has the same signature."""
+    assert open_direct_calls(client) is not None
     assert read(client).next_iterator == "next"
     sent = server.headers
     authorization = sent["authorization"]
@@ -105,32 +105,32 @@ def test_the_signature_is_the_one_that_the_service_computes(server: Recorder, cl
         (302, b"[]", ServiceError),
     ],
 )
-def test_refusals_are_the_errors_that_boto3_would_give(
+def test_errors_are_the_same_as_with_boto3(
     server: Recorder, client: Any, status: int, body: bytes, error: type[Exception]
 ) -> None:
-    """Every answer but a good one is an error of ours, and of the kind that says what to do."""
+    """Every response with another status than 200 is one of our errors, of the right class."""
     server.answer = (status, body)
     with pytest.raises(error, match="orders"):
         read(client)
 
 
-def test_no_answer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is not there may be there later."""
+def test_no_response_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing server may come back later."""
     client = kinesis_client(AwsAccess(region="eu-west-1", endpoint_url="http://127.0.0.1:9"))
     with pytest.raises(UnavailableError):
         read(client)
 
 
-def test_a_proxy_is_left_to_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the environment names a proxy, the call goes through it, as boto3 sends it."""
+def test_boto3_is_used_with_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the environment names a proxy, boto3 sends the call through it."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    assert direct_calls(kinesis_client(AwsAccess(region="eu-west-1"))) is None
+    assert open_direct_calls(kinesis_client(AwsAccess(region="eu-west-1"))) is None
 
 
-def test_a_stream_by_arn_is_left_to_boto3(server: Recorder, client: Any) -> None:
-    """An ARN may mean another endpoint, which only boto3 can work out; here it goes along in the request."""
+def test_boto3_is_used_for_a_stream_by_arn(server: Recorder, client: Any) -> None:
+    """An ARN may mean another endpoint, which only boto3 can determine. Here the ARN is part of the request."""
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     read(client, arn)
     assert b"StreamARN" in server.body
@@ -139,7 +139,7 @@ def test_a_stream_by_arn_is_left_to_boto3(server: Recorder, client: Any) -> None
 def test_credentials_of_a_role_are_renewed_off_the_event_loop(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To renew them is a call that may take seconds; heartbeats must not wait for it."""
+    """The renewal may take seconds, and heartbeats must not wait for it."""
     renewing: list[threading.Thread] = []
 
     class Renewable(Credentials):  # type: ignore[misc]

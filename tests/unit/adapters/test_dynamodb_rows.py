@@ -1,4 +1,6 @@
-"""What local servers do not show of DynamoDB: the requests themselves, pages of the index, cancelled transactions."""
+"""Behaviour of DynamoDB that local servers do not show: the requests themselves, pages of the index, cancelled
+transactions.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -43,7 +45,7 @@ def refused(code: str, **more: Any) -> ClientError:
 
 
 def test_a_single_row_is_read_consistently() -> None:
-    """What decides about ownership is read as it is now, not as it was a moment ago."""
+    """Decisions about ownership need the current row."""
     client = StubClient(get_item=[{}])
     assert asyncio.run(DynamoDbRows(client, "leases").get("a")) is None
     assert client.requests == [
@@ -52,7 +54,7 @@ def test_a_single_row_is_read_consistently() -> None:
 
 
 def test_every_page_of_the_index_is_read() -> None:
-    """A worker with more leases than one page holds finds all of them."""
+    """A worker with more leases than fit on one page finds all of them."""
     pages = [
         {"Items": [{"leaseKey": {"S": "a"}}], "LastEvaluatedKey": {"leaseKey": {"S": "a"}}},
         {"Items": [{"leaseKey": {"S": "b"}}]},
@@ -62,8 +64,8 @@ def test_every_page_of_the_index_is_read() -> None:
     assert client.requests[-1][1]["ExclusiveStartKey"] == {"leaseKey": {"S": "a"}}
 
 
-def test_an_index_that_was_deleted_is_no_longer_asked() -> None:
-    """A rollback to KCL 2.x deletes the index; from then on a scan has to answer."""
+def test_a_deleted_index_is_no_longer_queried() -> None:
+    """A rollback to KCL 2.x deletes the index; then the caller has to scan."""
     gone = {"Table": {"TableStatus": "ACTIVE"}}
     client = StubClient(describe_table=[ACTIVE, gone], query=[refused("ValidationException")])
 
@@ -75,8 +77,8 @@ def test_an_index_that_was_deleted_is_no_longer_asked() -> None:
 
 
 @pytest.mark.parametrize("code", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
-def test_a_transaction_that_was_in_the_way_is_not_a_lost_race(code: str) -> None:
-    """Only a failed condition is an answer; everything else that cancels a transaction is to be tried again."""
+def test_a_transaction_conflict_is_not_a_lost_race(code: str) -> None:
+    """Only a failed condition is a lost race. A transaction that was cancelled for another reason is retried."""
     reasons = [{"Code": "None"}, {"Code": code}]
     cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
@@ -85,22 +87,22 @@ def test_a_transaction_that_was_in_the_way_is_not_a_lost_race(code: str) -> None
 
 
 def test_a_failed_condition_in_a_transaction_is_a_lost_race() -> None:
-    """It is an answer, and nothing was written."""
+    """It is a return value, and nothing was written."""
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
     cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
     assert asyncio.run(rows.write_transaction([PutRow("a", {}), PutRow("b", {})])) is False
 
 
-def test_recovery_is_switched_on_for_a_table_that_exists() -> None:
-    """The wish may be newer than the table."""
+def test_point_in_time_recovery_is_enabled_on_an_existing_table() -> None:
+    """The setting may be newer than the table."""
     client = StubClient(describe_table=[ACTIVE, ACTIVE], update_continuous_backups=[{}])
     asyncio.run(DynamoDbRows(client, "leases", settings=TableSettings(point_in_time_recovery=True)).prepare())
     assert client.requests[-1][0] == "update_continuous_backups"
 
 
 def test_a_table_that_never_becomes_usable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting has an end, and the error says for what."""
+    """The wait has a timeout, and the error names the table."""
     monkeypatch.setattr("leasehold.adapters.aws.dynamodb_rows.TABLE_WAIT_S", 0)
     creating = {"Table": {"TableStatus": "CREATING"}}
     rows = DynamoDbRows(StubClient(describe_table=[creating] * 1000), "leases")

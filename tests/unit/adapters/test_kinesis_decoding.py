@@ -1,4 +1,6 @@
-"""GetRecords answers, good and bad: out comes what botocore would have made of them, or an error that says why."""
+"""Valid and invalid GetRecords responses: the result is what botocore would return, or an error that names the
+problem.
+"""
 
 import base64
 import json
@@ -32,7 +34,7 @@ WITHOUT = object()
 
 
 def body(**members: Any) -> bytes:
-    """An answer: a good one, with some members replaced or left out."""
+    """A valid response, with some fields replaced or removed."""
     whole = {"Records": [RECORD], "NextShardIterator": "AAAA", "MillisBehindLatest": 5} | members
     return json.dumps({name: value for name, value in whole.items() if value is not WITHOUT}).encode()
 
@@ -41,8 +43,8 @@ def record(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in (RECORD | members).items() if value is not WITHOUT}
 
 
-def test_a_page_with_records() -> None:
-    """Data in bytes, the sequence number as text, the arrival in whole milliseconds."""
+def test_a_page_with_records_is_decoded() -> None:
+    """Data as bytes, the sequence number as text, the arrival time in whole milliseconds."""
     answer = body(Records=[RECORD, record(EncryptionType="KMS", Data="", ApproximateArrivalTimestamp=17)])
     assert page_from_body(answer) == Page(
         [
@@ -55,7 +57,7 @@ def test_a_page_with_records() -> None:
 
 
 def test_the_end_of_a_shard_names_its_children() -> None:
-    """No iterator, and who goes on."""
+    """There is no iterator, and the children are listed."""
     answer = body(Records=[], NextShardIterator=WITHOUT, ChildShards=[CHILD])
     child = ChildShard(
         ShardId("shardId-000000000001"), (ShardId("shardId-000000000000"),), HashRange(0, 2**128 - 1)
@@ -63,8 +65,8 @@ def test_the_end_of_a_shard_names_its_children() -> None:
     assert page_from_body(answer) == Page([], None, 5, (child,))
 
 
-def test_explicit_nulls_are_absent() -> None:
-    """kinesis-local writes null for what is not there."""
+def test_a_null_field_counts_as_absent() -> None:
+    """kinesis-local writes null for absent fields."""
     answer = body(
         Records=[record(EncryptionType=None, ApproximateArrivalTimestamp=None)],
         ChildShards=None,
@@ -97,9 +99,9 @@ def test_explicit_nulls_are_absent() -> None:
         (body(Records=WITHOUT), "no list of Records"),
         (body(Records=None), "no list of Records"),
         (body(Records={"0": RECORD}), "no list of Records"),
-        (body(Records=[RECORD, None]), "record 1 of 2 has no members"),
-        (body(Records=["x"]), "record 0 of 1 has no members"),
-        (body(Records=[[]]), "record 0 of 1 has no members"),
+        (body(Records=[RECORD, None]), "record 1 of 2 has no fields"),
+        (body(Records=["x"]), "record 0 of 1 has no fields"),
+        (body(Records=[[]]), "record 0 of 1 has no fields"),
         (body(Records=[RECORD, record(Data=WITHOUT)]), "record 1 of 2 has no Data"),
         (body(Records=[record(Data=None)]), "has no Data"),
         (body(Records=[record(Data=5)]), "has no Data"),
@@ -122,8 +124,8 @@ def test_explicit_nulls_are_absent() -> None:
         (body(Records=[record(ApproximateArrivalTimestamp=1e307)]), "has no ApproximateArrivalTimestamp"),
     ],
 )
-def test_a_malformed_answer_is_an_error_that_says_where(answer: bytes, problem: str) -> None:
-    """It blames the server, so that the same iterator is used again, and it never quotes what was in the answer."""
+def test_a_malformed_response_is_an_error_that_names_the_field(answer: bytes, problem: str) -> None:
+    """It is an error of the server, so the iterator is used again. The message never quotes the response."""
     with pytest.raises(UnavailableError, match=problem) as caught:
         page_from_body(answer)
     assert "aGVs" not in str(caught.value)
@@ -148,7 +150,7 @@ def test_a_malformed_answer_is_an_error_that_says_where(answer: bytes, problem: 
     ],
 )
 def test_a_child_must_be_complete(child: Any) -> None:
-    """A child without parents or hash keys cannot be given a lease, so the answer is asked for again."""
+    """A child without parents or hash keys cannot get a lease, so the request is repeated."""
     with pytest.raises(UnavailableError, match="ChildShards"):
         page_from_body(body(NextShardIterator=None, ChildShards=[CHILD, child]))
 
@@ -170,8 +172,8 @@ names = ["Records", "NextShardIterator", "MillisBehindLatest", "ChildShards"]
     odd=st.dictionaries(st.sampled_from(names), json_values | st.just([CHILD])),
     records=odd_records | st.just([RECORD]),
 )
-def test_no_answer_breaks_the_reader(odd: dict[str, Any], records: Any) -> None:
-    """Whatever is in an answer, it is either a page whose records can be placed, or an UnavailableError."""
+def test_any_response_is_a_page_or_an_unavailable_error(odd: dict[str, Any], records: Any) -> None:
+    """No response raises any other exception."""
     try:
         page = page_from_body(body(**{"Records": records} | odd))
     except UnavailableError:
@@ -200,7 +202,7 @@ def test_no_answer_breaks_the_reader(odd: dict[str, Any], records: Any) -> None:
         max_size=5,
     )
 )
-def test_records_are_what_botocore_would_have_made_of_them(records: list[dict[str, Any]]) -> None:
+def test_records_equal_those_of_botocore(records: list[dict[str, Any]]) -> None:
     """The fast path agrees with botocore's own parser, field by field."""
     answer = body(Records=records)
     theirs = CannedKinesis((200, answer)).client.get_records(ShardIterator="AAAA")

@@ -1,4 +1,4 @@
-"""The AWS adapter of a stream: what it sends, and what it makes of answers and errors."""
+"""The AWS adapter of a stream: its requests, and how it handles responses and errors."""
 
 import asyncio
 import logging
@@ -64,8 +64,8 @@ def get(stream: KinesisStream) -> Awaitable[Any]:
     return stream.get_records("token", limit=7)
 
 
-def test_later_pages_are_asked_for_with_the_token_alone() -> None:
-    """AWS refuses a token beside the stream's name or a filter, which boto3's own paginator sends."""
+def test_later_pages_are_requested_with_the_token_only() -> None:
+    """AWS refuses a token beside the stream name or a filter, which boto3's own paginator sends."""
     kinesis = CannedKinesis(
         (200, {"Shards": [shard(0)], "NextToken": "a"}),
         (200, {"Shards": [shard(1)], "NextToken": "b"}),
@@ -87,8 +87,8 @@ def test_later_pages_are_asked_for_with_the_token_alone() -> None:
     ]
 
 
-def test_a_stream_is_asked_for_as_it_was_named() -> None:
-    """By ARN everywhere, also where a name would be of no use; by name never together with an iterator."""
+def test_requests_name_the_stream_as_configured() -> None:
+    """An ARN is in all requests; a name is never sent beside an iterator."""
 
     async def use(stream: KinesisStream) -> None:
         await stream.iterator(SHARD, IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="007"))
@@ -123,37 +123,37 @@ def test_a_stream_is_asked_for_as_it_was_named() -> None:
         (503, "", UnavailableError),
     ],
 )
-def test_errors_are_ours(status: int, code: str, expected: type[ServiceError]) -> None:
-    """Exactly the class that the reader decides by, with the stream, the call and the reason in the message."""
+def test_errors_are_translated(status: int, code: str, expected: type[ServiceError]) -> None:
+    """The error class decides what the reader does. The message has the stream, the call and the reason."""
     kinesis = CannedKinesis((status, failure(code)))
     with pytest.raises(ServiceError, match="stream orders, get_records") as caught:
         with_stream(kinesis, get)
     assert type(caught.value) is expected
 
 
-def test_a_broken_answer_is_not_asked_for_again_behind_our_back() -> None:
-    """The reader retries, and tells; the client would do it in silence."""
+def test_the_client_does_not_retry_a_malformed_response() -> None:
+    """The reader retries and reports it; the client would retry silently."""
     kinesis = CannedKinesis((200, b'{"Records": ['), (200, page()), retries={"total_max_attempts": 5})
     with pytest.raises(UnavailableError, match="malformed"):
         with_stream(kinesis, get)
     assert len(kinesis.requests) == 1
 
 
-def test_an_error_with_a_page_in_it_is_an_error() -> None:
-    """The fast path looks at good answers only."""
+def test_an_error_response_with_a_page_is_an_error() -> None:
+    """The fast path decodes successful responses only."""
     with pytest.raises(UnavailableError):
         with_stream(CannedKinesis((500, page("aGVsbG8="))), get)
 
 
-def test_two_streams_share_a_client() -> None:
-    """The client decodes each answer once, however many streams read through it."""
+def test_two_streams_may_share_a_client() -> None:
+    """The client decodes each response once."""
     kinesis = CannedKinesis((200, page("aGVsbG8=")), (200, page("aGVsbG8=")))
     for name in ("orders", "returns"):
         assert with_stream(kinesis, get, name).records[0].data == b"hello"
 
 
 def test_no_payload_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Not even with botocore's debug log switched on, which shows the bodies of all other answers."""
+    """Not even with botocore's debug log, which shows the bodies of all other responses."""
     with caplog.at_level(logging.DEBUG):
         with_stream(CannedKinesis((200, page("c2VjcmV0LWRhdGE="))), get)
     assert "Response body" in caplog.text
@@ -161,24 +161,24 @@ def test_no_payload_reaches_the_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "secret" not in caplog.text
 
 
-def test_a_malformed_list_is_an_error_of_the_server() -> None:
-    """A shard without hash keys cannot be given a lease, so nothing is made of the list."""
+def test_a_malformed_shard_list_is_an_error() -> None:
+    """A shard without hash keys cannot get a lease, so the whole list is rejected."""
     for broken in ({"ShardId": "s"}, shard(0) | {"HashKeyRange": {"StartingHashKey": "5"}}):
         kinesis = CannedKinesis((200, {"Shards": [shard(1), broken]}))
         with pytest.raises(UnavailableError, match="lacks"):
             with_stream(kinesis, lambda stream: stream.list_shards())
 
 
-def test_explicit_nulls_in_a_list_are_absent() -> None:
-    """kinesis-local writes null for a parent that is not there."""
+def test_a_null_parent_counts_as_absent() -> None:
+    """kinesis-local writes null for an absent parent."""
     kinesis = CannedKinesis((200, {"Shards": [shard(3) | {"ParentShardId": None}], "NextToken": None}))
     (found,) = with_stream(kinesis, lambda stream: stream.list_shards())
     assert isinstance(found, Shard)
     assert (found.parents, found.is_open) == ((), True)
 
 
-def test_an_answer_without_an_iterator_is_an_error_of_the_server() -> None:
-    """No KeyError, whatever the endpoint is."""
+def test_a_response_without_an_iterator_is_an_error() -> None:
+    """It is not a KeyError."""
     with pytest.raises(UnavailableError, match="no iterator"):
         with_stream(
             CannedKinesis((200, {})),
@@ -186,8 +186,8 @@ def test_an_answer_without_an_iterator_is_an_error_of_the_server() -> None:
         )
 
 
-def test_missing_credentials_are_a_matter_of_configuration() -> None:
-    """Waiting does not cure them, so the reader passes the error on."""
+def test_missing_credentials_are_a_config_error() -> None:
+    """A retry does not help, so the reader raises the error."""
     kinesis = CannedKinesis()
 
     def fail(**_: Any) -> None:
@@ -198,7 +198,7 @@ def test_missing_credentials_are_a_matter_of_configuration() -> None:
         with_stream(kinesis, get)
 
 
-def test_canned_answers_are_what_botocore_expects() -> None:
-    """The double itself: without our hook the same answer is parsed as usual."""
+def test_canned_responses_are_valid() -> None:
+    """A test of the test double: without our hook, botocore parses the same response."""
     answer = CannedKinesis((200, page("aGVsbG8="))).client.get_records(ShardIterator="token")
     assert [record["Data"] for record in answer["Records"]] == [b"hello"]

@@ -1,4 +1,4 @@
-"""Log lines: quiet, complete, and safe to show."""
+"""Log lines are complete, few, and contain no secrets."""
 
 import logging
 import re
@@ -34,13 +34,13 @@ SHARD = ShardId("shard-0")
 EVIL = 'w-1\n2026-01-01 ERROR forged\x1b[31m\x9b"\u2028\u202e'
 
 
-class Told:
-    """What was logged, and a clock to move."""
+class EventLog:
+    """The lines that were logged, and a clock to set."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
         self.now_ms = 0
-        self.tell = LogObserver(lambda: self.now_ms)
+        self.observe = LogObserver(lambda: self.now_ms)
 
     def lines(self, level: int = logging.DEBUG) -> list[str]:
         return [record.getMessage() for record in self._caplog.records if record.levelno >= level]
@@ -50,9 +50,9 @@ class Told:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def log(caplog: pytest.LogCaptureFixture) -> EventLog:
     caplog.set_level(logging.DEBUG, logger="leasehold")
-    return Told(caplog)
+    return EventLog(caplog)
 
 
 def test_every_event_has_a_line() -> None:
@@ -61,50 +61,50 @@ def test_every_event_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_every_line_can_be_told(told: Told, kind: type[Event]) -> None:
+def test_every_line_can_be_formatted(log: EventLog, kind: type[Event]) -> None:
     """Each template finds its values in its event."""
-    told.tell(sample(kind))
-    (line,) = told.lines()
+    log.observe(sample(kind))
+    (line,) = log.lines()
     assert "{" not in line
     assert re.search(r"\w=\S", line)
 
 
-def test_only_a_worker_that_stops_is_an_error(told: Told) -> None:
-    """ERROR is kept for what must wake somebody up, and its line says that the worker stops."""
+def test_only_a_failed_worker_is_an_error(log: EventLog) -> None:
+    """ERROR is reserved for a worker that stops."""
     for kind in EVENT_TYPES:
-        told.tell(sample(kind, error="ConfigError"))
-    assert told.lines(logging.ERROR) == ["worker failed and stops error=ConfigError"]
+        log.observe(sample(kind, error="ConfigError"))
+    assert log.lines(logging.ERROR) == ["worker failed and stops error=ConfigError"]
 
 
-def test_a_gap_says_how_sure_it_is(told: Told) -> None:
-    """What was trimmed cannot be seen, and where nothing is left there is nowhere to go on."""
-    told.tell(GapFound(SHARD, Gap(Position("100"), None, None)))
-    told.tell(GapFound(SHARD, Gap(Position("100"), "117", 5)))
-    assert told.lines(logging.WARNING) == [
+def test_the_line_of_a_gap_says_may(log: EventLog) -> None:
+    """Nobody can see what was trimmed. If nothing of the shard is left, reading resumes nowhere."""
+    log.observe(GapFound(SHARD, Gap(Position("100"), None, None)))
+    log.observe(GapFound(SHARD, Gap(Position("100"), "117", 5)))
+    assert log.lines(logging.WARNING) == [
         "gap found, records may be missing shard=shard-0 after=100 resumes_at=-",
         "gap found, records may be missing shard=shard-0 after=100 resumes_at=117",
     ]
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_the_shard_comes_first(kind: type[Event]) -> None:
-    """Fields stand in the same order, so that lines can be compared by eye."""
+def test_the_shard_is_the_first_field(kind: type[Event]) -> None:
+    """Fields have the same order in all lines, so that lines are easy to compare."""
     names = re.findall(r"(\w+)=%s", LINES[kind].template)
     assert names
     assert "shard" not in names[1:]
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_no_value_can_forge_a_line_or_move_a_cursor(told: Told, kind: type[Event]) -> None:
-    """Names from the lease table and from other members are shown escaped."""
+def test_no_value_can_forge_a_line(log: EventLog, kind: type[Event]) -> None:
+    """Values from the lease table and from other members are escaped."""
     texts = {
         field.name: EVIL
         for field in fields(kind)
         if field.name not in {"position", "checkpoint", "start", "end", "gap", "parents", "children"}
         and not field.name.endswith(("_ms", "_behind"))
     }
-    told.tell(sample(kind, **texts))
-    (line,) = told.lines()
+    log.observe(sample(kind, **texts))
+    (line,) = log.lines()
     assert line.isprintable()
 
 
@@ -118,14 +118,14 @@ def test_no_value_can_forge_a_line_or_move_a_cursor(told: Told, kind: type[Event
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_the_words_of_a_handlers_error_are_not_told(told: Told, event: Event) -> None:
-    """An exception's text may quote the record; only its type is shown."""
-    told.tell(event)
-    assert "secret" not in told.lines()[0]
+def test_the_text_of_a_handlers_error_is_not_logged(log: EventLog, event: Event) -> None:
+    """It may quote the record; only the type of the exception is logged."""
+    log.observe(event)
+    assert "secret" not in log.lines()[0]
 
 
-def test_an_idle_healthy_worker_logs_nothing_at_info(told: Told) -> None:
-    """Silence means that all is well."""
+def test_an_idle_healthy_worker_logs_nothing_at_info(log: EventLog) -> None:
+    """No line at INFO means that the worker is healthy."""
     idle: list[Event] = [
         FleetRefreshed(4, 0, 4, 1),
         LeasesRenewed(4, 0, 12),
@@ -134,9 +134,9 @@ def test_an_idle_healthy_worker_logs_nothing_at_info(told: Told) -> None:
         Checkpointed(SHARD, Position("7")),
     ]
     for event in idle:
-        told.tell(event)
-    assert told.lines(logging.INFO) == []
-    assert len(told.lines()) == len(idle)
+        log.observe(event)
+    assert log.lines(logging.INFO) == []
+    assert len(log.lines()) == len(idle)
 
 
 def taken(silent_ms: int | None) -> LeaseTaken:
@@ -153,16 +153,16 @@ def taken(silent_ms: int | None) -> LeaseTaken:
         (DeaggregationFailed(SHARD, Position("1"), "hash key outside the shard", 3), "WARNING"),
     ],
 )
-def test_the_level_follows_the_meaning(told: Told, event: Event, level: str) -> None:
-    """A warning means that records are read twice or lost; a change of owner alone is news."""
-    told.tell(event)
-    assert told.levels() == [level]
+def test_the_level_depends_on_the_values(log: EventLog, event: Event, level: str) -> None:
+    """A warning means that records are read twice or lost; a change of owner alone is INFO."""
+    log.observe(event)
+    assert log.levels() == [level]
 
 
-def test_a_line_reads_as_promised(told: Told) -> None:
-    """The format is part of what operators rely on."""
-    told.tell(taken(21_300))
-    assert told.lines() == ["lease taken shard=shard-0 from=w-4 silent_ms=21300 counter=118 checkpoint=4957"]
+def test_the_format_of_a_line(log: EventLog) -> None:
+    """Operators rely on the format."""
+    log.observe(taken(21_300))
+    assert log.lines() == ["lease taken shard=shard-0 from=w-4 silent_ms=21300 counter=118 checkpoint=4957"]
 
 
 @pytest.mark.parametrize(
@@ -172,31 +172,31 @@ def test_a_line_reads_as_promised(told: Told) -> None:
         ShardBlockedOnParents(SHARD, (ShardId("shard-9"),)),
     ],
 )
-def test_what_lasts_is_told_once_a_minute(told: Told, event: Event) -> None:
-    """A state that is reported at every look does not fill the log; the count is not lost."""
+def test_a_lasting_condition_is_logged_once_a_minute(log: EventLog, event: Event) -> None:
+    """A condition that is reported at every refresh does not fill the log; the line has the number of repetitions."""
     for second in range(61):
-        told.now_ms = second * 1_000
-        told.tell(event)
-    first, second_line = told.lines(logging.INFO)
+        log.now_ms = second * 1_000
+        log.observe(event)
+    first, second_line = log.lines(logging.INFO)
     assert "times" not in first
     assert second_line.endswith("times=60")
 
 
-def test_failing_reads_are_told_only_when_they_go_on(told: Told) -> None:
-    """One lost answer is routine; half a minute without a page is not."""
+def test_failing_reads_are_logged_after_half_a_minute(log: EventLog) -> None:
+    """One lost response is normal; half a minute without a page is not."""
     failure = ReadFailed(SHARD, "no answer", 500)
     for now_ms in (0, 20_000):
-        told.now_ms = now_ms
-        told.tell(failure)
-    told.tell(PageRead(SHARD, 0, 0, 0, 9))
+        log.now_ms = now_ms
+        log.observe(failure)
+    log.observe(PageRead(SHARD, 0, 0, 0, 9))
     for now_ms in (25_000, 40_000, 55_000):
-        told.now_ms = now_ms
-        told.tell(failure)
-    assert told.lines(logging.WARNING) == ['read failed shard=shard-0 wait_ms=500 error="no answer" times=3']
+        log.now_ms = now_ms
+        log.observe(failure)
+    assert log.lines(logging.WARNING) == ['read failed shard=shard-0 wait_ms=500 error="no answer" times=3']
 
 
-def test_any_number_of_bad_rows_needs_bounded_memory_and_few_lines(told: Told) -> None:
-    """A table full of junk rows neither floods the log nor grows the process."""
+def test_many_bad_rows_need_bounded_memory_and_few_lines(log: EventLog) -> None:
+    """A table full of invalid rows neither floods the log nor exhausts memory."""
     for number in range(3 * SUBJECTS_MAX):
-        told.tell(RowRejected(f"junk-{number}", "bad"))
-    assert len(told.lines(logging.WARNING)) == SUBJECTS_MAX + 1
+        log.observe(RowRejected(f"junk-{number}", "bad"))
+    assert len(log.lines(logging.WARNING)) == SUBJECTS_MAX + 1

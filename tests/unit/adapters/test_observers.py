@@ -1,4 +1,4 @@
-"""Several observers as one."""
+"""Several observers combined into one."""
 
 import logging
 
@@ -11,8 +11,8 @@ from leasehold.core.model import ShardId
 EVENTS: list[Event] = [FleetRefreshed(1, 2, 3, 4), IteratorExpired(ShardId("shard-0"))]
 
 
-def test_everyone_is_told_everything() -> None:
-    """Each observer sees every event, in order."""
+def test_every_observer_gets_every_event() -> None:
+    """In order."""
     first: list[Event] = []
     second: list[Event] = []
     observe = combine_observers(first.append, second.append)
@@ -21,8 +21,8 @@ def test_everyone_is_told_everything() -> None:
     assert first == second == EVENTS
 
 
-def test_an_observer_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are still told, and the trouble is warned of once."""
+def test_a_failing_observer_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The others still get the event, and the failure is logged as a warning once."""
 
     def broken(event: Event) -> None:
         raise ValueError(event)

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes."""
+"""The metrics that Prometheus scrapes."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -42,7 +42,7 @@ def taken(shard: ShardId) -> LeaseTaken:
 
 
 class Scraped:
-    """A member's metrics, and a clock to move."""
+    """The metrics of a member, and a clock to set."""
 
     def __init__(self, *events: Event) -> None:
         self.now_ms = 0
@@ -51,7 +51,7 @@ class Scraped:
             self.metrics(event)
 
     def samples(self) -> dict[str, float]:
-        """Every sample by name, or name and shard; what a Prometheus server would read."""
+        """Every sample by name, or by name and shard, as a Prometheus server would read it."""
         families = text_string_to_metric_families(self.metrics.text().decode())
         return {
             sample.name + (f"/{sample.labels['shard']}" if "shard" in sample.labels else ""): sample.value
@@ -60,8 +60,8 @@ class Scraped:
         }
 
 
-def test_two_streams_have_series_of_their_own() -> None:
-    """Shards of one name are told apart by a label; a member of one stream has no such label."""
+def test_two_streams_have_separate_series() -> None:
+    """Shards with the same id differ by a label; a member of one stream has no such label."""
     streams = [StreamIdentifier(f"1:{name}:2") for name in ("orders", "returns")]
     events: list[Event] = []
     for number, stream in enumerate(streams, start=1):
@@ -79,8 +79,8 @@ def test_two_streams_have_series_of_their_own() -> None:
     )
 
 
-def test_a_shard_shows_its_lag_work_and_handler_time() -> None:
-    """Everything per shard that an alarm or a graph wants."""
+def test_a_shard_has_lag_work_and_handler_time() -> None:
+    """All metrics per shard."""
     scraped = Scraped(
         taken(A),
         PageRead(A, 10, 1_000, 2_500, 8, Position("10")),
@@ -111,8 +111,8 @@ def test_a_shard_shows_its_lag_work_and_handler_time() -> None:
 
 
 @pytest.mark.parametrize("kind", [LeaseLost, LeaseReleased, ShardEnded, MemberStopped])
-def test_a_shard_that_is_gone_has_no_series(kind: type[Event]) -> None:
-    """The number of series is bounded by what is held; a late handler does not bring one back."""
+def test_a_lost_shard_has_no_series(kind: type[Event]) -> None:
+    """The number of series is bounded by the leases of the member; a late handler does not add one again."""
     scraped = Scraped(
         taken(A),
         taken(B),
@@ -140,8 +140,8 @@ def test_a_shard_that_is_gone_has_no_series(kind: type[Event]) -> None:
         (OperationFailed("look", "no answer"), "operations_failed", 1),
     ],
 )
-def test_what_happens_to_the_member_is_counted(event: Event, name: str, value: int) -> None:
-    """Each total counts its own events and no others; all of them exist from the start."""
+def test_events_of_the_member_are_counted(event: Event, name: str, value: int) -> None:
+    """Each counter counts its own events and no others; all of them exist from the start."""
     assert {
         total: Scraped().samples()[f"leasehold_{total}_total"] for total in MEMBER_COUNTERS
     } == dict.fromkeys(MEMBER_COUNTERS, 0)
@@ -153,8 +153,8 @@ def test_what_happens_to_the_member_is_counted(event: Event, name: str, value: i
     } == {name: value}
 
 
-def test_the_fleet_and_the_member_are_shown_as_last_seen() -> None:
-    """Leases held, the age of the heartbeat, and the newest look at the table."""
+def test_gauges_show_the_last_refresh() -> None:
+    """The number of leases, the age of the heartbeat, and the fleet at the last refresh."""
     scraped = Scraped(
         MemberStarted(WorkerId('w"1'), "billing", "orders"),
         taken(A),
@@ -173,8 +173,8 @@ def test_the_fleet_and_the_member_are_shown_as_last_seen() -> None:
     assert found["leasehold_stream_shards"] == 8
 
 
-def test_every_counter_of_a_shard_is_counted_by_something() -> None:
-    """No metric is promised that nothing feeds."""
+def test_every_counter_of_a_shard_is_fed() -> None:
+    """No metric is documented that is never incremented."""
     scraped = Scraped(
         taken(A),
         *(
@@ -188,6 +188,6 @@ def test_every_counter_of_a_shard_is_counted_by_something() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_every_event_is_expected(kind: type[Event]) -> None:
-    """A new event must be handled or ignored in so many words."""
+def test_every_event_is_handled(kind: type[Event]) -> None:
+    """A new event must be handled or ignored explicitly."""
     Scraped(taken(A), sample(kind, shard=A))

@@ -1,4 +1,4 @@
-"""The server of /health and /metrics, asked over a real socket."""
+"""The server of /health and /metrics, over a real socket."""
 
 import asyncio
 import http.client
@@ -25,7 +25,7 @@ STARTED = MemberStarted(WorkerId("w-1"), "billing", "orders")
 def ask(
     url: str, path: str, *, host: str | None = "localhost", method: str = "GET"
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request, with any Host header; status, headers, body."""
+    """Send one request with any Host header; returns status, headers, body."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     try:
@@ -46,33 +46,33 @@ def url() -> Iterator[str]:
     server.close()
 
 
-def test_a_route_answers(url: str) -> None:
-    """What a route says is what is sent, and nobody may keep it."""
+def test_a_route_is_served(url: str) -> None:
+    """The response is that of the route, and must not be cached."""
     status, headers, body = ask(url, "/hello?now")
     assert (status, body) == (200, b"hi\n")
     assert headers["Cache-Control"] == "no-store"
     assert headers["Server"].strip() == "leasehold"
 
 
-def test_an_unknown_path_is_told_what_there_is(url: str) -> None:
-    """A wrong path costs no search in the documentation."""
+def test_an_unknown_path_lists_the_known_ones(url: str) -> None:
+    """The 404 response names all paths."""
     assert ask(url, "/")[::2] == (404, b"Not found. Available: /hello\n")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", None, "[", "10.0.0.1"])
 def test_a_request_for_another_host_is_refused(url: str, host: str | None) -> None:
-    """A page in a browser cannot read the answers by giving its own name our address."""
+    """A web page cannot read the responses by pointing its own host name to our address."""
     assert ask(url, "/hello", host=host)[0] == 421
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_nothing_can_be_changed(url: str, method: str) -> None:
-    """There are no other methods, so there is nothing to abuse."""
+def test_other_methods_are_refused(url: str, method: str) -> None:
+    """The server is read-only."""
     assert ask(url, "/hello", method=method)[0] == 501
 
 
-def test_head_is_answered_without_a_body(url: str) -> None:
-    """Probes may ask for the status alone."""
+def test_head_has_no_body(url: str) -> None:
+    """A probe may request the status alone."""
     assert ask(url, "/hello", method="HEAD")[::2] == (200, b"")
 
 
@@ -89,12 +89,14 @@ def test_head_is_answered_without_a_body(url: str) -> None:
         ("10.1.2.3", "localhost", False),
     ],
 )
-def test_a_server_goes_by_its_addresses_and_its_own_name(host: str, listens_on: str, allowed: bool) -> None:
-    """Beyond loopback, addresses are fine, and of names only the one that was configured."""
+def test_allowed_hosts_are_addresses_and_the_configured_name(
+    host: str, listens_on: str, allowed: bool
+) -> None:
+    """Beyond loopback, all IP addresses are allowed, but only the configured name."""
     assert is_allowed_host(host, listens_on) is allowed
 
 
-def test_a_port_in_use_is_told_with_the_remedy(url: str) -> None:
+def test_a_port_in_use_is_a_config_error(url: str) -> None:
     """Two workers on one machine cannot share a port, and the error says what to change."""
     port = urlsplit(url).port
     assert port is not None
@@ -102,14 +104,14 @@ def test_a_port_in_use_is_told_with_the_remedy(url: str) -> None:
         StatusServer("127.0.0.1", port, {})
 
 
-def observed(
+def run_observed(
     settings: ObserveSettings,
     scenario: Callable[[Callable[[Event], None]], Any],
     *,
     client: Callable[[], Any] = lambda: pytest.fail("no client was asked for"),
     also: Callable[[Event], None] | None = None,
 ) -> Any:
-    """Run `scenario` in a thread beside the loop, inside `run_observers`."""
+    """Run `scenario` on a thread beside the event loop, inside `run_observers`."""
 
     async def run() -> Any:
         async with run_observers(
@@ -131,8 +133,8 @@ def served_at(caplog: pytest.LogCaptureFixture) -> str:
     return line.partition("url=")[2]
 
 
-def test_health_and_metrics_are_served_where_the_log_says(caplog: pytest.LogCaptureFixture) -> None:
-    """One port tells both, from the events of the member."""
+def test_health_and_metrics_are_served_at_the_logged_address(caplog: pytest.LogCaptureFixture) -> None:
+    """Both are served on one port, from the events of the member."""
     caplog.set_level("INFO", logger="leasehold")
 
     def scenario(observe: Callable[[Event], None]) -> None:
@@ -148,13 +150,13 @@ def test_health_and_metrics_are_served_where_the_log_says(caplog: pytest.LogCapt
         status, _, body = ask(url, "/health")
         assert (status, json.loads(body)["problems"]) == (503, ["the member has stopped"])
 
-    observed(ObserveSettings(status_port=0), scenario)
+    run_observed(ObserveSettings(status_port=0), scenario)
 
 
-def test_without_the_extra_metrics_say_how_to_get_them(
+def test_without_the_extra_metrics_say_how_to_install_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Health needs no library; Prometheus is an extra, and its absence is a sentence."""
+    """Health needs no extra. Without prometheus-client, the response says how to install it."""
     caplog.set_level("INFO", logger="leasehold")
     monkeypatch.setitem(sys.modules, "leasehold.adapters.prometheus", None)
 
@@ -167,22 +169,22 @@ def test_without_the_extra_metrics_say_how_to_get_them(
             b"prometheus-client is not installed: pip install 'leasehold[prometheus]'\n",
         )
 
-    observed(ObserveSettings(status_port=0), scenario)
+    run_observed(ObserveSettings(status_port=0), scenario)
 
 
-def test_by_default_there_are_logs_and_nothing_is_served_or_published(
+def test_by_default_there_are_only_logs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """No port, no call to AWS, unless asked for."""
+    """No port and no call to AWS, unless configured."""
     caplog.set_level("INFO", logger="leasehold")
-    observed(ObserveSettings(), lambda observe: observe(STARTED))
+    run_observed(ObserveSettings(), lambda observe: observe(STARTED))
     assert [record.getMessage() for record in caplog.records] == [
         "member started worker=w-1 application=billing stream=orders"
     ]
 
 
-def test_metrics_go_to_cloudwatch_when_a_level_is_asked_for() -> None:
-    """The client is made only then, and leaving publishes what is left."""
+def test_metrics_are_published_if_a_level_is_set() -> None:
+    """The client is created only then, and leaving the block publishes the rest."""
     sent: list[Any] = []
 
     class Client:
@@ -190,22 +192,22 @@ def test_metrics_go_to_cloudwatch_when_a_level_is_asked_for() -> None:
             sent.append(request["Namespace"])
 
     settings = ObserveSettings(cloudwatch_metrics=MetricsLevel.SUMMARY)
-    observed(settings, lambda observe: observe(FleetRefreshed(1, 0, 1, 1)), client=Client)
+    run_observed(settings, lambda observe: observe(FleetRefreshed(1, 0, 1, 1)), client=Client)
     assert sent == ["billing"]
 
 
-def test_an_observer_of_the_users_own_is_told_too() -> None:
-    """Whatever else someone wants to know."""
+def test_an_observer_of_the_user_gets_all_events() -> None:
+    """In addition to the configured observers."""
     seen: list[Event] = []
-    observed(ObserveSettings(), lambda observe: observe(STARTED), also=seen.append)
+    run_observed(ObserveSettings(), lambda observe: observe(STARTED), also=seen.append)
     assert seen == [STARTED]
 
 
 @pytest.mark.parametrize(
     "wrong", [{"status_port": 70_000}, {"status_host": ""}, {"stuck_after": timedelta(0)}]
 )
-def test_settings_that_cannot_work_say_so(wrong: dict[str, Any]) -> None:
-    """A mistake is found before anything starts, by the setting's name."""
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
+    """The error names the setting, before anything starts."""
     (name,) = wrong
     with pytest.raises(ConfigError, match=name):
         ObserveSettings(**wrong)

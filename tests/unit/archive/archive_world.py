@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from leasehold.adapters.memory.faults import StoreFault
-from leasehold.adapters.memory.objects import FaultyObjects, MemoryObjects
+from leasehold.adapters.memory.faults import FaultyObjects, StoreFault
+from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.columns import ARCHIVE_COLUMNS, arrow_schema, record_batches
 from leasehold.archive.formats import decode_identity

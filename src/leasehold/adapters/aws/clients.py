@@ -1,7 +1,7 @@
-"""boto3 clients as our adapters want them: who may wait how long, and who retries.
+"""Creates boto3 clients with the timeouts and retries that each adapter needs.
 
-Credentials, regions, profiles and roles are found as in any AWS tool; a profile with `role_arn` assumes that role, and
-so does access with a role of its own.
+Credentials, regions, profiles and roles are found as in any AWS tool. A profile with `role_arn` assumes that role,
+and so does `AwsAccess` with a role.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LOCAL_REGION: Final = "us-east-1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsAccess:
-    """How to reach AWS. None: as the environment says.
+    """How to reach AWS. None means: as the environment says.
 
-    A server on loopback takes any credentials, so that without any it is given made-up ones.
+    A server on loopback accepts any credentials. If there are none, the clients use made-up ones for it.
     """
 
     region: str | None = None
     profile: str | None = None
     endpoint_url: str | None = None
-    role_arn: str | None = None  # assumed with the credentials that are there, and renewed
+    role_arn: str | None = None  # assumed with the found credentials, and renewed
     role_external_id: str | None = None
     role_session_name: str | None = None
 
@@ -42,31 +42,31 @@ _DEFAULT_ACCESS: Final = AwsAccess()
 
 
 def kinesis_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
-    """A client for `KinesisStream`. It never retries: the reader does, at its own pace, and tells."""
+    """A client for `KinesisStream`. It never retries: the shard reader retries with its own backoff and reports it."""
     return _client("kinesis", access, threads, connect_s=5, read_s=30, attempts=1)
 
 
 def dynamodb_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
-    """A client for `DynamoDbRows`. A heartbeat that takes longer than this is as good as lost."""
+    """A client for `DynamoDbRows`. Its timeouts are short, because a slow heartbeat is as bad as a lost one."""
     return _client("dynamodb", access, threads, connect_s=1, read_s=2, attempts=2)
 
 
 def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
-    """A client for metrics, which may come late."""
+    """A client for metrics, which may arrive late."""
     return _client("cloudwatch", access, 2, connect_s=5, read_s=10, attempts=4)
 
 
 def aws_session(access: AwsAccess) -> boto3.Session:
-    """Credentials and region, in the role that is asked for."""
+    """Credentials and region, with the role of `access`."""
     session = boto3.Session(profile_name=access.profile, region_name=access.region)
     if access.role_arn is None:
         return session
-    # boto3 assumes roles only for profiles; this is what it does for them, credentials that renew themselves included.
+    # boto3 assumes roles only for profiles. This does the same for a role in the settings, with renewed credentials.
     source = session.get_credentials()
     if source is None:
         raise NoCredentialsError
     fetcher = AssumeRoleCredentialFetcher(
-        session._session.create_client,  # noqa: SLF001 - boto3 offers no public way to the session beneath
+        session._session.create_client,  # noqa: SLF001 - boto3 has no public access to the botocore session
         source,
         access.role_arn,
         extra_args=_role_arguments(access),
@@ -96,11 +96,13 @@ def _client(
         options = _local_options(session, access.endpoint_url)
         return session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
     except BotoCoreError as error:
-        raise ConfigError(f"no client for {service}: {error}; check region, profile and endpoint") from error
+        raise ConfigError(
+            f"cannot create a client for {service}: {error}; check region, profile and endpoint"
+        ) from error
 
 
 def _local_options(session: boto3.Session, endpoint_url: str | None) -> dict[str, str]:
-    """What a server on this machine does not care about, where the environment says nothing."""
+    """A region and credentials for a server on this machine, if the environment has none."""
     if endpoint_url is None or urlsplit(endpoint_url).hostname not in _LOOPBACK_HOSTS:
         return {}
     options = {} if session.region_name else {"region_name": _LOCAL_REGION}

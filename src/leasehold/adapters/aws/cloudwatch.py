@@ -1,7 +1,7 @@
-"""Metrics to CloudWatch, in the background. Knows its limits; which numbers to send is decided in `core.metrics`.
+"""Publishes metrics to CloudWatch in the background. `core.observing.metrics` decides which metrics an event has.
 
-Every metric costs money at AWS, so nothing is sent unless a level is asked for. Trouble with CloudWatch never reaches
-the member: what cannot be sent is lost and counted.
+Every metric costs money at AWS, so nothing is published unless the settings choose a level. A failure of CloudWatch
+never affects the member: data that cannot be sent is dropped and counted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from leasehold.ports import Clock
 
 FLUSH_EVERY_MS: Final = 10_000
 DATA_PER_REQUEST_MAX: Final = 1_000
-# The limit is 1 MB; the estimate below is generous, and the rest is for the envelope.
+# The limit is 1 MB. The size below is an upper bound; the rest is for the envelope.
 REQUEST_BYTES_MAX: Final = 900_000
 DIMENSION_LENGTH_MAX: Final = 1_024
 
 
 class CloudWatchMetrics:
-    """An observer that publishes every ten seconds while `publishing()` is entered.
+    """An observer that publishes every ten seconds while `publish_in_background()` is entered.
 
-    The client belongs to the caller; give it short timeouts, since a stop waits for the last flush.
+    The client belongs to the caller. Give it short timeouts, because a stop waits for the last flush.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class CloudWatchMetrics:
         self.lost = 0
 
     def __call__(self, event: Event) -> None:
-        """Take one event into account. Never blocks."""
+        """Process one event. Never blocks."""
         self._window.observe(event, self._clock.now_ms())
 
     @asynccontextmanager
     async def publish_in_background(self) -> AsyncIterator[None]:
-        """Publish in the background for as long as this lasts, and what is left at its end."""
-        task = asyncio.create_task(self._publish_for_ever())
+        """Publish periodically until the block ends, then publish the rest."""
+        task = asyncio.create_task(self._publish_periodically())
         try:
             yield
         finally:
@@ -72,13 +72,13 @@ class CloudWatchMetrics:
             await self.flush()
             self._calls.close()
 
-    async def _publish_for_ever(self) -> None:
+    async def _publish_periodically(self) -> None:
         while True:
             await self._clock.sleep_ms(self._flush_every_ms)
             await self.flush()
 
     async def flush(self) -> None:
-        """Publish what has been collected. Raises nothing."""
+        """Publish the collected metrics. Never raises."""
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
         data = [_datum(each, at) for each in self._window.close(self._clock.now_ms())]
         for batch in split_into_requests(data):
@@ -87,14 +87,14 @@ class CloudWatchMetrics:
     async def _put(self, batch: Sequence[Mapping[str, Any]]) -> None:
         try:
             await self._calls.run(self._client.put_metric_data, Namespace=self._namespace, MetricData=batch)
-        except Exception as error:  # noqa: BLE001 - nothing that goes wrong here may reach the member
+        except Exception as error:  # noqa: BLE001 - no failure of CloudWatch may affect the member
             self.lost += len(batch)
-            self._report(OperationFailed("publish metrics", _reason(error)))
+            self._report(OperationFailed("publish metrics", _describe_error(error)))
         else:
             self.published += len(batch)
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, ClientError | BotoCoreError):
         return str(translate_error(error, "CloudWatch PutMetricData"))
     return type(error).__name__
@@ -116,13 +116,13 @@ def _datum(each: StatisticSet, at: datetime) -> Mapping[str, Any]:
 
 
 def _dimension_value(text: str) -> str:
-    """What CloudWatch accepts: one value that it refuses would cost the whole request."""
+    """The value in a form that CloudWatch accepts: a single invalid value would fail the whole request."""
     ascii_only = "".join(letter if " " <= letter <= "~" else "?" for letter in text[:DIMENSION_LENGTH_MAX])
     return ascii_only.strip().lstrip(":") or "-"
 
 
 def split_into_requests(data: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Cut into requests that CloudWatch accepts."""
+    """Split into requests that CloudWatch accepts."""
     batch: list[Mapping[str, Any]] = []
     size_bytes = 0
     for datum in data:
@@ -137,7 +137,9 @@ def split_into_requests(data: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[
 
 
 def _size_bytes_max(datum: Mapping[str, Any]) -> int:
-    """An upper bound in the most verbose protocol, AWS Query: each field is `MetricData.member.N....=value`."""
+    """An upper bound of the size in the most verbose protocol, AWS Query: each field is
+    `MetricData.member.N....=value`.
+    """
     texts = [datum["MetricName"], *(text for each in datum["Dimensions"] for text in each.values())]
     fields = 7 + 2 * len(datum["Dimensions"])
     return fields * 80 + sum(3 * len(text) for text in texts)

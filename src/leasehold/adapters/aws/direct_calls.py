@@ -1,10 +1,10 @@
-"""The few calls that a worker makes all the time, at a quarter of the processor time: signed by botocore, sent on the
-event loop, with neither boto3's layers nor a thread between.
+"""Sends the most frequent AWS calls without boto3: signed by botocore, sent on the event loop, without threads. This
+takes a quarter of the processor time.
 
-An idle worker asks every shard once a second (GetRecords), renews every lease every few seconds (UpdateItem), and looks
-at all leases every other second (Scan); little else costs it anything. Used only where boto3 would do nothing else with
-the call: no proxy, no client certificate, the region's own endpoint. Everything else goes through boto3 as ever. It
-never retries: whoever calls does, and knows better when.
+An idle worker polls every shard once a second (GetRecords), renews every lease every few seconds (UpdateItem), and
+scans all leases every few seconds (Scan); other calls are rare. Direct calls are used only where boto3 would do
+nothing else with the call: no proxy, no client certificate, the regular endpoint. All other calls go through boto3.
+Never retries: the caller does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from leasehold.adapters.row_json import row_from_json_object
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of one service, as it is named on the wire."""
+    """One operation of one service, as it is named on the wire."""
 
     service: str
     target: str
@@ -37,7 +37,7 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The name without the service's version."""
+        """The name without the API version."""
         return self.target.rpartition(".")[2]
 
 
@@ -46,27 +46,27 @@ UPDATE_ITEM: Final = Operation("dynamodb", "DynamoDB_20120810.UpdateItem", "appl
 SCAN: Final = Operation("dynamodb", "DynamoDB_20120810.Scan", "application/x-amz-json-1.0")
 
 
-def direct_calls(client: Any) -> DirectCalls | None:
-    """The same endpoint, region and credentials as the client's; None where boto3 has to do it."""
+def open_direct_calls(client: Any) -> DirectCalls | None:
+    """Direct calls with the endpoint, region and credentials of the client; None if boto3 has to send its calls."""
     try:
-        http = client._endpoint.http_session  # noqa: SLF001 - botocore does not say otherwise how it was set up
-        credentials = client._request_signer._credentials  # noqa: SLF001 - the very ones that the client signs with
+        http = client._endpoint.http_session  # noqa: SLF001 - botocore has no public access to its configuration
+        credentials = client._request_signer._credentials  # noqa: SLF001 - the credentials that the client signs with
         url = f"{client.meta.endpoint_url.rstrip('/')}/"
-        verify = http._verify  # noqa: SLF001 - True, or a file of certificates
+        verify = http._verify  # noqa: SLF001 - True, or the path of a CA bundle
         is_plain = (
             verify
             and http._cert_file is None  # noqa: SLF001
             and http._proxy_config.proxy_url_for(url) is None  # noqa: SLF001
         )
     except AttributeError:
-        return None  # another version of botocore
+        return None  # an unknown version of botocore
     if not is_plain or credentials is None:
         return None
     return DirectCalls(client, url, credentials, get_cert_path(verify))
 
 
 class DirectCalls:
-    """One endpoint of AWS, from one event loop."""
+    """Calls to one AWS endpoint, from one event loop."""
 
     def __init__(self, client: Any, url: str, credentials: Any, certificates: str) -> None:
         config = client.meta.config
@@ -81,21 +81,21 @@ class DirectCalls:
                 connect_s=config.connect_timeout,
                 response_s=config.read_timeout,
             ),
-            _tls(certificates) if urlsplit(url).scheme == "https" else None,
+            _tls_context(certificates) if urlsplit(url).scheme == "https" else None,
         )
 
     async def send(self, operation: Operation, body: bytes) -> bytes:
-        """One call; the body of a good answer. Raises what boto3 would."""
+        """Send one call and return the body of its response. Raises the same errors as boto3."""
         try:
-            answer = await self._endpoint.post(await self._headers(operation, body), body)
+            response = await self._endpoint.post(await self._headers(operation, body), body)
         except OSError as error:
-            raise HTTPClientError(error=str(error) or "it took too long") from error
-        if answer.status != 200:
-            raise _refusal(operation.name, answer.status, answer.body)
-        return answer.body
+            raise HTTPClientError(error=str(error) or "timeout") from error
+        if response.status != 200:
+            raise _client_error(operation.name, response.status, response.body)
+        return response.body
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._endpoint.close()
 
     async def _headers(self, operation: Operation, body: bytes) -> Mapping[str, str]:
@@ -109,39 +109,39 @@ class DirectCalls:
         return dict(request.headers.items())
 
     async def _frozen_credentials(self) -> Any:
-        # Those of a role are renewed now and then, by a call that blocks.
+        # Credentials of a role are renewed from time to time, by a blocking call.
         needs_renewal = getattr(self._credentials, "refresh_needed", None)
         if needs_renewal is not None and needs_renewal():
             return await asyncio.to_thread(self._credentials.get_frozen_credentials)
         return self._credentials.get_frozen_credentials()
 
 
-def _tls(certificates: str) -> ssl.SSLContext:
-    """As boto3 has it: a server proves its name with a certificate of these authorities."""
+def _tls_context(certificates: str) -> ssl.SSLContext:
+    """Verify the server's certificate and host name, as boto3 does."""
     context: ssl.SSLContext = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
     context.check_hostname = True
     context.load_verify_locations(certificates)
     return context
 
 
-def _refusal(operation: str, status: int, body: bytes) -> ClientError:
-    """The error in the form that boto3 gives it."""
+def _client_error(operation: str, status: int, body: bytes) -> ClientError:
+    """The error as boto3 would raise it."""
     try:
-        members = orjson.loads(body)
+        fields = orjson.loads(body)
         kind, message = (
-            str(members.get("__type", "")),
-            str(members.get("message", members.get("Message", ""))),
+            str(fields.get("__type", "")),
+            str(fields.get("message", fields.get("Message", ""))),
         )
-        # DynamoDB sends the row along that a condition did not hold for.
-        more = {"Item": row_from_json_object(members["Item"])} if "Item" in members else {}
+        # DynamoDB returns the row for which a condition did not hold.
+        item = {"Item": row_from_json_object(fields["Item"])} if "Item" in fields else {}
     except (ValueError, AttributeError):
-        kind, message, more = "", "the answer is no error of AWS", {}
+        kind, message, item = "", "the response is not an AWS error", {}
     return ClientError(
         {
-            # Some services put a namespace before the name.
+            # Some services prefix the name with a namespace.
             "Error": {"Code": kind.rsplit("#", 1)[-1] or str(status), "Message": message},
             "ResponseMetadata": {"HTTPStatusCode": status},
-            **more,
+            **item,
         },
         operation,
     )

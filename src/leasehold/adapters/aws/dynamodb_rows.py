@@ -1,7 +1,7 @@
-"""Rows in DynamoDB: each write of `core.row_writes` becomes one conditional request.
+"""Rows in DynamoDB. Each write of `core.leases.row_writes` becomes one conditional request.
 
-Decides nothing: conditions come with the write. Knows how AWS says "condition failed", "no index yet", "table is being
-created", and that an index may be built while the table is in use.
+The conditions come with the write. This module knows DynamoDB's errors and table states, and that an index may be
+built while the table is in use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
-from leasehold.adapters.aws.direct_calls import SCAN, UPDATE_ITEM, DirectCalls, direct_calls
+from leasehold.adapters.aws.direct_calls import SCAN, UPDATE_ITEM, DirectCalls, open_direct_calls
 from leasehold.adapters.aws.error_translation import error_code, translate_error
 from leasehold.adapters.row_json import row_from_json_object, row_to_json
 from leasehold.core.leases.row_writes import (
@@ -37,7 +37,7 @@ from leasehold.ports import Applied, Refused, RowStore
 
 OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
 POLL_INTERVAL_S: Final = 0.5
-TABLE_WAIT_S: Final = 600  # as long as the Java KCL waits
+TABLE_WAIT_S: Final = 600  # the same time as the Java KCL
 
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _CANCELLED: Final = "TransactionCanceledException"
@@ -45,9 +45,9 @@ _CANCELLED: Final = "TransactionCanceledException"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
-    """How a table is created. An existing table is used as it is, but for the index and the recovery."""
+    """How a table is created. An existing table is not changed, except for the index and point-in-time recovery."""
 
-    with_index: bool = True  # False next to KCL 2.x members, who did not ask for one
+    with_index: bool = True  # False beside KCL 2.x members, which have no index
     read_capacity: int | None = None  # both None: on demand
     write_capacity: int | None = None
     deletion_protection: bool = False
@@ -62,7 +62,7 @@ class TableSettings:
 
 
 class DynamoDbRows(RowStore):
-    """A DynamoDB table, through a boto3 client that the caller made."""
+    """A DynamoDB table, through a boto3 client of the caller."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
-        self._lean = direct_calls(client)
+        self._direct = open_direct_calls(client)
         self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Create what is missing; returns when rows can be written. The index may still be filling."""
+        """Create what is missing. Returns when rows can be written; the index may still be building."""
         description = await self._describe()
         if description is None:
             await self._create_table()
@@ -91,42 +91,42 @@ class DynamoDbRows(RowStore):
         if self._settings.with_index and _index_status(description) is None:
             await self._create_index(description)
         if self._settings.point_in_time_recovery:
-            # At every start, as the KCL does: the table may be older than the wish.
+            # At every start, as the KCL does: the table may be older than this setting.
             recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
-            await self._ask(self._client.update_continuous_backups, recovery)
+            await self._call_table(self._client.update_continuous_backups, recovery)
 
     async def create_owner_index(self) -> None:
-        """Have the index made if there is none. It may take minutes to fill; nobody waits for it."""
+        """Create the index if it is missing. Building it may take minutes; this does not wait."""
         description = await self._wait_until_usable()
         if _index_status(description) is None:
             await self._create_index(description)
 
     async def _describe(self) -> Mapping[str, Any] | None:
         try:
-            answer = await self._ask(self._client.describe_table, {})
+            response = await self._call_table(self._client.describe_table, {})
         except NotFoundError:
             return None
-        table: Mapping[str, Any] = answer["Table"]
+        table: Mapping[str, Any] = response["Table"]
         return table
 
     async def _create_table(self) -> None:
         request = _table_request(self._key_attribute, self._settings)
         try:
-            await self._ask(self._client.create_table, request)
+            await self._call_table(self._client.create_table, request)
         except ServiceError:
-            # Another member may have been faster; each server words that differently, so look instead.
+            # Another member may have created it first. Servers report that with different errors, so check the table.
             if await self._describe() is None:
                 raise
 
     async def _create_index(self, description: Mapping[str, Any]) -> None:
-        """Add the index to a table that was made without it."""
+        """Add the index to a table that was created without it."""
         index = _index(self._key_attribute, _capacity_of(description))
         request = {
             "AttributeDefinitions": _attribute_definitions(self._key_attribute, with_index=True),
             "GlobalSecondaryIndexUpdates": [{"Create": index}],
         }
         try:
-            await self._ask(self._client.update_table, request)
+            await self._call_table(self._client.update_table, request)
         except ServiceError:
             now = await self._describe()
             if now is None or _index_status(now) is None:
@@ -142,35 +142,37 @@ class DynamoDbRows(RowStore):
                     await asyncio.sleep(POLL_INTERVAL_S)
         except TimeoutError as error:
             raise UnavailableError(
-                f"table {self._table} was not usable within {TABLE_WAIT_S} s; look at its status in DynamoDB"
+                f"table {self._table} was not usable within {TABLE_WAIT_S} s; check its status in DynamoDB"
             ) from error
 
     # -- rows --------------------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is now: a consistent read."""
-        answer = await self._ask(self._client.get_item, {"Key": self._key(key), "ConsistentRead": True})
-        row: Row | None = answer.get("Item")
+        """The current row: a consistent read."""
+        response = await self._call_table(
+            self._client.get_item, {"Key": self._key(key), "ConsistentRead": True}
+        )
+        row: Row | None = response.get("Item")
         return row
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         """Apply one write if its condition holds."""
         call, request = self._request(write)
         try:
-            if self._lean is not None and isinstance(write, UpdateRow):
-                return Applied(await _update_leanly(self._lean, request))
-            answer = await self._calls.run(call, **request)
+            if self._direct is not None and isinstance(write, UpdateRow):
+                return Applied(await _update_directly(self._direct, request))
+            response = await self._calls.run(call, **request)
         except ClientError as error:
             if error_code(error) == _CONDITION_FAILED:
-                return Refused(await self._row_at_refusal(error, write.key))
-            raise translate_error(error, self._naming(write.key)) from error
+                return Refused(await self._current_row(error, write.key))
+            raise translate_error(error, self._describe_row(write.key)) from error
         except BotoCoreError as error:
-            raise translate_error(error, self._naming(write.key)) from error
+            raise translate_error(error, self._describe_row(write.key)) from error
         match write:
             case PutRow(row=row):
                 return Applied(row)
             case UpdateRow():
-                return Applied(answer["Attributes"])
+                return Applied(response["Attributes"])
             case DeleteRow():
                 return Applied(None)
 
@@ -179,25 +181,25 @@ class DynamoDbRows(RowStore):
         if len(writes) == 1:
             return isinstance(await self.write(writes[0]), Applied)
         items = [self._transact_item(write) for write in writes]
-        naming = self._naming(", ".join(write.key for write in writes))
+        subject = self._describe_row(", ".join(write.key for write in writes))
         try:
             await self._calls.run(self._client.transact_write_items, TransactItems=items)
         except ClientError as error:
             if error_code(error) == _CANCELLED:
-                return _cancelled(error, naming)
-            raise translate_error(error, naming) from error
+                return _resolve_cancellation(error, subject)
+            raise translate_error(error, subject) from error
         except BotoCoreError as error:
-            raise translate_error(error, naming) from error
+            raise translate_error(error, subject) from error
         return True
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:
-        """Every row, in parallel lanes. Eventually consistent, at half the price."""
-        lanes = await asyncio.gather(*(self._scan_lane(lane, segments) for lane in range(segments)))
-        return tuple(chain.from_iterable(lanes))
+        """Every row, in parallel segments. Eventually consistent, at half the price."""
+        found = await asyncio.gather(*(self._scan_segment(number, segments) for number in range(segments)))
+        return tuple(chain.from_iterable(found))
 
-    async def _scan_lane(self, lane: int, lanes: int) -> list[Row]:
+    async def _scan_segment(self, segment: int, segments: int) -> list[Row]:
         rows: list[Row] = []
-        request: dict[str, Any] = {} if lanes == 1 else {"Segment": lane, "TotalSegments": lanes}
+        request: dict[str, Any] = {} if segments == 1 else {"Segment": segment, "TotalSegments": segments}
         while True:
             page = await self._scan_page(request)
             rows += page["Items"]
@@ -206,14 +208,14 @@ class DynamoDbRows(RowStore):
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     async def _scan_page(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._lean is not None:
-            # Whatever goes wrong, boto3 asks once more, and says what it is.
+        if self._direct is not None:
+            # On any error boto3 repeats the request and raises the error.
             with suppress(ClientError, BotoCoreError):
-                return await _scan_leanly(self._lean, {"TableName": self._table, **request})
-        return await self._ask(self._client.scan, request)
+                return await _scan_directly(self._direct, {"TableName": self._table, **request})
+        return await self._call_table(self._client.scan, request)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys through the index; None while there is no index that can be read."""
+        """Keys from the index; None if there is no index that can be read."""
         if not await self._index_can_be_read():
             return None
         keys: list[str] = []
@@ -224,11 +226,11 @@ class DynamoDbRows(RowStore):
         }
         while True:
             try:
-                page = await self._ask(self._client.query, request)
+                page = await self._call_table(self._client.query, request)
             except (NotFoundError, UnavailableError, ThrottledError):
                 raise
             except ServiceError:
-                # AWS calls a query on a missing index invalid. A rollback to KCL 2.x deletes the index under us.
+                # DynamoDB rejects a query on a missing index as invalid. A rollback to KCL 2.x deletes the index.
                 self._index_seen_active = False
                 return None
             keys += [item[self._key_attribute]["S"] for item in page["Items"]]
@@ -237,30 +239,30 @@ class DynamoDbRows(RowStore):
             request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     async def _index_can_be_read(self) -> bool:
-        """An index that is being filled answers wrongly or not at all, so it is asked only once it is active."""
+        """Whether the index is active. While it is being built, its results are incomplete."""
         if not self._index_seen_active:
             description = await self._describe()
             self._index_seen_active = description is not None and _index_status(description) == "ACTIVE"
         return self._index_seen_active
 
     async def close(self) -> None:
-        """End threads and connections of our own; the client belongs to the caller."""
+        """Close our own threads and connections; the client belongs to the caller."""
         self._calls.close()
-        if self._lean is not None:
-            self._lean.close()
+        if self._direct is not None:
+            self._direct.close()
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, call: Callable[..., Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _call_table(self, call: Callable[..., Any], request: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            answer: Mapping[str, Any] = await self._calls.run(call, TableName=self._table, **request)
+            response: Mapping[str, Any] = await self._calls.run(call, TableName=self._table, **request)
         except (ClientError, BotoCoreError) as error:
             raise translate_error(error, f"table {self._table}") from error
-        return answer
+        return response
 
     def _request(self, write: RowWrite) -> tuple[Callable[..., Any], Mapping[str, Any]]:
         parts = _expressions(write, self._key_attribute)
-        # Saves a read after a refusal, where the server knows the option.
+        # Saves a read after a failed condition, if the server supports the option.
         common = {
             "TableName": self._table,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -288,28 +290,28 @@ class DynamoDbRows(RowStore):
             case DeleteRow(key=key):
                 return {"Delete": {"TableName": self._table, "Key": self._key(key), **parts}}
 
-    async def _row_at_refusal(self, error: ClientError, key: str) -> Row | None:
+    async def _current_row(self, error: ClientError, key: str) -> Row | None:
         returned: Row | None = error.response.get("Item")
         return returned or await self.get(key)
 
     def _key(self, key: str) -> Row:
         return {self._key_attribute: {"S": key}}
 
-    def _naming(self, key: str) -> str:
+    def _describe_row(self, key: str) -> str:
         return f"row {key} of table {self._table}"
 
 
-async def _update_leanly(direct: DirectCalls, request: Mapping[str, Any]) -> Row:
+async def _update_directly(direct: DirectCalls, request: Mapping[str, Any]) -> Row:
     """The row after an UpdateItem."""
     body = await direct.send(UPDATE_ITEM, row_to_json(request))
     try:
         return row_from_json_object(orjson.loads(body)["Attributes"])
     except (ValueError, KeyError, TypeError) as error:
-        raise HTTPClientError(error=f"the answer holds no row ({error})") from error
+        raise HTTPClientError(error=f"the response holds no row ({error})") from error
 
 
-async def _scan_leanly(direct: DirectCalls, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A page of a Scan as boto3 would answer it, as far as we look."""
+async def _scan_directly(direct: DirectCalls, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A page of a Scan, with the fields of boto3's response that are used here."""
     body = await direct.send(SCAN, row_to_json(request))
     try:
         page = orjson.loads(body)
@@ -317,74 +319,74 @@ async def _scan_leanly(direct: DirectCalls, request: Mapping[str, Any]) -> Mappi
         next_key = {} if more is None else {"LastEvaluatedKey": row_from_json_object(more)}
         return {"Items": [row_from_json_object(item) for item in page["Items"]], **next_key}
     except (AttributeError, ValueError, KeyError, TypeError) as error:
-        raise HTTPClientError(error=f"the answer holds no rows ({error})") from error
+        raise HTTPClientError(error=f"the response holds no rows ({error})") from error
 
 
-def _cancelled(error: ClientError, naming: str) -> bool:
-    """False if a condition failed; anything else that cancels a transaction is trouble, and nothing happened."""
+def _resolve_cancellation(error: ClientError, subject: str) -> bool:
+    """False if a condition failed. Raises if the transaction was cancelled for another reason; nothing was written."""
     reasons = {reason.get("Code", "None") for reason in error.response.get("CancellationReasons", [])}
-    # The 2020 build of DynamoDB Local gives the reasons in the message only.
+    # The 2020 build of DynamoDB Local has the reasons only in the message.
     if "ConditionalCheckFailed" in reasons or "ConditionalCheckFailed" in str(error):
         return False
     raise ThrottledError(
-        f"{naming}: transaction cancelled ({', '.join(sorted(reasons))}); try again"
+        f"{subject}: transaction cancelled ({', '.join(sorted(reasons))}); retry it"
     ) from error
 
 
 def _expressions(write: RowWrite, key_attribute: str) -> dict[str, Any]:
-    """The expression parameters of a write, every attribute name behind an alias."""
+    """The expression parameters of a write. Every attribute name has an alias."""
     names = _Aliases("#n")
     values = _Aliases(":v")
     match write:
         case PutRow():
-            condition = f"attribute_not_exists({names.of(key_attribute)})"
+            condition = f"attribute_not_exists({names.alias(key_attribute)})"
             update = ""
         case UpdateRow(when=when):
             condition = " AND ".join(_condition(part, names, values) for part in when)
             update = _update(write, names, values)
         case DeleteRow(when=when):
             held = " AND ".join(_condition(part, names, values) for part in when)
-            # A row that is already gone is as good as deleted.
-            condition = f"attribute_not_exists({names.of(key_attribute)}) OR ({held})"
+            # A missing row counts as deleted.
+            condition = f"attribute_not_exists({names.alias(key_attribute)}) OR ({held})"
             update = ""
     return {
         "ConditionExpression": condition,
         "UpdateExpression": update,
-        "ExpressionAttributeNames": names.taken,
-        "ExpressionAttributeValues": values.taken,
+        "ExpressionAttributeNames": names.targets,
+        "ExpressionAttributeValues": values.targets,
     }
 
 
 def _condition(condition: Condition, names: _Aliases, values: _Aliases) -> str:
     match condition:
         case Equals(name, value):
-            return f"{names.of(name)} = {values.of(value)}"
+            return f"{names.alias(name)} = {values.alias(value)}"
         case Absent(name):
-            return f"attribute_not_exists({names.of(name)})"
+            return f"attribute_not_exists({names.alias(name)})"
 
 
 def _update(write: UpdateRow, names: _Aliases, values: _Aliases) -> str:
     clauses = {
-        "SET": [f"{names.of(name)} = {values.of(value)}" for name, value in write.set.items()],
-        "REMOVE": [names.of(name) for name in write.remove],
-        "ADD": [f"{names.of(name)} {values.of(number(amount))}" for name, amount in write.add.items()],
+        "SET": [f"{names.alias(name)} = {values.alias(value)}" for name, value in write.set.items()],
+        "REMOVE": [names.alias(name) for name in write.remove],
+        "ADD": [f"{names.alias(name)} {values.alias(number(amount))}" for name, amount in write.add.items()],
     }
     return " ".join(f"{verb} {', '.join(parts)}" for verb, parts in clauses.items() if parts)
 
 
 class _Aliases:
-    """Short stand-ins for names or values in an expression, each used once."""
+    """Aliases for names or values in an expression. Equal names or values share one alias."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.taken: dict[str, Any] = {}
+        self.targets: dict[str, Any] = {}
 
-    def of(self, meaning: str | Attribute) -> str:
-        for alias, taken in self.taken.items():
-            if taken == meaning:
+    def alias(self, target: str | Attribute) -> str:
+        for alias, known in self.targets.items():
+            if known == target:
                 return alias
-        alias = f"{self._prefix}{len(self.taken)}"
-        self.taken[alias] = meaning
+        alias = f"{self._prefix}{len(self.targets)}"
+        self.targets[alias] = target
         return alias
 
 
@@ -397,7 +399,7 @@ def _table_request(key_attribute: str, settings: TableSettings) -> dict[str, Any
         **capacity,
     }
     if settings.with_index:
-        # Inside CreateTable the index is ready as soon as the table is.
+        # An index in CreateTable is ready as soon as the table is.
         request["GlobalSecondaryIndexes"] = [_index(key_attribute, capacity)]
     if settings.deletion_protection:
         request["DeletionProtectionEnabled"] = True
@@ -412,7 +414,7 @@ def _attribute_definitions(key_attribute: str, *, with_index: bool) -> list[Mapp
 
 
 def _index(key_attribute: str, capacity: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The KCL's index of owners, to the letter: only its name is ever checked, but its keys are relied on."""
+    """The KCL's index of owners. The KCL checks only its name, but uses its keys."""
     return {
         "IndexName": OWNER_INDEX,
         "KeySchema": [
@@ -431,7 +433,7 @@ def _capacity(read: int | None, write: int | None) -> dict[str, Any]:
 
 
 def _capacity_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What an index added later must be given: the table's own capacity, or nothing on demand."""
+    """The capacity for an index that is added later: the table's own, or nothing on demand."""
     provisioned = description.get("ProvisionedThroughput", {})
     return _capacity(provisioned.get("ReadCapacityUnits"), provisioned.get("WriteCapacityUnits"))
 

@@ -1,4 +1,4 @@
-"""What AWS and the way to it can answer, in our own words. Every adapter to AWS translates errors here."""
+"""Translates errors of boto3 into errors of `leasehold.errors`. Every AWS adapter uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold.errors import (
     UnavailableError,
 )
 
-_KINDS: Final[dict[str, type[ServiceError]]] = {
+_ERROR_TYPES: Final[dict[str, type[ServiceError]]] = {
     "ExpiredIteratorException": IteratorExpiredError,
     "LimitExceededException": ThrottledError,
     "ProvisionedThroughputExceededException": ThrottledError,
@@ -29,7 +29,7 @@ _KINDS: Final[dict[str, type[ServiceError]]] = {
     "RequestTimeout": UnavailableError,
     "ServiceUnavailable": UnavailableError,
     "ServiceUnavailableException": UnavailableError,
-    # Another transaction held the row; nothing of this one happened.
+    # Another transaction was using the row; this one had no effect.
     "TransactionConflictException": ThrottledError,
     "TransactionInProgressException": ThrottledError,
 }
@@ -38,31 +38,33 @@ _DENIED: Final = frozenset({"AccessDeniedException", "UnrecognizedClientExceptio
 
 
 def error_code(error: ClientError) -> str:
-    """AWS's name for what went wrong."""
+    """AWS's error code."""
     details: dict[str, Any] = error.response.get("Error", {})
     return str(details.get("Code", ""))
 
 
-def translate_error(error: Exception, doing: str) -> LeaseholdError:
-    """The error to raise in place of boto3's; `doing` says what was tried, and on what."""
+def translate_error(error: Exception, operation: str) -> LeaseholdError:
+    """The error to raise instead of boto3's. `operation` names the operation and its object for the message."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return ConfigError(
-            f"{doing}: {error}; configure credentials as for any AWS tool (profile, role, variables)"
+            f"{operation}: {error}; configure credentials as for any AWS tool (profile, role, variables)"
         )
     if isinstance(error, ClientError):
-        return _answered(error, doing)
+        return _translate_response(error, operation)
     assert isinstance(error, BotoCoreError), error
-    return UnavailableError(f"{doing}: no answer ({error})")
+    return UnavailableError(f"{operation}: no response ({error})")
 
 
-def _answered(error: ClientError, doing: str) -> ServiceError:
+def _translate_response(error: ClientError, operation: str) -> ServiceError:
     code = error_code(error)
     message = str(error.response.get("Error", {}).get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _KINDS:
-        return _KINDS[code](f"{doing}: {code}: {message}")
+    if code in _ERROR_TYPES:
+        return _ERROR_TYPES[code](f"{operation}: {code}: {message}")
     if status >= 500:
-        return UnavailableError(f"{doing}: {code or status}: {message}")
+        return UnavailableError(f"{operation}: {code or status}: {message}")
     if code in _DENIED:
-        return ServiceError(f"{doing}: {code}: {message}; check the credentials and the policy of this role")
-    return ServiceError(f"{doing}: {code}: {message}")
+        return ServiceError(
+            f"{operation}: {code}: {message}; check the credentials and the policy of this role"
+        )
+    return ServiceError(f"{operation}: {code}: {message}")

@@ -1,14 +1,14 @@
-"""A row store with trouble on the way to it: requests lost, answers lost, throttling. Wraps any other store."""
+"""Stores that fail on demand: lost requests, lost responses, throttling. Each wraps another store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum, auto
 from typing import TypeVar
 
 from leasehold.core.leases.row_writes import Row, RowWrite
 from leasehold.errors import ThrottledError, UnavailableError
-from leasehold.ports import Applied, Refused, RowStore
+from leasehold.ports import Applied, Created, Exists, ObjectStore, Refused, RowStore, StoredObject
 
 T = TypeVar("T")
 
@@ -16,57 +16,94 @@ T = TypeVar("T")
 class StoreFault(Enum):
     """What may happen to one call."""
 
-    THROTTLED = auto()  # refused before anything happened
-    REQUEST_LOST = auto()  # it never arrived
-    RESPONSE_LOST = auto()  # it happened, and nobody heard of it
+    THROTTLED = auto()  # refused, not executed
+    REQUEST_LOST = auto()  # not executed
+    RESPONSE_LOST = auto()  # executed, but the caller gets no response
+
+
+# Decides about a call, by the name of the operation and the key; None lets the call pass.
+ChooseFault = Callable[[str, str], StoreFault | None]
 
 
 class FaultyRows(RowStore):
-    """Asks `fault_for(operation, key)` before each call; None lets it pass."""
+    """A row store that calls `fault_for(operation, key)` before each call, and fails accordingly."""
 
-    def __init__(self, rows: RowStore, fault_for: Callable[[str, str], StoreFault | None]) -> None:
+    def __init__(self, rows: RowStore, fault_for: ChooseFault) -> None:
         self._rows = rows
-        self._trouble_for = fault_for
+        self._fault_for = fault_for
 
     async def prepare(self) -> None:
-        """Pass through."""
+        """Never fails."""
         await self._rows.prepare()
 
     async def create_owner_index(self) -> None:
-        """Pass through."""
+        """Never fails."""
         await self._rows.create_owner_index()
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is now, if the call gets through."""
-        return await self._through("get", key, lambda: self._rows.get(key))
+        """The current row, or a failure."""
+        return await self._call("get", key, lambda: self._rows.get(key))
 
     async def write(self, write: RowWrite) -> Applied | Refused:
-        """Apply one write, if the call gets through."""
-        return await self._through("write", write.key, lambda: self._rows.write(write))
+        """Apply one write, or fail."""
+        return await self._call("write", write.key, lambda: self._rows.write(write))
 
     async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
-        """Apply all writes or none, if the call gets through."""
-        return await self._through("write", writes[-1].key, lambda: self._rows.write_transaction(writes))
+        """Apply all writes or none, or fail."""
+        return await self._call("write", writes[-1].key, lambda: self._rows.write_transaction(writes))
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:
-        """Every row, if the call gets through."""
-        return await self._through("scan", "", lambda: self._rows.scan(segments=segments))
+        """Every row, or a failure."""
+        return await self._call("scan", "", lambda: self._rows.scan(segments=segments))
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys by owner, if the call gets through."""
-        return await self._through("keys_owned_by", owner, lambda: self._rows.keys_owned_by(owner))
+        """Keys by owner, or a failure."""
+        return await self._call("keys_owned_by", owner, lambda: self._rows.keys_owned_by(owner))
 
     async def close(self) -> None:
-        """Pass through."""
+        """Never fails."""
         await self._rows.close()
 
-    async def _through(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
-        trouble = self._trouble_for(operation, key)
-        if trouble is StoreFault.THROTTLED:
-            raise ThrottledError(f"{operation} {key}: throttled on purpose")
-        if trouble is StoreFault.REQUEST_LOST:
-            raise UnavailableError(f"{operation} {key}: request lost on purpose")
-        answer = await call()
-        if trouble is StoreFault.RESPONSE_LOST:
-            raise UnavailableError(f"{operation} {key}: answer lost on purpose")
-        return answer
+    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await _call_with_fault(self._fault_for(operation, key), f"{operation} {key}", call)
+
+
+class FaultyObjects(ObjectStore):
+    """An object store that calls `fault_for(operation, key)` before each call, and fails accordingly."""
+
+    def __init__(self, store: ObjectStore, fault_for: ChooseFault) -> None:
+        self._store = store
+        self._fault_for = fault_for
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        """Create an object, or fail."""
+        return await self._call("put", key, lambda: self._store.put_if_absent(key, body))
+
+    async def size(self, key: str) -> int | None:
+        """The size of an object, or a failure."""
+        return await self._call("size", key, lambda: self._store.size(key))
+
+    async def get(self, key: str) -> bytes | None:
+        """The content of an object, or a failure."""
+        return await self._call("get", key, lambda: self._store.get(key))
+
+    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        """The objects, or a failure."""
+        if self._fault_for("list", offset) is not None:
+            raise UnavailableError(f"list after {offset}: injected fault")
+        async for page in self._store.list_after(offset, prefix=prefix):
+            yield page
+
+    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await _call_with_fault(self._fault_for(operation, key), f"{operation} {key}", call)
+
+
+async def _call_with_fault(fault: StoreFault | None, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    if fault is StoreFault.THROTTLED:
+        raise ThrottledError(f"{name}: injected throttling")
+    if fault is StoreFault.REQUEST_LOST:
+        raise UnavailableError(f"{name}: injected loss of the request")
+    result = await call()
+    if fault is StoreFault.RESPONSE_LOST:
+        raise UnavailableError(f"{name}: injected loss of the response")
+    return result

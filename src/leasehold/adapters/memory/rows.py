@@ -9,19 +9,19 @@ from leasehold.ports import Applied, Refused, RowStore
 
 
 class MemoryRows(RowStore):
-    """A table that lives as long as this object. One event loop at a time; no write ever waits."""
+    """A table that lives as long as this object. For one event loop at a time; no write ever waits."""
 
     def __init__(self, rows: Sequence[Row] = (), *, key_attribute: str = "leaseKey") -> None:
         self._rows: dict[str, Row] = {row[key_attribute]["S"]: row for row in rows}
 
     async def prepare(self) -> None:
-        """There is nothing to prepare."""
+        """Nothing to prepare."""
 
     async def create_owner_index(self) -> None:
-        """Rows are few enough to look at all of them."""
+        """Nothing to do: `keys_owned_by` checks all rows."""
 
     async def get(self, key: str) -> Row | None:
-        """The row as it is now."""
+        """The current row."""
         return self._rows.get(key)
 
     async def write(self, write: RowWrite) -> Applied | Refused:
@@ -40,15 +40,15 @@ class MemoryRows(RowStore):
         return True
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """Every row; memory gains nothing from parallel lanes."""
+        """Every row; memory gains nothing from parallel segments."""
         return tuple(self._rows.values())
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
-        """Keys by owner; this index is never behind."""
+        """Keys by owner, always up to date."""
         return [key for key, row in self._rows.items() if row.get("leaseOwner", {}).get("S") == owner]
 
     async def close(self) -> None:
-        """Rows stay with the object."""
+        """Nothing to close."""
 
     def _put(self, write: RowWrite, before: Row | None) -> Row | None:
         after = next_row(write, before)

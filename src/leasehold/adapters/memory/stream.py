@@ -1,7 +1,7 @@
 """A stream in memory, on the same model as the local server: for unit tests and the simulator.
 
-Iterators expire, records are trimmed, and shards refuse too many calls (if the service's settings say so) as they do
-behind HTTP. Each error becomes the class that the AWS adapter would raise.
+Iterators expire, records are trimmed, and shards throttle (if the service's settings say so) as they do over HTTP.
+Each error becomes the class that the AWS adapter would raise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leasehold.kinesis_model.reading import IteratorType, RecordsPage, StartingP
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.ports import Clock, Page, Stream
 
-_KINDS: Final[dict[ErrorType, type[ServiceError]]] = {
+_ERROR_TYPES: Final[dict[ErrorType, type[ServiceError]]] = {
     ErrorType.ITERATOR_EXPIRED: IteratorExpiredError,
     ErrorType.LIMIT_EXCEEDED: ThrottledError,
     ErrorType.THROTTLED: ThrottledError,
@@ -37,7 +37,7 @@ _KINDS: Final[dict[ErrorType, type[ServiceError]]] = {
 
 
 class MemoryStream(Stream):
-    """One stream of a `KinesisModel`, which the caller may also write to, reshard and trim.
+    """One stream of a `StreamService`. The caller may also write to the service, reshard it and trim it.
 
     Several of these may share one service, like several clients. No call ever waits.
     """
@@ -48,15 +48,15 @@ class MemoryStream(Stream):
         self._clock = clock
 
     async def identifier(self) -> StreamIdentifier:
-        """Account, name, and second of creation."""
+        """Account, name, and creation time in seconds."""
         try:
             stream = self._service.stream(self._clock.wall_ms(), self._name)
         except KinesisApiError as error:
-            raise _translated(error) from error
+            raise _translate_error(error) from error
         return stream_identifier(self._service.account.id, self._name, stream.created_ms // 1000)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
-        """Every shard that is still retained, or those that the filter lets through."""
+        """Every shard that is still retained, or those that match the filter."""
         now_ms = self._clock.wall_ms()
         shards: list[Shard] = []
         try:
@@ -67,16 +67,16 @@ class MemoryStream(Stream):
                 page = self._service.list_shards(now_ms, query)
                 shards += page.shards
         except KinesisApiError as error:
-            raise _translated(error) from error
+            raise _translate_error(error) from error
         return shards
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
-        """A token for reading on from `start`."""
+        """A shard iterator that starts at `start`."""
         wanted = StartingPosition(IteratorType(start.kind.name), start.sequence_number, start.timestamp_ms)
         try:
             return self._service.shard_iterator(self._clock.wall_ms(), self._name, shard, wanted)
         except KinesisApiError as error:
-            raise _translated(error) from error
+            raise _translate_error(error) from error
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         """The next records."""
@@ -85,11 +85,11 @@ class MemoryStream(Stream):
             place = self._service.iterator(now_ms, iterator)
             page = self._service.get_records(now_ms, place, limit)
         except KinesisApiError as error:
-            raise _translated(error) from error
+            raise _translate_error(error) from error
         return _page(page, self._service.next_iterator(now_ms, place, page))
 
     async def close(self) -> None:
-        """There is nothing to give back; the service keeps the records."""
+        """Nothing to close; the service keeps the records."""
 
 
 def _listing_filter(shard_filter: ShardFilter | None) -> listing.ShardFilter:
@@ -106,5 +106,5 @@ def _page(page: RecordsPage, next_iterator: str | None) -> Page:
     return Page(records, next_iterator, page.millis_behind_latest, tuple(page.children))
 
 
-def _translated(error: KinesisApiError) -> ServiceError:
-    return _KINDS.get(error.error_type, ServiceError)(f"{error.error_type}: {error.message}")
+def _translate_error(error: KinesisApiError) -> ServiceError:
+    return _ERROR_TYPES.get(error.error_type, ServiceError)(f"{error.error_type}: {error.message}")
