@@ -22,7 +22,7 @@ from leasehold.core.events import Event, LeaseTaken
 from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.member import Member
+from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.network import Network, NetworkConditions
@@ -191,15 +191,17 @@ class _LargeFleet:
 
     def _member(self, process: SimulatedProcess) -> Member:
         return Member(
-            table=LeaseTable(ProcessRows(self._table, self._network, process)),
-            streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
+            MemberPorts(
+                table=LeaseTable(ProcessRows(self._table, self._network, process)),
+                streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
+                clock=process.clock,
+                rng=random.Random(f"{self._seed}:{process.name}"),
+                observe=lambda event: self._observe(process, event),
+            ),
             application="billing",
             worker=process.worker,
             serve=lambda held: self._serve(process, held),
             settings=self._settings,
-            clock=process.clock,
-            rng=random.Random(f"{self._seed}:{process.name}"),
-            observe=lambda event: self._observe(process, event),
         )
 
     async def _serve(self, process: SimulatedProcess, held: HeldLease) -> None:

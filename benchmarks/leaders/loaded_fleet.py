@@ -21,7 +21,7 @@ from leasehold.core.events import Event, LeadershipEnded, LeadershipTaken, Lease
 from leasehold.core.model import InitialPosition, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.member import Member
+from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import LoadMeter
@@ -189,16 +189,18 @@ class LoadedFleet:
         worker = LoadedWorker(self, process, self._dice(f"{number}:load"), JavaLeader(self._dice("java")))
         self.workers.append(worker)
         member = Member(
-            table=LeaseTable(ProcessRows(self._table, self.network, process)),
-            streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
+            MemberPorts(
+                table=LeaseTable(ProcessRows(self._table, self.network, process)),
+                streams=Streams.single(self._stream, "orders", InitialPosition(TRIM_HORIZON)),
+                clock=process.clock,
+                rng=self._dice(f"{number}:engine"),
+                observe=worker.observe,
+                load=worker,
+            ),
             application="billing",
             worker=process.worker,
             serve=worker.serve,
             settings=self._settings,
-            clock=process.clock,
-            rng=self._dice(f"{number}:engine"),
-            observe=worker.observe,
-            load=worker,
             decide=worker.decide,
         )
         process.start(lambda: worker.live(member))

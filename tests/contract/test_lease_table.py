@@ -234,13 +234,13 @@ def test_lock_and_reports_live_on_every_store(where: TableLocation) -> None:
         assert await coordinator_rows.write_lock(MAIN, leader_lock.heartbeat(me, "v1", "v3", 15_000))
         for second in (7, 8):
             await coordinator_rows.report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
-        look = await coordinator_rows.look(mode)
-        assert look.lock is not None
-        assert (look.lock.owner, look.lock.version) == (me, {"S": "v3"})
-        assert [(report.worker, report.updated_s) for report in look.reports.reports] == [(me, 8)]
-        await coordinator_rows.withdraw_report(MAIN, look.reports.reports[0])
+        snapshot = await coordinator_rows.read_snapshot(mode)
+        assert snapshot.lock is not None
+        assert (snapshot.lock.owner, snapshot.lock.version) == (me, {"S": "v3"})
+        assert [(report.worker, report.updated_s) for report in snapshot.reports.reports] == [(me, 8)]
+        await coordinator_rows.withdraw_report(MAIN, snapshot.reports.reports[0])
         assert await coordinator_rows.write_lock(MAIN, leader_lock.release(me, "v3"))
-        assert (await coordinator_rows.look(mode)).rows == 0
+        assert (await coordinator_rows.read_snapshot(mode)).rows == 0
         await store.close()
 
     asyncio.run(scenario())

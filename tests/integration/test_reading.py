@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,10 @@ from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import aggregate
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
-from leasehold.fleet.reading.shard_reader import ByteBudget, ReadChunk, read_shard
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.chunking import ReadChunk
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.local import LocalKinesis
 from leasehold.ports import Stream
 from tests.servers import Server, aws_client
@@ -71,18 +74,17 @@ class Shore:
     def read(
         self, stream: Stream, start: Position = TRIM_HORIZON, **changes: Any
     ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
-        arguments: dict[str, Any] = {
-            "start": start,
-            "initial": InitialPosition(TRIM_HORIZON),
-            "hash_range": None,
-            "settings": SETTINGS,
-            "deaggregation": DEFAULT_DEAGGREGATION,
-            "budget": self.budget,
-            "clock": SystemClock(),
-            "rng": random.Random(7),
-            "observe": self.events.append,
-        }
-        return read_shard(stream, SHARD, **arguments | changes)
+        request = ReadRequest(shard=SHARD, start=start, initial=InitialPosition(TRIM_HORIZON))
+        context = ReadContext(
+            stream=stream,
+            settings=SETTINGS,
+            deaggregation=DEFAULT_DEAGGREGATION,
+            budget=self.budget,
+            clock=SystemClock(),
+            rng=random.Random(7),
+            observe=self.events.append,
+        )
+        return read_shard(request, replace(context, **changes))
 
     async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[int]:
         """The names of so many user records."""

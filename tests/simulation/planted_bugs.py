@@ -25,6 +25,7 @@ from leasehold.core.shards.lease_cleanup import CleanupPlan, DeleteLease, Delete
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet import held_lease
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.maintenance import shard_sync
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.reading import chunking as slicing
@@ -280,7 +281,7 @@ _plant(
     "a lease is valid forever",
     "stale-owners-stop",
     _SILENCES,
-    (HeldLease, "is_valid", _always(True)),
+    (LeaseWriter, "is_valid", _always(True)),
     (HeldLease, "wait_for_expiry", lambda _: lambda self: self.lost.wait()),
     first_seed=8,
 )

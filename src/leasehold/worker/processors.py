@@ -238,7 +238,7 @@ class _ProcessorConsumer(RetryingConsumer):
 
     async def _call_shard_ended(self) -> Outcome:
         outcome = await self._call_method("shard_ended", ShardEndedInput(self._checkpointer))
-        if isinstance(outcome, Returned) and not self._held.ended:
+        if isinstance(outcome, Returned) and not self._held.has_ended:
             return Raised(
                 CheckpointRejectedError(
                     f"shard_ended of {self._held.lease.key} returned without a checkpoint"

@@ -137,7 +137,7 @@ def test_a_lost_shard_has_no_series(kind: type[Event]) -> None:
         (DeaggregationFailed(A, Position("1"), "outside", 3), "dropped_records", 3),
         (RecordDeadLettered(A, Position("1"), "ValueError"), "dead_letters", 1),
         (RecordSkipped(A, Position("1"), "ValueError"), "skipped_records", 1),
-        (OperationFailed("look", "no answer"), "operations_failed", 1),
+        (OperationFailed("refresh", "no answer"), "operations_failed", 1),
     ],
 )
 def test_events_of_the_member_are_counted(event: Event, name: str, value: int) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +12,8 @@ from leasehold.core.leases.row_writes import Row, RowWrite
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.errors import UnavailableError
-from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.held_lease import HeldLease, OnResponse
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
@@ -45,12 +45,10 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
                 session=LeaseSessionId("h"),
             ),
             table=LeaseTable(_OneFailsOneHangs()),
-            clock=VirtualClock(),
-            rng=random.Random(1),
-            observe=lambda _: None,
+            operations=Operations(VirtualClock(), random.Random(1), lambda _: None),
             settings=FleetSettings(),
             taken_at_ms=0,
-            hear=lambda _: None,
+            on_response=lambda _: None,
         )
         with pytest.raises(UnavailableError):
             await held.wait_for_parents()
@@ -75,7 +73,7 @@ class _AnswersLost(MemoryRows):
         return answer
 
 
-async def _held(rows: MemoryRows, hear: Callable[[bool], None] = lambda _: None) -> HeldLease:
+async def _held(rows: MemoryRows, on_response: OnResponse = lambda _: None) -> HeldLease:
     """A lease of ours, just taken."""
     table = LeaseTable(rows)
     free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
@@ -85,12 +83,10 @@ async def _held(rows: MemoryRows, hear: Callable[[bool], None] = lambda _: None)
     return HeldLease(
         lease,
         table=table,
-        clock=VirtualClock(),
-        rng=random.Random(1),
-        observe=lambda _: None,
+        operations=Operations(VirtualClock(), random.Random(1), lambda _: None),
         settings=FleetSettings(),
         taken_at_ms=0,
-        hear=hear,
+        on_response=on_response,
     )
 
 
@@ -139,7 +135,7 @@ def test_a_heartbeat_takes_along_what_is_done() -> None:
             await held.checkpoint(done.pop())
             return True
 
-        held.write_pending_checkpoint = store
+        held.use_heartbeats_for_checkpoints(store)
         before = held.lease.counter
         await held.renew()
         assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 1)

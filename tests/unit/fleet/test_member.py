@@ -439,7 +439,7 @@ def test_a_lease_that_was_given_back_is_not_written_to() -> None:
         await world.stop(worker)
         row = await world.table.get(kept[0].lease.key)
         await kept[0].renew()
-        with pytest.raises(LeaseLostError, match="given back"):
+        with pytest.raises(LeaseLostError, match="was released"):
             await kept[0].checkpoint(Position("100"))
         assert not kept[0].is_valid()
         assert await world.table.get(kept[0].lease.key) == row

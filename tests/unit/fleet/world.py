@@ -25,7 +25,7 @@ from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.member import Member
+from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Page, Stream
@@ -110,15 +110,17 @@ class World:
         worker = WorkerId(name)
         rows = FaultyRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
         member = Member(
-            table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
-            streams=Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON)),
+            MemberPorts(
+                table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
+                streams=Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON)),
+                clock=self.clock,
+                rng=random.Random(name),
+                observe=lambda event: self.events[worker].append((self.clock.now_ms(), event)),
+            ),
             application="billing",
             worker=worker,
             serve=lambda held: self.serve(self, worker, held),
             settings=self.settings,
-            clock=self.clock,
-            rng=random.Random(name),
-            observe=lambda event: self.events[worker].append((self.clock.now_ms(), event)),
         )
         self._stops[worker] = asyncio.Event()
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))

@@ -21,8 +21,8 @@ from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import aggregate
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
-from leasehold.fleet.member import Member
-from leasehold.fleet.reading.shard_reader import ByteBudget
+from leasehold.fleet.member import Member, MemberPorts
+from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.kinesis_model.service import KinesisModel
@@ -138,15 +138,17 @@ class QueryRun:
         )
         self._stop = asyncio.Event()
         self._member = Member(
-            table=world.table,
-            streams=Streams.single(world.stream, "orders", world.settings.initial),
+            MemberPorts(
+                table=world.table,
+                streams=Streams.single(world.stream, "orders", world.settings.initial),
+                clock=world.clock,
+                rng=random.Random(2),
+                observe=lambda _: None,
+            ),
             application="billing",
             worker=WorkerId(f"spark-{QUERY_ID}"),
             serve=self.server.serve,
             settings=FLEET,
-            clock=world.clock,
-            rng=random.Random(2),
-            observe=lambda _: None,
         )
         self._life: asyncio.Task[None] | None = None
 

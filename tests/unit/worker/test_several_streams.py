@@ -325,7 +325,7 @@ def test_a_stream_that_only_one_member_knows_is_read_by_that_one(
     small_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that knows both streams may give either to a member that knows one, and gets it back."""
-    monkeypatch.setattr("leasehold.fleet.assignment.leader_strategy.SMALL_TABLE_ROWS", small_rows)
+    monkeypatch.setattr("leasehold.fleet.assignment.fleet_reader.SMALL_TABLE_ROWS", small_rows)
 
     async def story(world: TwoStreams) -> None:
         both = world.start("both", mode="leader")

@@ -239,7 +239,7 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
         case OperationFailed(operation=operation):
             if operation in _KCL_OPERATIONS:
                 yield Point("Success", Unit.COUNT, 0, _operation_dimensions(_KCL_OPERATIONS[operation]))
-            elif operation == "look":
+            elif operation == "refresh":
                 yield Point("Success", Unit.COUNT, 0, _worker_dimensions("TakeLeases", worker))
         case GapFound() | DeaggregationFailed() | RecordDeadLettered() | RecordSkipped() | ShardStalled():
             yield _problem_point(event)

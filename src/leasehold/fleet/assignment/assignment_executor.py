@@ -1,4 +1,7 @@
-"""Carries out what a leader has decided, line by line: each may fail on its own. Then tells whom it concerns."""
+"""Executes a LeaderPlan: assigns leases, requests handoffs, nudges members, deletes stale reports.
+
+Each write may fail on its own; the next plan starts afresh.
+"""
 
 from __future__ import annotations
 
@@ -8,89 +11,91 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
-from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.config.settings import milliseconds
 from leasehold.core.assignment.leader_assignment import Assignment, LeaderPlan
 from leasehold.core.assignment.refresh_schedule import workers_to_nudge_before_failover
 from leasehold.core.coordinator.fleet_mode import TableLayout
 from leasehold.core.coordinator.worker_metrics import STALE_AFTER_MS, WorkerReport
-from leasehold.core.events import HandoffRequested, LeaseAssigned, OperationFailed
+from leasehold.core.events import HandoffRequested, LeaseAssigned
 from leasehold.core.leases.liveness import Observations
 from leasehold.core.model import Lease, WorkerId
 from leasehold.errors import LeaseholdError
-from leasehold.fleet.assignment.refresh_schedule import Nudger
-from leasehold.fleet.operations import Operations
+from leasehold.fleet.assignment.nudger import Nudger
+from leasehold.fleet.assignment.strategy import AssignmentContext
 from leasehold.fleet.table.coordinator_rows import FleetSnapshot
-from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.fleet.table.lease_table import Contended
 
-_Answer = Lease | Contended | None  # None: it could not be written
+_Result = Lease | Contended | None  # None: the write failed
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a plan: the leases that were assigned, and whether a line could not be written."""
+class ExecutionResult:
+    """The leases that were assigned, and whether a write failed."""
 
     assigned: Sequence[Lease]
     has_failed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AssignmentExecutor:
-    """The leader's hands."""
+    """Executes the plans of a leader."""
 
-    table: LeaseTable
+    context: AssignmentContext
     reports_layout: TableLayout
-    worker: WorkerId
-    settings: FleetSettings
-    operations: Operations
     nudger: Nudger
 
-    async def carry_out(self, plan: LeaderPlan, seen: FleetSnapshot, observations: Observations) -> Outcome:
-        """Assign and hand off, leave word, and clear away what nobody has renewed for a day."""
+    async def execute(
+        self, plan: LeaderPlan, snapshot: FleetSnapshot, observations: Observations
+    ) -> ExecutionResult:
+        """Assign leases, request handoffs, nudge members, and delete reports that were not renewed for a day."""
         assigned = await asyncio.gather(*(self._assign(line) for line in plan.assign))
-        handed = await asyncio.gather(*(self._hand_off(line) for line in plan.hand_off))
-        await self.nudger.leave(self._whom_to_tell(plan, seen, observations), seen.leases.leases)
-        await asyncio.gather(*(self._remove(report) for report in self._stale(seen)))
-        return Outcome(
+        handed = await asyncio.gather(*(self._request_handoff(line) for line in plan.hand_off))
+        # Invariant: members are nudged after the writes, so that they find them.
+        workers = self._workers_to_nudge(plan, snapshot, observations)
+        await self.nudger.nudge(workers, snapshot.leases.leases)
+        await asyncio.gather(*(self._delete(report) for report in self._stale_reports(snapshot)))
+        return ExecutionResult(
             [lease for lease in assigned if isinstance(lease, Lease)],
-            has_failed=any(answer is None for answer in (*assigned, *handed)),
+            has_failed=any(result is None for result in (*assigned, *handed)),
         )
 
-    async def _assign(self, line: Assignment) -> _Answer:
-        answer = await self._written(f"assign {line.lease.key}", self.table.assign(line.lease, line.to))
-        if isinstance(answer, Lease):
-            self.operations.observe(LeaseAssigned(line.lease.key, line.lease.actual_owner, line.to))
-        return answer
+    async def _assign(self, line: Assignment) -> _Result:
+        write = self.context.table.assign(line.lease, line.to)
+        result = await self._write(f"assign {line.lease.key}", write)
+        if isinstance(result, Lease):
+            event = LeaseAssigned(line.lease.key, line.lease.actual_owner, line.to)
+            self.context.operations.observe(event)
+        return result
 
-    async def _hand_off(self, line: Assignment) -> _Answer:
-        write = self.table.request_handoff(line.lease, line.to)
-        answer = await self._written(f"hand off {line.lease.key}", write)
-        if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
-            self.operations.observe(HandoffRequested(line.lease.key, answer.checkpoint_owner, line.to))
-        return answer
+    async def _request_handoff(self, line: Assignment) -> _Result:
+        write = self.context.table.request_handoff(line.lease, line.to)
+        result = await self._write(f"hand off {line.lease.key}", write)
+        if isinstance(result, Lease) and result.checkpoint_owner is not None:
+            event = HandoffRequested(line.lease.key, result.checkpoint_owner, line.to)
+            self.context.operations.observe(event)
+        return result
 
-    async def _written(self, what: str, write: Awaitable[Lease | Contended]) -> _Answer:
+    async def _write(self, name: str, write: Awaitable[Lease | Contended]) -> _Result:
         try:
             return await write
         except LeaseholdError as error:
-            self.operations.observe(OperationFailed(what, str(error)))
+            self.context.operations.report_failure(name, error)
             return None
 
-    def _whom_to_tell(
-        self, plan: LeaderPlan, seen: FleetSnapshot, observations: Observations
+    def _workers_to_nudge(
+        self, plan: LeaderPlan, snapshot: FleetSnapshot, observations: Observations
     ) -> AbstractSet[WorkerId]:
-        """Who has been given something, and who may be in a moment."""
-        given = {line.to for line in (*plan.assign, *plan.hand_off)}
-        failover_ms = milliseconds(self.settings.failover_after)
-        alerted = workers_to_nudge_before_failover(
-            seen.leases.leases, observations, self.operations.clock.now_ms(), failover_ms
-        )
-        return (given | alerted) - {self.worker}
+        """The workers that get a lease now, and those that may get one in a moment."""
+        receivers = {line.to for line in (*plan.assign, *plan.hand_off)}
+        failover_ms = milliseconds(self.context.settings.failover_after)
+        now_ms = self.context.operations.clock.now_ms()
+        soon = workers_to_nudge_before_failover(snapshot.leases.leases, observations, now_ms, failover_ms)
+        return (receivers | soon) - {self.context.worker}
 
-    def _stale(self, seen: FleetSnapshot) -> list[WorkerReport]:
-        """Reports of workers that were not heard of for a day."""
-        oldest_s = (self.operations.clock.wall_ms() - STALE_AFTER_MS) // 1000
-        return [report for report in seen.reports.reports if report.updated_s < oldest_s]
+    def _stale_reports(self, snapshot: FleetSnapshot) -> list[WorkerReport]:
+        oldest_s = (self.context.operations.clock.wall_ms() - STALE_AFTER_MS) // 1000
+        return [report for report in snapshot.reports.reports if report.updated_s < oldest_s]
 
-    async def _remove(self, report: WorkerReport) -> None:
-        remove = partial(self.table.coordinator_rows.withdraw_report, self.reports_layout, report)
-        await self.operations.attempt(f"remove the report of {report.worker}", remove)
+    async def _delete(self, report: WorkerReport) -> None:
+        delete = partial(self.context.table.coordinator_rows.withdraw_report, self.reports_layout, report)
+        await self.context.operations.attempt(f"delete the report of {report.worker}", delete)

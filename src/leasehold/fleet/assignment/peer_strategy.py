@@ -1,143 +1,148 @@
-"""Peer mode: this member looks at all leases and goes for its share; so do the others. The plan is `core`'s."""
+"""Assignment without a leader: this member reads all leases and takes its share, as every other member does.
+
+`core.assignment.peer_assignment` makes the plan.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from leasehold.config.settings import FleetSettings, milliseconds
-from leasehold.core.assignment.peer_assignment import PeerLimits, PeerPlan, PeerView, plan_peer_assignment
+from leasehold.config.settings import milliseconds
+from leasehold.core.assignment.peer_assignment import (
+    PeerLimits,
+    PeerPlan,
+    PeerView,
+    plan_peer_assignment,
+)
 from leasehold.core.coordinator.fleet_mode import FleetMode
-from leasehold.core.events import FleetRefreshed, HandoffRequested, Observer, OperationFailed, RowRejected
+from leasehold.core.events import FleetRefreshed, HandoffRequested
+from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.leases.liveness import Observations, next_observations, unchanged_for_ms
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.errors import LeaseholdError
-from leasehold.fleet.assignment.strategy import AssignmentStrategy
-from leasehold.fleet.held_leases import HeldLeases
-from leasehold.fleet.streams import Streams
-from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Clock
+from leasehold.fleet.assignment.strategy import AssignmentContext, AssignmentStrategy
+from leasehold.fleet.table.lease_table import list_leases
 
 
-@dataclass(slots=True, kw_only=True)
 class PeerStrategy(AssignmentStrategy):
     """One member among equals."""
 
-    table: LeaseTable
-    streams: Streams
-    held_leases: HeldLeases
-    worker: WorkerId
-    settings: FleetSettings
-    clock: Clock
-    rng: random.Random
-    observe: Observer
-    _observations: Observations = field(default_factory=dict)
-    _asked: dict[LeaseKey, LeaseSessionId | None] = field(default_factory=dict)
-    _workers: int = 1
-    _next_look_ms: int = 0
+    def __init__(self, context: AssignmentContext) -> None:
+        self._context = context
+        self._operations = context.operations
+        self._held_leases = context.held_leases
+        self._observations: Observations = {}
+        # The leases that we have requested, each with its lease session at that time.
+        self._requested: dict[LeaseKey, LeaseSessionId | None] = {}
+        self._workers = 1
+        self._next_refresh_ms = 0
 
     @property
     def maintainers(self) -> int:
-        """In a fleet of many, about two members tend the leases each time; which ones is left to chance."""
+        """All members share lease maintenance; chance picks about two of them each time."""
         return self._workers
 
-    async def look(self) -> None:
-        """Look at all leases, and go for what should be ours."""
-        began_ms = self.clock.now_ms()
-        # Members that started together must not keep looking together.
-        pause_ms = int(milliseconds(self.settings.refresh_every) * (0.75 + self.rng.random() / 2))
-        self._next_look_ms = began_ms + pause_ms
-        listing = await self.table.list()
-        for error in listing.rejected:
-            self.observe(RowRejected(error.key, error.problem))
-        now_ms = self.clock.now_ms()
-        leases = self.streams.ours(listing.leases)
+    async def refresh(self) -> None:
+        """Read all leases, and take or request those that should be ours."""
+        clock = self._operations.clock
+        began_ms = clock.now_ms()
+        self._next_refresh_ms = began_ms + self._interval_ms()
+        listing = await list_leases(self._context.table, self._operations.observe)
+        now_ms = clock.now_ms()
+        leases = self._context.streams.ours(listing.leases)
         self._observations = next_observations(self._observations, leases, now_ms)
-        self.held_leases.note_look(leases)
-        plan = plan_peer_assignment(
-            PeerView(
-                me=self.worker,
-                now_ms=now_ms,
-                leases=leases,
-                observations=self._observations,
-                held=self.held_leases.keys,
-                cooling_down=self.held_leases.cooling_down,
-                requested=self._asked,
-                ended=self.held_leases.ended,
-                unreadable={LeaseKey(error.key) for error in listing.rejected},
-                may_take=self.held_leases.may_take,
-                salt=self.rng.getrandbits(32),
-            ),
-            self._limits(),
-        )
+        self._held_leases.note_leases(leases)
+        plan = plan_peer_assignment(self._view(leases, listing, now_ms), self._limits())
         self._workers = plan.workers
-        mine = len(self.held_leases.keys)
-        self.observe(FleetRefreshed(len(leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms))
-        self.held_leases.notice_handoffs(leases)
-        await self._carry_out(plan)
+        mine = len(self._held_leases.keys)
+        self._operations.observe(
+            FleetRefreshed(len(leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms)
+        )
+        self._held_leases.confirm_handoffs(leases)
+        await self._execute(plan)
 
     def next_refresh_ms(self) -> int:
-        """Peers look all the time: nobody tells them anything."""
-        return self._next_look_ms
+        """Peers refresh at a fixed interval: no member nudges them."""
+        return self._next_refresh_ms
 
     def is_mode_current(self) -> bool:
-        """Peers see leases and nothing else."""
+        """Peers read only leases, which do not show the mode."""
         return False
 
-    async def _carry_out(self, plan: PeerPlan) -> None:
-        """Try every line of a plan; each is a race that may be lost without harm."""
-        begin_session = (self._begin(lease, taking=False) for lease in plan.begin_session)
-        take = (self._begin(lease, taking=True) for lease in plan.take)
-        request_handoff = (self._ask_for(lease) for lease in plan.request_handoff)
-        await asyncio.gather(*begin_session, *take, *request_handoff)
-        if plan.has_more_free:
-            self.held_leases.refresh_soon.set()
-
-    async def _begin(self, lease: Lease, *, taking: bool) -> None:
-        write = partial(self.table.take if taking else self.table.begin_session, lease, self.worker)
-        silent_ms = (
-            unchanged_for_ms(self._observations, lease.key, self.clock.now_ms()) if lease.owner else None
-        )
-        if await self.held_leases.begin(lease, write, silent_ms=silent_ms):
-            self._asked.pop(lease.key, None)
-
-    async def _ask_for(self, lease: Lease) -> None:
-        """Ask a richer member for a lease."""
-        try:
-            answer = await self.table.request_handoff(lease, self.worker)
-        except LeaseholdError as error:
-            self.observe(OperationFailed(f"ask for {lease.key}", str(error)))
-            return
-        if isinstance(answer, Lease) and answer.checkpoint_owner is not None:
-            self._asked[lease.key] = answer.session
-            self.observe(HandoffRequested(lease.key, answer.checkpoint_owner, self.worker))
-
     def confirm_mode(self, mode: FleetMode) -> None:
-        """Peers go by nothing else."""
+        """Peers do not use the mode."""
 
     async def next_owners(self) -> Mapping[LeaseKey, WorkerId]:
-        """Peers look at all leases anyway, and take what is free."""
+        """Peers read all leases anyway, and take those that are free."""
         return {}
 
     async def nudge_next_owner(self, worker: WorkerId) -> None:
-        """Peers look all the time."""
+        """Peers refresh without nudges."""
 
     async def run(self) -> None:
-        """Peers have nothing to do between two looks."""
+        """Peers do nothing between two refreshes."""
 
     async def release_remaining(self) -> None:
-        """Nobody gives a peer what it has not asked for."""
+        """No member assigns a lease to a peer that has not requested it."""
 
     async def leave(self) -> None:
-        """Peers leave nothing behind but their leases."""
+        """Peers have no tasks for the whole fleet."""
+
+    def _interval_ms(self) -> int:
+        # Members that started together must not keep refreshing together.
+        jitter = 0.75 + self._operations.rng.random() / 2
+        return int(milliseconds(self._context.settings.refresh_every) * jitter)
+
+    def _view(self, leases: Sequence[Lease], listing: LeaseListing, now_ms: int) -> PeerView:
+        return PeerView(
+            me=self._context.worker,
+            now_ms=now_ms,
+            leases=leases,
+            observations=self._observations,
+            held=self._held_leases.keys,
+            cooling_down=self._held_leases.cooling_down,
+            requested=self._requested,
+            ended=self._held_leases.ended,
+            unreadable={LeaseKey(error.key) for error in listing.rejected},
+            may_take=self._held_leases.may_take,
+            salt=self._operations.rng.getrandbits(32),
+        )
 
     def _limits(self) -> PeerLimits:
+        settings = self._context.settings
         return PeerLimits(
-            failover_ms=milliseconds(self.settings.failover_after),
-            handoff_timeout_ms=milliseconds(self.settings.handoff_timeout),
-            leases_max=self.held_leases.leases_max,
-            takes_per_refresh_max=self.settings.leases_to_acquire,
+            failover_ms=milliseconds(settings.failover_after),
+            handoff_timeout_ms=milliseconds(settings.handoff_timeout),
+            leases_max=self._held_leases.leases_max,
+            takes_per_refresh_max=settings.leases_to_acquire,
         )
+
+    async def _execute(self, plan: PeerPlan) -> None:
+        """Try every line of the plan. Each is a race with other members that may be lost without harm."""
+        begin = (self._begin(lease, taking=False) for lease in plan.begin_session)
+        take = (self._begin(lease, taking=True) for lease in plan.take)
+        request = (self._request_handoff(lease) for lease in plan.request_handoff)
+        await asyncio.gather(*begin, *take, *request)
+        if plan.has_more_free:
+            self._held_leases.contact.refresh_soon.set()
+
+    async def _begin(self, lease: Lease, *, taking: bool) -> None:
+        table, now_ms = self._context.table, self._operations.clock.now_ms()
+        write = partial(table.take if taking else table.begin_session, lease, self._context.worker)
+        silent_ms = unchanged_for_ms(self._observations, lease.key, now_ms) if lease.owner else None
+        if await self._held_leases.begin(lease, write, silent_ms=silent_ms):
+            self._requested.pop(lease.key, None)
+
+    async def _request_handoff(self, lease: Lease) -> None:
+        """Request a lease from a member that has more than we do."""
+        worker = self._context.worker
+        try:
+            result = await self._context.table.request_handoff(lease, worker)
+        except LeaseholdError as error:
+            self._operations.report_failure(f"request {lease.key}", error)
+            return
+        if isinstance(result, Lease) and result.checkpoint_owner is not None:
+            self._requested[lease.key] = result.session
+            self._operations.observe(HandoffRequested(lease.key, result.checkpoint_owner, worker))

@@ -1,10 +1,8 @@
-"""When a member of a fleet with a leader looks next, and how it tells others to. The rules are `core.looking`'s."""
+"""When a member of a fleet with a leader refreshes next. The rules are in `core.assignment.refresh_schedule`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,112 +11,89 @@ from leasehold.core.assignment.leader_assignment import LeaderPlan
 from leasehold.core.assignment.refresh_schedule import (
     RefreshIntervals,
     RefreshReason,
-    leases_to_nudge,
     next_refresh_ms,
     standby_rank,
 )
-from leasehold.core.events import OperationFailed
 from leasehold.core.model import Lease, WorkerId
-from leasehold.errors import LeaseholdError
 from leasehold.fleet.assignment.leader_election import LeaderElection
-from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.operations import Operations
-from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.table_contact import TableContact
 
-ALERT_EVERY_MS: Final = 500
-# Three leases bring an answer within a look's time; on a busy machine it may be a little late.
-EAR_LOOKS: Final = 1.25
-# A leader beats twice in the duration of its lock, so the first who stands by sees a new version with every look.
+NUDGED_REFRESH_MS: Final = 500
+# With three leases, a heartbeat gets a response within the refresh interval; on a busy machine it is a little late.
+CONTACT_REFRESHES: Final = 1.25
+# A leader renews its lock twice within its duration, so the first standby sees a new version with every refresh.
 STANDBY_REFRESH_LOCKS: Final = 0.7
 
 
 @dataclass(slots=True, kw_only=True)
 class RefreshSchedule:
-    """What one member knows that bears on its next look."""
+    """What one member knows about its next refresh."""
 
-    held_leases: HeldLeases
-    leadership: LeaderElection
+    contact: TableContact
+    election: LeaderElection
     worker: WorkerId
     settings: FleetSettings
     operations: Operations
-    _looked_ms: int = 0
+    _refreshed_ms: int = 0
     _jitter: float = 1.0
     _rank: int = 0
-    _is_expecting: bool = False
-    _look_at_ms: int | None = None
+    _expects_handoff: bool = False
+    _refresh_at_ms: int | None = None
     _has_unclaimed: bool = False
     _is_unfinished: bool = False
 
-    def note_look(self) -> None:
-        """A look begins."""
-        self._looked_ms = self.operations.clock.now_ms()
-        # Members that started together must not keep looking together.
+    def begin_refresh(self) -> None:
+        """A refresh begins."""
+        self._refreshed_ms = self.operations.clock.now_ms()
+        # Members that started together must not keep refreshing together.
         self._jitter = 0.75 + self.operations.rng.random() / 2
-        self._look_at_ms, self._has_unclaimed = None, False
+        self._refresh_at_ms, self._has_unclaimed = None, False
         self._is_unfinished = True
 
-    def note_seen(self, leases: Iterable[Lease]) -> None:
-        """The look got through. One that did not is soon tried again: it may have been about what word was left of."""
+    def finish_refresh(self, leases: Iterable[Lease]) -> None:
+        """The refresh succeeded. A failed one is retried soon: the nudge that caused it may still be unanswered."""
         self._is_unfinished = False
-        self._is_expecting = any(lease.owner == self.worker and lease.is_in_handoff for lease in leases)
+        self._expects_handoff = any(lease.owner == self.worker and lease.is_in_handoff for lease in leases)
 
     def note_members(self, workers: Iterable[WorkerId]) -> None:
-        """Who stands by to lead beside us."""
-        self._rank = standby_rank(workers, self.worker, self.leadership.leader)
+        """Compute our rank among the standbys."""
+        self._rank = standby_rank(workers, self.worker, self.election.leader)
 
-    def note_decision(self, plan: LeaderPlan) -> None:
-        """As the leader: when there may be something to decide, and whether some leases are left to be given away."""
-        self._look_at_ms, self._has_unclaimed = plan.refresh_at_ms, plan.unclaimed > 0
+    def note_plan(self, plan: LeaderPlan) -> None:
+        """As the leader: when there may be something to decide, and whether leases are left to assign."""
+        self._refresh_at_ms, self._has_unclaimed = plan.refresh_at_ms, plan.unclaimed > 0
 
     def next_ms(self) -> int:
-        """When to look again."""
+        """When to refresh again."""
         due_ms = next_refresh_ms(
-            self._watch(),
-            self._pace(),
-            refreshed_ms=self._looked_ms,
-            last_response_ms=self.held_leases.last_response_ms,
+            self._reason(),
+            self._intervals(),
+            refreshed_ms=self._refreshed_ms,
+            last_response_ms=self.contact.last_response_ms,
             rank=self._rank,
         )
-        if self.leadership.is_leading and self._look_at_ms is not None:
-            return min(due_ms, max(self._look_at_ms, self._looked_ms + ALERT_EVERY_MS))
+        if self.election.is_leading and self._refresh_at_ms is not None:
+            return min(due_ms, max(self._refresh_at_ms, self._refreshed_ms + NUDGED_REFRESH_MS))
         return due_ms
 
-    def _watch(self) -> RefreshReason:
-        if self.held_leases.was_nudged:
+    def _reason(self) -> RefreshReason:
+        if self.contact.was_nudged:
             return RefreshReason.NUDGED
-        if self.leadership.is_leading:
+        if self.election.is_leading:
             return RefreshReason.POLLING if self._has_unclaimed else RefreshReason.LEADING
-        is_in_doubt = self._is_unfinished or self._is_expecting or self.leadership.is_leader_late
-        if is_in_doubt or not self.leadership.sends_nudges:
+        is_uncertain = self._is_unfinished or self._expects_handoff or self.election.is_leader_late
+        if is_uncertain or not self.election.leader_sends_nudges:
             return RefreshReason.POLLING
         return RefreshReason.STANDBY
 
-    def _pace(self) -> RefreshIntervals:
-        look_ms = milliseconds(self.settings.refresh_every)
+    def _intervals(self) -> RefreshIntervals:
+        refresh_ms = milliseconds(self.settings.refresh_every)
+        lock_ms = milliseconds(self.settings.leader_lock_duration)
         return RefreshIntervals(
             leading_ms=milliseconds(self.settings.leader_refresh_every),
-            nudged_ms=min(ALERT_EVERY_MS, look_ms),
-            polling_ms=int(look_ms * self._jitter),
-            contact_ms_max=int(look_ms * EAR_LOOKS),
-            standby_ms=int(
-                milliseconds(self.settings.leader_lock_duration) * STANDBY_REFRESH_LOCKS * self._jitter
-            ),
+            nudged_ms=min(NUDGED_REFRESH_MS, refresh_ms),
+            polling_ms=int(refresh_ms * self._jitter),
+            contact_ms_max=int(refresh_ms * CONTACT_REFRESHES),
+            standby_ms=int(lock_ms * STANDBY_REFRESH_LOCKS * self._jitter),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Nudger:
-    """Leaves word for other members. One that cannot be left costs time: they look by themselves, later."""
-
-    table: LeaseTable
-    operations: Operations
-
-    async def leave(self, workers: AbstractSet[WorkerId], leases: Sequence[Lease]) -> None:
-        """Tell these workers to look, in leases that they hold."""
-        await asyncio.gather(*(self._leave_in(lease) for lease in leases_to_nudge(leases, workers)))
-
-    async def _leave_in(self, lease: Lease) -> None:
-        try:
-            await self.table.nudge(lease, f"{self.operations.rng.getrandbits(64):016x}")
-        except LeaseholdError as error:
-            self.operations.observe(OperationFailed(f"leave word in {lease.key}", str(error)))

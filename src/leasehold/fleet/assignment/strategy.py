@@ -1,54 +1,72 @@
-"""The seam between a member and the way in which its fleet shares out leases: as peers, or by a leader."""
+"""The seam between a member and the way its fleet assigns leases: as peers, or by a leader."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from leasehold.config.settings import FleetSettings
 from leasehold.core.coordinator.fleet_mode import FleetMode
 from leasehold.core.model import LeaseKey, WorkerId
+from leasehold.fleet.held_leases import HeldLeases
+from leasehold.fleet.operations import Operations
+from leasehold.fleet.streams import Streams
+from leasehold.fleet.table.lease_table import LeaseTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentContext:
+    """What every strategy uses."""
+
+    table: LeaseTable
+    streams: Streams
+    held_leases: HeldLeases
+    worker: WorkerId
+    settings: FleetSettings
+    operations: Operations
 
 
 class AssignmentStrategy(Protocol):
-    """A way of sharing out leases. The member calls `look` again and again; what is ours by then is served."""
+    """Finds out which leases are ours. The member calls `refresh` again and again; each one begins new leases."""
 
     @property
     def maintainers(self) -> int:
-        """Among how many members the tending of leases (audit, cleaning up) is shared; 0: others do it."""
+        """How many members share lease maintenance (audit, clean-up); 0: other members do it."""
         ...
 
-    async def look(self) -> None:
-        """See what is ours, and begin to serve it."""
+    async def refresh(self) -> None:
+        """Read the leases, and begin those that are ours now."""
         ...
 
     def next_refresh_ms(self) -> int:
-        """When the next look is worthwhile, as far as is known now."""
+        """When the next refresh is due, as far as is known now."""
         ...
 
     def is_mode_current(self) -> bool:
-        """Whether looks of late have shown that the fleet did not change over."""
+        """Whether recent refreshes have shown that the mode of the fleet is unchanged."""
         ...
 
     def confirm_mode(self, mode: FleetMode) -> None:
-        """The fleet's mode was concluded anew, and is what it was."""
+        """The mode of the fleet was resolved again, and is unchanged."""
         ...
 
     async def next_owners(self) -> Mapping[LeaseKey, WorkerId]:
-        """Who should have the leases that we hold, as far as we can tell; for the moment in which we leave."""
+        """For a stop: which member should get each of our leases, as far as we can tell. May nudge these members."""
         ...
 
     async def nudge_next_owner(self, worker: WorkerId) -> None:
-        """A lease that we held goes to this worker now."""
+        """One of our leases was released to this worker: make it refresh."""
         ...
 
     async def run(self) -> None:
-        """What goes on beside the looks, until cancelled."""
+        """What runs besides the refreshes, until cancelled."""
         ...
 
     async def release_remaining(self) -> None:
-        """At a stop, after the last lease that we served was given back: free what came to us meanwhile."""
+        """For a stop, after the last held lease was released: release leases that were assigned to us meanwhile."""
         ...
 
     async def leave(self) -> None:
-        """Take back what concerns the whole fleet: before the leases are given back, or when the fleet changes over."""
+        """Give up the tasks for the whole fleet: before the leases are released, or when the fleet changes its mode."""
         ...

@@ -1,7 +1,7 @@
-"""Tells the fleet how busy this member is, as long as it can serve leases.
+"""Reports how busy this member is, for as long as it can serve leases.
 
-A member that is not well (its heartbeats fail, or it cannot read) takes its report back: a leader that went by a
-fresh report would give it leases that nobody reads.
+An unhealthy member (its heartbeats fail, or it cannot read) withdraws its report. Otherwise a leader would assign
+leases to it that no member reads.
 """
 
 from __future__ import annotations
@@ -18,52 +18,54 @@ from leasehold.fleet.table.coordinator_rows import CoordinatorRows
 from leasehold.ports import LoadMeter
 
 SAMPLE_EVERY_MS: Final = 1_000
-FIRST_SAMPLE_MS: Final = 500  # a meter needs two readings for a first figure
+FIRST_SAMPLE_MS: Final = 500  # a meter needs two readings for its first value
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerReporter:
-    """One member's report. `meter` is None where nothing is measured: then throughput alone counts."""
+    """The report of one member. Without a `meter` it carries no CPU load, and a leader balances by throughput alone."""
 
     coordinator_rows: CoordinatorRows
-    place: TableLayout
+    layout: TableLayout
     worker: WorkerId
     meter: LoadMeter | None
     held_leases: HeldLeases
     operations: Operations
     _samples: LoadSamples = field(default_factory=LoadSamples)
     _last: WorkerReport | None = None
-    _unanswered: WorkerReport | None = None  # it may be in the table, or on its way
+    _in_flight: WorkerReport | None = None  # it may or may not have reached the table
     _due_ms: int = 0
 
     async def run(self) -> None:
-        """Measure every second, report every thirty, until cancelled."""
+        """Measure every second and report every thirty, until cancelled."""
+        clock = self.operations.clock
         if self.meter is not None:
             await self.meter.percent()
-            await self.operations.clock.sleep_ms(FIRST_SAMPLE_MS)
+            await clock.sleep_ms(FIRST_SAMPLE_MS)
         while True:
             if self.meter is not None:
                 self._samples = self._samples.with_sample(await self.meter.percent())
             await self.operations.attempt("report", self._report_if_due)
-            await self.operations.clock.sleep_ms(SAMPLE_EVERY_MS)
-
-    async def _report_if_due(self) -> None:
-        if not self.held_leases.is_healthy:
-            await self.withdraw()
-        elif self.operations.clock.now_ms() >= self._due_ms:
-            self._samples = self._samples.with_average()
-            figures = self._samples if self.meter is not None else None
-            now_s = self.operations.clock.wall_ms() // 1000
-            report = cpu_report(self.worker, figures, now_s)
-            self._unanswered = report
-            await self.coordinator_rows.report(self.place, report)
-            self._unanswered = None
-            self._last, self._due_ms = report, self.operations.clock.now_ms() + REPORT_EVERY_MS
+            await clock.sleep_ms(SAMPLE_EVERY_MS)
 
     async def withdraw(self) -> None:
-        """Take the report back, so that nobody counts on us; it comes again when all is well."""
-        told = [report for report in (self._unanswered, self._last) if report is not None]
-        self._last = self._unanswered = None
+        """Delete the report. `run` writes a new one when the member is healthy."""
+        written = [report for report in (self._in_flight, self._last) if report is not None]
+        self._last = self._in_flight = None
         self._due_ms = 0
-        for report in told:
-            await self.coordinator_rows.withdraw_report(self.place, report)
+        for report in written:
+            await self.coordinator_rows.withdraw_report(self.layout, report)
+
+    async def _report_if_due(self) -> None:
+        clock = self.operations.clock
+        if not self.held_leases.is_healthy:
+            await self.withdraw()
+        elif clock.now_ms() >= self._due_ms:
+            self._samples = self._samples.with_average()
+            samples = self._samples if self.meter is not None else None
+            report = cpu_report(self.worker, samples, clock.wall_ms() // 1000)
+            # Invariant: noted before the write. If cancelled, the write may or may not have reached the table.
+            self._in_flight = report
+            await self.coordinator_rows.report(self.layout, report)
+            self._in_flight = None
+            self._last, self._due_ms = report, clock.now_ms() + REPORT_EVERY_MS

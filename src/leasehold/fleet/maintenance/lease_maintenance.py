@@ -17,10 +17,10 @@ from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import refuse_mixed_streams
 from leasehold.errors import ConfigError, LeaseholdError
-from leasehold.fleet.maintenance.shard_sync import ShardSync, list_leases
+from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable, list_leases
 
 # A stream that could not be found at the start is looked for again this often.
 JOIN_RETRY_MS: Final = 30_000

@@ -19,7 +19,7 @@ from typing import Final
 
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.backoff import backoff_ms
-from leasehold.core.events import LeaseDeleted, Observer, RowRejected, ShardsSynced
+from leasehold.core.events import LeaseDeleted, Observer, ShardsSynced
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.model import Lease
 from leasehold.core.position import LATEST
@@ -34,7 +34,7 @@ from leasehold.core.shards.lease_creation import (
 from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import NotFoundError, ShardListError, ThrottledError, UnavailableError
 from leasehold.fleet.streams import TrackedStream
-from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.table.lease_table import LeaseTable, list_leases
 from leasehold.ports import Clock
 
 # A list that was read while the stream was resharded contradicts itself for a moment.
@@ -218,11 +218,3 @@ def creation_waves(leases: Sequence[Lease]) -> Iterator[list[Lease]]:
         wave.append(lease)
     if wave:
         yield wave
-
-
-async def list_leases(table: LeaseTable, observe: Observer) -> LeaseListing:
-    """All leases; and the operator is told of rows that cannot be read."""
-    listing = await table.list()
-    for error in listing.rejected:
-        observe(RowRejected(error.key, error.problem))
-    return listing

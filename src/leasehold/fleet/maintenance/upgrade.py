@@ -37,7 +37,7 @@ class UpgradeWatch:
             await self.operations.attempt(STEP, self._check)
 
     async def _check(self) -> None:
-        seen = await self.coordinator_rows.look(self.mode)
+        seen = await self.coordinator_rows.read_snapshot(self.mode)
         ready = await self._is_ready(seen)
         now_ms = self.operations.clock.now_ms()
         self._ready_since_ms = upgrade.next_ready_since(self._ready_since_ms, now_ms, ready=ready)

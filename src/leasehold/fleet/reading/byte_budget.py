@@ -1,6 +1,6 @@
-"""How many bytes the readers of a process may hold together. First come, first served.
+"""Limits the bytes of records that a process holds in memory: read ahead, or delivered and not yet checkpointed.
 
-A consumer that takes long fills the budget, and then all readers wait: that is the back-pressure of the process.
+A slow handler fills the budget, and then all readers wait. This is the back-pressure of the process.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import deque
 
 
 class ByteBudget:
-    """Bytes to take and to give back; one for the whole process, used from one event loop.
+    """A counting semaphore of bytes, one for the whole process, used from one event loop. Requests are served in order.
 
-    Who asks for more than there is in all is served once everything else was given back, so nobody waits for ever.
+    A request for more than the limit is served when nothing else is acquired, so that no reader waits for ever.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -22,16 +22,16 @@ class ByteBudget:
 
     @property
     def used_bytes(self) -> int:
-        """What is taken now; above the limit where something turned out larger than expected."""
+        """The bytes acquired now. More than the limit if something turned out larger than expected."""
         return self._used_bytes
 
     @property
     def free_bytes(self) -> int:
-        """What could be taken now if nobody waited."""
+        """The bytes that could be acquired now if no other request waited."""
         return max(0, self._limit_bytes - self._used_bytes)
 
     async def acquire(self, size_bytes: int) -> None:
-        """Waits until there is room for so many bytes and until everyone who came before has been served."""
+        """Wait until there is room for `size_bytes` and every earlier request was served."""
         if not self._waiting and self._has_room_for(size_bytes):
             self._used_bytes += size_bytes
             return
@@ -41,25 +41,25 @@ class ByteBudget:
             await served
         except asyncio.CancelledError:
             if served.cancelled():
-                self._serve()  # who came next may need less
+                self._serve_waiting()  # the next request may be smaller
             else:
                 self.release(size_bytes)  # served and cancelled in the same turn of the loop
             raise
 
     def acquire_beyond_limit(self, size_bytes: int) -> None:
-        """Counts bytes that are here already, room or no room: a wait would not make them go away."""
+        """Count bytes that are in memory already, even beyond the limit: waiting would not free them."""
         self._used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Makes room for others."""
-        assert 0 <= size_bytes <= self._used_bytes, f"{size_bytes} given back of {self._used_bytes} taken"
+        """Give back acquired bytes."""
+        assert 0 <= size_bytes <= self._used_bytes, f"{size_bytes} released of {self._used_bytes} acquired"
         self._used_bytes -= size_bytes
-        self._serve()
+        self._serve_waiting()
 
     def _has_room_for(self, size_bytes: int) -> bool:
         return self._used_bytes == 0 or self._used_bytes + size_bytes <= self._limit_bytes
 
-    def _serve(self) -> None:
+    def _serve_waiting(self) -> None:
         while self._waiting:
             size_bytes, served = self._waiting[0]
             if not served.cancelled():
@@ -71,7 +71,7 @@ class ByteBudget:
 
 
 class BudgetShare:
-    """What one reader holds of the budget, so that nothing stays behind when it is gone."""
+    """The part of the budget that one reader has acquired. `close` releases all of it."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -79,27 +79,27 @@ class BudgetShare:
 
     @property
     def free_bytes(self) -> int:
-        """What the whole budget has left."""
+        """The free bytes of the whole budget."""
         return self._budget.free_bytes
 
     async def acquire(self, size_bytes: int) -> None:
-        """Waits for its turn."""
+        """Wait for room in the budget."""
         await self._budget.acquire(size_bytes)
         self._held_bytes += size_bytes
 
     def resize(self, before_bytes: int, after_bytes: int) -> None:
-        """Something that counted for `before_bytes` turned out to be `after_bytes`."""
+        """Correct an estimate: what counted for `before_bytes` has `after_bytes`."""
         self._held_bytes += after_bytes - before_bytes
         if after_bytes > before_bytes:
             self._budget.acquire_beyond_limit(after_bytes - before_bytes)
         else:
             self._budget.release(before_bytes - after_bytes)
 
-    def hand_over(self, size_bytes: int) -> None:
-        """From now on someone else sees to it that these bytes are given back."""
+    def transfer(self, size_bytes: int) -> None:
+        """Pass bytes to the consumer, who releases them from now on."""
         self._held_bytes -= size_bytes
 
     def close(self) -> None:
-        """Gives back what is still held."""
+        """Release the bytes that were not transferred."""
         self._budget.release(self._held_bytes)
         self._held_bytes = 0

@@ -1,5 +1,6 @@
-"""From Kinesis records to slices of user records: taken apart, without what is done already, in portions that neither
-block the event loop nor fill the memory. Reads nothing, waits for nothing.
+"""Turns Kinesis records into chunks of user records: deaggregates them, drops those that are done, and splits pages.
+
+A chunk is small enough that its deaggregation does not block the event loop. Nothing here reads or waits.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from leasehold.core.records.deaggregation import (
     records_after,
 )
 
-# Kinesis records that become one slice. Taking apart half a megabyte of small user records takes some 20 ms.
+# The bytes of Kinesis records in one chunk. To deaggregate half a megabyte of small user records takes about 20 ms.
 CHUNK_BYTES: Final = 512 * 1024
-# What a record costs in memory beside its data and key.
+# The memory that a record takes besides its data and partition key.
 RECORD_OVERHEAD_BYTES: Final = 200
 
 _data, _partition_key = itemgetter(0), itemgetter(1)
@@ -31,13 +32,13 @@ _data, _partition_key = itemgetter(0), itemgetter(1)
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How much a consumer will take before it stops: user records, and bytes of payload. None: no such limit."""
+    """How much a consumer will take before it stops: user records, and bytes of payload. None means no limit."""
 
     records: int | None = None
     size_bytes: int | None = None
 
     def kinesis_records(self, record_bytes: int) -> int | None:
-        """How many Kinesis records, of so many bytes each, are wanted at most; None: as many as there are.
+        """The largest number of Kinesis records, of `record_bytes` each, that is worth requesting; None: no limit.
 
         >>> Demand(records=500, size_bytes=10_000).kinesis_records(300), Demand().kinesis_records(300)
         (34, None)
@@ -46,24 +47,25 @@ class Demand:
         return min((limit for limit in (self.records, by_size) if limit is not None), default=None)
 
     def after(self, records: int, size_bytes: int) -> Demand:
-        """What is still wanted. Whoever reads on after all was taken wants no one knows how much."""
+        """The demand that is left. It is unlimited once it was met: a consumer that reads on has a new, unknown one."""
         rest = Demand(
             None if self.records is None else self.records - records,
             None if self.size_bytes is None else self.size_bytes - size_bytes,
         )
-        has_enough = any(left is not None and left < 1 for left in (rest.records, rest.size_bytes))
-        return Demand() if has_enough else rest
+        is_met = any(left is not None and left < 1 for left in (rest.records, rest.size_bytes))
+        return Demand() if is_met else rest
 
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """User records that arrived together, in shard order; may be empty.
+    """User records of one page, in shard order; may be empty.
 
-    `size_bytes` is what the slice counts for in the byte budget, its records' overhead included. `millis_behind` was
-    measured when it was read. Everything up to `through` has been seen, dropped aggregates included, so a checkpoint
-    may move there once the records are done; None if nothing was read yet. `children` is None until the end of the
-    shard; then it names who goes on, and is empty if the shard is gone. `ends_page`: the answer that it came with
-    held no more. `record_weight` is what a Kinesis record of the shard counts for in the byte budget, if that is known.
+    `size_bytes` is what the chunk counts for in the byte budget, with the overhead of its records. `millis_behind` was
+    measured when the page was read. `read_through` is the last position that was read, dropped aggregates included: a
+    checkpoint may move there once the records are done; None if nothing was read yet. `children` is None until the end
+    of the shard; then it names the child shards, and is empty if the shard no longer exists. `ends_page` is True for
+    the last chunk of a page. `record_weight` is what one Kinesis record of the shard counts for in the byte budget, if
+    known.
     """
 
     records: tuple[UserRecord, ...]
@@ -76,23 +78,23 @@ class ReadChunk:
 
 
 def payload_bytes(records: Sequence[Record] | Sequence[UserRecord]) -> int:
-    """What records count for in Kinesis's limits: data and keys."""
+    """The bytes that count for Kinesis's limits: data and partition keys."""
     return sum(map(len, map(_data, records))) + sum(map(len, map(_partition_key, records)))
 
 
 def weight_of(records: Sequence[Record] | Sequence[UserRecord]) -> int:
-    """What records count for in the byte budget."""
+    """The bytes that count for the byte budget: payload and overhead."""
     return payload_bytes(records) + RECORD_OVERHEAD_BYTES * len(records)
 
 
 def split_into_chunks(records: Sequence[Record], weight: int) -> Sequence[Sequence[Record]]:
-    """The records in portions of about `CHUNK_BYTES`; a single empty one if there are none."""
+    """Split records into parts of about `CHUNK_BYTES`. No records make one empty part."""
     step = max(1, len(records) * CHUNK_BYTES // max(1, weight))
     return [records[first : first + step] for first in range(0, max(1, len(records)), step)]
 
 
 class ShardDeaggregator:
-    """Turns the Kinesis records of one shard, each given once and in order, into user records after `start`."""
+    """Turns the Kinesis records of one shard, each passed once and in order, into the user records after `start`."""
 
     def __init__(
         self, start: Position, hash_range: HashRange | None, deaggregation: DeaggregationSettings
@@ -103,21 +105,21 @@ class ShardDeaggregator:
         self.read_through: Position | None = None
 
     def user_records(self, records: Sequence[Record]) -> DeaggregatedBatch:
-        """The user records of the next Kinesis records that are not done yet, and what was remarkable."""
+        """The user records of the next Kinesis records that are not done yet, and the incidents to report."""
         batch = deaggregate_all(records, self._hash_range, self._deaggregation)
         if not records:
             return batch
         users = batch.records
         if self.read_through is None and self._start.is_record:
-            # The record at which the shard was entered comes first; of an aggregate, a part may be done.
+            # Reading starts at the checkpointed record itself; if it is an aggregate, only a part of it may be done.
             users = records_after(users, self._start)
-        self._move_through(_last_position(records[-1].sequence_number, batch))
+        self._move_read_through(_last_position(records[-1].sequence_number, batch))
         return DeaggregatedBatch(users, batch.incidents)
 
-    def _move_through(self, seen: Position) -> None:
-        """Never back: where the entered record is taken apart differently from before, the checkpoint stands."""
-        before = self.read_through or (self._start if self._start.is_record else seen)
-        self.read_through = max(before, seen)
+    def _move_read_through(self, last: Position) -> None:
+        """Move forward only. The checkpoint stays if its aggregate is now deaggregated into fewer user records."""
+        before = self.read_through or (self._start if self._start.is_record else last)
+        self.read_through = max(before, last)
 
 
 def _last_position(sequence_number: str, batch: DeaggregatedBatch) -> Position:

@@ -1,33 +1,28 @@
 """Reads one shard by polling, ahead of its consumer, until its end.
 
-Reading never gives up: a shard that refuses or fails is asked again, later and later, and each time an event tells why.
-It is the consumer who decides how long that may last. What cannot get better by waiting (a start that the settings do
-not explain, an aggregate that must not be delivered raw) is raised to the consumer.
+A reader never gives up: it retries a throttled or failed read with growing pauses, and reports each failure. The
+consumer decides how long that may last. Errors that a retry cannot cure (a start that the settings do not explain, an
+aggregate that must not be delivered raw) are raised to the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
-from leasehold.config.settings import ReadSettings, milliseconds
 from leasehold.core.events import (
     DeaggregationFailed,
     IteratorExpired,
-    Observer,
     PageRead,
     ReadFailed,
     ReadingStarted,
     ReadThrottled,
 )
-from leasehold.core.model import HashRange, InitialPosition, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import Record
-from leasehold.core.records.deaggregation import DeaggregationSettings, Incident
+from leasehold.core.records.deaggregation import Incident
 from leasehold.core.records.pacing import CallSize, call_size, next_call_ms, retry_wait_ms
 from leasehold.errors import (
     IteratorExpiredError,
@@ -37,81 +32,36 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.fleet.reading.byte_budget import BudgetShare
-from leasehold.fleet.reading.byte_budget import ByteBudget as ByteBudget
 from leasehold.fleet.reading.chunking import (
     RECORD_OVERHEAD_BYTES,
-    Demand,
+    ReadChunk,
     ShardDeaggregator,
     payload_bytes,
     split_into_chunks,
     weight_of,
 )
-from leasehold.fleet.reading.chunking import ReadChunk as ReadChunk
 from leasehold.fleet.reading.cursor import Cursor
-from leasehold.ports import Clock, Page, Stream
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.ports import Page
 
 CHUNKS_AHEAD: Final = 4
 
 
 @asynccontextmanager
-async def read_shard(
-    stream: Stream,
-    shard: ShardId,
-    *,
-    start: Position,
-    initial: InitialPosition,
-    hash_range: HashRange | None,
-    settings: ReadSettings,
-    deaggregation: DeaggregationSettings,
-    budget: ByteBudget,
-    clock: Clock,
-    rng: random.Random,
-    observe: Observer,
-    iterator: str | None = None,
-    follows_parent: bool = False,
-    record_weight: int | None = None,
-    demand: Demand | None = None,
-) -> AsyncIterator[AsyncIterator[ReadChunk]]:
-    """The user records after `start`, slice by slice, until the slice that names the shard's children.
+async def read_shard(request: ReadRequest, context: ReadContext) -> AsyncIterator[AsyncIterator[ReadChunk]]:
+    """The user records after `request.start`, in chunks; the last chunk names the child shards.
 
-    A task of its own reads ahead while the consumer works. Each slice is the consumer's once it was returned: whoever
-    is done with it calls `budget.release(slice.size_bytes)`. What nobody asked for is given back on leaving. An
-    `iterator` that stands right after `start`, where the caller has one, saves asking for it. `follows_parent` says
-    that a parent of the shard was read to its end, so that this one is wanted from its very beginning. A
-    `record_weight` from earlier reading of the shard saves a first small call; `wanted` keeps the calls from fetching
-    what the consumer will not take.
+    A task of its own reads ahead while the consumer works. A chunk belongs to the consumer once it was returned: the
+    consumer calls `budget.release(chunk.size_bytes)` when it is done with it. Chunks that were not requested are
+    released on exit.
     """
-    observe(ReadingStarted(shard, start))
-    share = BudgetShare(budget)
-    slices = _Slices(share)
-    cursor = Cursor(
-        stream,
-        shard,
-        start=start,
-        initial=initial,
-        follows_parent=follows_parent,
-        verify_when_behind_ms=milliseconds(settings.check_gaps_when_behind),
-        clock=clock,
-        observe=observe,
-        iterator=iterator,
-    )
-    reader = _Reader(
-        stream=stream,
-        shard=shard,
-        cursor=cursor,
-        slicer=ShardDeaggregator(start, hash_range, deaggregation),
-        slices=slices,
-        share=share,
-        settings=settings,
-        clock=clock,
-        rng=rng,
-        observe=observe,
-        record_weight=record_weight,
-        demand=demand or Demand(),
-    )
-    task = asyncio.create_task(reader.run(), name=f"read {shard}")
+    context.observe(ReadingStarted(request.shard, request.start))
+    share = BudgetShare(context.budget)
+    chunks = _ReadAhead(share)
+    reader = _Reader(request, context, chunks, share)
+    task = asyncio.create_task(reader.run(), name=f"read {request.shard}")
     try:
-        yield slices
+        yield chunks
     finally:
         task.cancel()
         try:
@@ -120,9 +70,11 @@ async def read_shard(
             share.close()
 
 
-class _Slices(AsyncIterator[ReadChunk]):
-    """The slices that were read and not asked for yet. Whoever waits for the next one may be cancelled and come back:
-    none is lost, which an async generator could not promise.
+class _ReadAhead(AsyncIterator[ReadChunk]):
+    """The chunks that were read and not requested yet.
+
+    A consumer that waits for the next chunk may be cancelled and come back without losing one. An async generator
+    could not promise that.
     """
 
     def __init__(self, share: BudgetShare) -> None:
@@ -131,7 +83,7 @@ class _Slices(AsyncIterator[ReadChunk]):
         self._is_over = False
 
     async def put(self, item: ReadChunk | Exception) -> None:
-        """Waits while the consumer has enough to do."""
+        """Add a chunk, or the error that ends reading. Waits while `CHUNKS_AHEAD` chunks are ready."""
         await self._ready.put(item)
 
     async def __anext__(self) -> ReadChunk:
@@ -142,137 +94,137 @@ class _Slices(AsyncIterator[ReadChunk]):
             self._is_over = True
             raise item
         self._is_over = item.children is not None
-        self._share.hand_over(item.size_bytes)
+        self._share.transfer(item.size_bytes)
         return item
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class _Reader:
-    """Fills the slices of one shard."""
+    """Reads one shard and fills its read-ahead queue."""
 
-    stream: Stream
-    shard: ShardId
-    cursor: Cursor
-    slicer: ShardDeaggregator
-    slices: _Slices
-    share: BudgetShare
-    settings: ReadSettings
-    clock: Clock
-    rng: random.Random
-    observe: Observer
-    due_ms: int = field(init=False)
-    record_weight: int | None
-    demand: Demand
-    failures: int = 0
-
-    def __post_init__(self) -> None:
-        self.due_ms = self.clock.now_ms()
+    def __init__(
+        self, request: ReadRequest, context: ReadContext, chunks: _ReadAhead, share: BudgetShare
+    ) -> None:
+        self._shard = request.shard
+        self._context = context
+        self._chunks = chunks
+        self._share = share
+        self._cursor = Cursor(request, context)
+        self._deaggregator = ShardDeaggregator(request.start, request.hash_range, context.deaggregation)
+        self._due_ms = context.clock.now_ms()
+        self._record_weight = request.record_weight
+        self._demand = request.demand
+        self._failures = 0
 
     async def run(self) -> None:
-        """Reads until the end of the shard, or until something happens that waiting does not cure."""
+        """Read until the end of the shard, or until an error that a retry does not cure."""
         try:
             while await self._read_once():
                 pass
-        except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it
-            await self.slices.put(error)
+        except Exception as error:  # noqa: BLE001 - the consumer raises it, whatever it is
+            await self._chunks.put(error)
 
     async def _read_once(self) -> bool:
-        """Asks once, and hands over what came. False after the end of the shard."""
+        """Read one page and pass it on. Return False after the end of the shard."""
         await self._sleep_until_due()
         size = self._call_size()
-        await self.share.acquire(size.expected_bytes)
-        asked_ms = self.clock.now_ms()
+        # Invariant: the room is acquired before the request, so that no page arrives without room.
+        await self._share.acquire(size.expected_bytes)
+        began_ms = self._context.clock.now_ms()
         try:
-            page, records = await self.cursor.read(size.records_max)
+            page, records = await self._cursor.read(size.records_max)
         except ServiceError as error:
-            self.share.resize(size.expected_bytes, 0)
-            return await self._after_failure(error)
-        took_ms = self.clock.now_ms() - asked_ms
-        self.failures = 0
-        self._plan_next_call(asked_ms, page, size.records_max)
+            self._share.resize(size.expected_bytes, 0)
+            return await self._handle_failure(error)
+        time_ms = self._context.clock.now_ms() - began_ms
+        self._failures = 0
+        self._plan_next_call(began_ms, page, size.records_max)
         weight = weight_of(records)
-        self.share.resize(size.expected_bytes, weight)
+        self._share.resize(size.expected_bytes, weight)
         if records:
-            self.record_weight = weight // len(records)
-        await self._hand_over(page, split_into_chunks(records, weight), took_ms)
+            self._record_weight = weight // len(records)
+        await self._pass_on(page, split_into_chunks(records, weight), time_ms)
         return page.next_iterator is not None
 
     def _call_size(self) -> CallSize:
-        record_bytes = (self.record_weight or 0) - RECORD_OVERHEAD_BYTES
+        record_bytes = (self._record_weight or 0) - RECORD_OVERHEAD_BYTES
         return call_size(
-            self.record_weight,
-            self.share.free_bytes,
-            self.settings,
-            wanted_records=self.demand.kinesis_records(record_bytes),
+            self._record_weight,
+            self._share.free_bytes,
+            self._context.settings,
+            wanted_records=self._demand.kinesis_records(record_bytes),
         )
 
     async def _sleep_until_due(self) -> None:
-        wait_ms = self.due_ms - self.clock.now_ms()
+        wait_ms = self._due_ms - self._context.clock.now_ms()
         if wait_ms > 0:
-            await self.clock.sleep_ms(wait_ms)
+            await self._context.clock.sleep_ms(wait_ms)
 
-    def _plan_next_call(self, asked_ms: int, page: Page, limit: int) -> None:
-        # Some servers always claim to be at the tip; a full page says otherwise.
+    def _plan_next_call(self, began_ms: int, page: Page, limit: int) -> None:
+        # Some servers always claim to be at the tip; a full page shows that they are not.
         is_at_tip = not page.millis_behind and len(page.records) < limit
-        self.due_ms = next_call_ms(
-            asked_ms, payload_bytes(page.records), self.rng.random(), self.settings, is_at_tip=is_at_tip
-        )
+        jitter = self._context.rng.random()
+        size_bytes = payload_bytes(page.records)
+        self._due_ms = next_call_ms(began_ms, size_bytes, jitter, self._context.settings, is_at_tip=is_at_tip)
 
-    async def _hand_over(self, page: Page, pieces: Sequence[Sequence[Record]], took_ms: int) -> None:
+    async def _pass_on(self, page: Page, parts: Sequence[Sequence[Record]], time_ms: int) -> None:
         count = size_bytes = 0
         last: Position | None = None
-        for number, piece in enumerate(pieces, start=1):
-            batch = self.slicer.user_records(piece)
-            self._tell_of(batch.incidents)
+        for number, part in enumerate(parts, start=1):
+            batch = self._deaggregator.user_records(part)
+            self._report(batch.incidents)
             users, weight = batch.records, weight_of(batch.records)
             count, size_bytes = count + len(users), size_bytes + payload_bytes(users)
             if users:
                 last = users[-1].position
-            self.share.resize(weight_of(piece), weight)
-            is_last = number == len(pieces)
+            self._share.resize(weight_of(part), weight)
+            is_last = number == len(parts)
             children = page.children if is_last and page.next_iterator is None else None
-            read_through = self.slicer.read_through
-            await self.slices.put(
+            read_through = self._deaggregator.read_through
+            await self._chunks.put(
                 ReadChunk(
-                    users, weight, page.millis_behind, read_through, children, is_last, self.record_weight
+                    users, weight, page.millis_behind, read_through, children, is_last, self._record_weight
                 )
             )
-        self.demand = self.demand.after(count, size_bytes)
-        self.observe(PageRead(self.shard, count, size_bytes, page.millis_behind, took_ms, last))
+        self._demand = self._demand.after(count, size_bytes)
+        self._context.observe(PageRead(self._shard, count, size_bytes, page.millis_behind, time_ms, last))
 
-    def _tell_of(self, incidents: Sequence[Incident]) -> None:
+    def _report(self, incidents: Sequence[Incident]) -> None:
         for incident in incidents:
             position = Position(incident.sequence_number)
-            self.observe(
-                DeaggregationFailed(self.shard, position, incident.outcome.value, dropped=incident.dropped)
+            self._context.observe(
+                DeaggregationFailed(self._shard, position, incident.outcome.value, dropped=incident.dropped)
             )
 
-    async def _after_failure(self, error: ServiceError) -> bool:
-        """Plans another try. False if there is nothing left to try, because the shard is gone."""
-        if isinstance(error, NotFoundError) and await self._has_vanished():
-            self.cursor.report_unread_rest()
-            await self.slices.put(ReadChunk((), 0, None, self.slicer.read_through, ()))
+    async def _handle_failure(self, error: ServiceError) -> bool:
+        """Plan a retry. Return False if the shard no longer exists, so that there is nothing to retry."""
+        if isinstance(error, NotFoundError) and await self._is_deleted():
+            self._cursor.report_unread_rest()
+            await self._chunks.put(ReadChunk((), 0, None, self._deaggregator.read_through, ()))
             return False
-        self.failures += 1
-        wait_ms = retry_wait_ms(self.failures, self.rng.random(), self.settings)
-        self.due_ms = self.clock.now_ms() + wait_ms
+        self._failures += 1
+        context = self._context
+        wait_ms = retry_wait_ms(self._failures, context.rng.random(), context.settings)
+        self._due_ms = context.clock.now_ms() + wait_ms
         if isinstance(error, ThrottledError):
-            self.observe(ReadThrottled(self.shard, wait_ms))
+            context.observe(ReadThrottled(self._shard, wait_ms))
         elif isinstance(error, IteratorExpiredError):
-            self.cursor.renew()
-            self.observe(IteratorExpired(self.shard))
+            self._cursor.discard_iterator()
+            context.observe(IteratorExpired(self._shard))
         else:
-            # Unless the server could not be reached, it is the iterator that it did not like.
+            # An error of the server itself, not of the connection, is likely to be about the iterator.
             if not isinstance(error, UnavailableError):
-                self.cursor.renew()
-            self.observe(ReadFailed(self.shard, str(error), wait_ms))
+                self._cursor.discard_iterator()
+            context.observe(ReadFailed(self._shard, str(error), wait_ms))
         return True
 
-    async def _has_vanished(self) -> bool:
-        """To end a shard without children is final, so one answer is not enough: the list of shards must agree."""
+    async def _is_deleted(self) -> bool:
+        """Whether the list of shards confirms that the shard is gone.
+
+        Ending a shard without children is final, so one NotFoundError is not enough.
+        """
         try:
-            return self.shard not in {shard.id for shard in await self.stream.list_shards()}
+            return self._shard not in {shard.id for shard in await self._context.stream.list_shards()}
         except NotFoundError:
-            return True  # the whole stream is gone
+            return True  # the whole stream was deleted
         except ServiceError:
             return False

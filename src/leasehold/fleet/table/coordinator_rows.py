@@ -86,7 +86,7 @@ class CoordinatorRows:
             return await self.find(must_know=must_know)
         return FleetRows(migration=migration or await self._leases.get(MIGRATION_KEY), has_lock=True)
 
-    async def look(self, mode: FleetMode) -> FleetSnapshot:
+    async def read_snapshot(self, mode: FleetMode) -> FleetSnapshot:
         """Every lease and report, and the lock. May be a little behind."""
         rows = await self._leases.scan()
         reports: Sequence[Row] = [row for row in rows if is_report_row(row)]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from leasehold.core.events import Observer, RowRejected
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, was_applied
@@ -221,3 +222,11 @@ def _present(lease: Lease | None, key: str) -> Lease:
     if lease is None:
         raise NotFoundError(f"lease {key} vanished right after it was written; was the table reset?")
     return lease
+
+
+async def list_leases(table: LeaseTable, observe: Observer) -> LeaseListing:
+    """Read all leases, and report rows that cannot be parsed."""
+    listing = await table.list()
+    for error in listing.rejected:
+        observe(RowRejected(error.key, error.problem))
+    return listing

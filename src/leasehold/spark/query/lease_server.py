@@ -55,7 +55,7 @@ class LeaseServer:
         try:
             while not isinstance(shard.phase, Finished) and not self._may_release(shard):
                 await self._serve_once(shard)
-            if not held.ended:
+            if not held.has_ended:
                 await self._promote_before_release(shard)
         finally:
             del self.shards[held.shard]

@@ -35,8 +35,10 @@ from leasehold.core.record import UserRecord
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.core.records.iterators import Gap
 from leasehold.errors import DataLossError, UnavailableError
-from leasehold.fleet.reading.chunking import Demand, payload_bytes
-from leasehold.fleet.reading.shard_reader import ByteBudget, ReadChunk, read_shard
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.chunking import Demand, ReadChunk, payload_bytes
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, Stream
@@ -151,21 +153,25 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
         ports.observe(event)
 
     reading = read_shard(
-        ports.stream,
-        plan.lease.shard_id,
-        start=plan.start.position,
-        initial=plan.start.initial,
-        hash_range=plan.lease.hash_range,
-        settings=ports.read,
-        deaggregation=ports.deaggregation,
-        budget=ports.budget,
-        clock=ports.clock,
-        rng=ports.rng,
-        observe=observe,
-        iterator=plan.iterator,
-        follows_parent=plan.follows_parent,
-        record_weight=metadata.record_weight if metadata else None,
-        demand=_demand(plan.limits),
+        ReadRequest(
+            shard=plan.lease.shard_id,
+            start=plan.start.position,
+            initial=plan.start.initial,
+            hash_range=plan.lease.hash_range,
+            iterator=plan.iterator,
+            follows_parent=plan.follows_parent,
+            record_weight=metadata.record_weight if metadata else None,
+            demand=_demand(plan.limits),
+        ),
+        ReadContext(
+            stream=ports.stream,
+            settings=ports.read,
+            deaggregation=ports.deaggregation,
+            budget=ports.budget,
+            clock=ports.clock,
+            rng=ports.rng,
+            observe=observe,
+        ),
     )
     async with reading as chunks:
         yield _Fetched(plan, chunks, ports.budget.release, gaps, fail_on_gap=ports.fail_on_data_loss)

@@ -17,7 +17,7 @@ from leasehold.core.exactly_once.query_offset import QueryOffset
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError, NotFoundError
-from leasehold.fleet.member import Member
+from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
@@ -69,16 +69,18 @@ class QueryMember:
             rng=new_rng(),
         )
         return Member(
-            table=table,
-            streams=Streams.single(stream, options.stream, options.query.initial),
+            MemberPorts(
+                table=table,
+                streams=Streams.single(stream, options.stream, options.query.initial),
+                clock=self._clock,
+                rng=new_rng(),
+                observe=self._observe,
+                load=self._load,
+            ),
             application=options.application,
             worker=worker,
             serve=self.server.serve,
             settings=options.fleet,
-            clock=self._clock,
-            rng=new_rng(),
-            observe=self._observe,
-            load=self._load,
         )
 
     async def plan(

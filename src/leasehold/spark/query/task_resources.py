@@ -11,7 +11,7 @@ import gc
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
-from leasehold.fleet.reading.shard_reader import ByteBudget
+from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.loop_thread import LoopThread
 from leasehold.ports import Stream

@@ -20,7 +20,9 @@ from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.model import HashRange, ShardId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON
 from leasehold.core.record import UserRecord
-from leasehold.fleet.reading.shard_reader import ByteBudget, read_shard
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.task_resources import task_loop, task_stream
 from leasehold.wiring import new_rng, open_stream
@@ -96,17 +98,21 @@ async def _queue() -> asyncio.Queue[list[UserRecord] | None]:
 async def _read(part: ShardTimeRange, options: SourceOptions) -> AsyncIterator[list[UserRecord]]:
     budget, clock = ByteBudget(options.read.buffer_bytes), SystemClock()
     reading = read_shard(
-        task_stream(options),
-        part.shard,
-        start=part.start.position,
-        initial=part.start.initial,
-        hash_range=part.hash_range,
-        settings=options.read,
-        deaggregation=options.deaggregation,
-        budget=budget,
-        clock=clock,
-        rng=new_rng(),
-        observe=LogObserver(clock.now_ms),
+        ReadRequest(
+            shard=part.shard,
+            start=part.start.position,
+            initial=part.start.initial,
+            hash_range=part.hash_range,
+        ),
+        ReadContext(
+            stream=task_stream(options),
+            settings=options.read,
+            deaggregation=options.deaggregation,
+            budget=budget,
+            clock=clock,
+            rng=new_rng(),
+            observe=LogObserver(clock.now_ms),
+        ),
     )
     async with reading as chunks:
         async for chunk in chunks:

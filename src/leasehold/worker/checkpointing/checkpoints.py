@@ -48,7 +48,7 @@ class Checkpoints:
         self._stored_at_ms = clock.now_ms()
         self._is_closed = False
         self._on_progress: Callable[[], object] = lambda: None
-        held.write_pending_checkpoint = self._store_with_heartbeat
+        held.use_heartbeats_for_checkpoints(self._store_with_heartbeat)
 
     @property
     def is_automatic(self) -> bool:

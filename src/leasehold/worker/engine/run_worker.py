@@ -11,7 +11,7 @@ from typing import Any
 from leasehold.config.settings import milliseconds
 from leasehold.core.events import Observer, OperationFailed, WorkerFailed
 from leasehold.core.model import WorkerId
-from leasehold.fleet.member import Member
+from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -103,16 +103,18 @@ def _make_member(
     settings: ConsumerSettings, ports: WorkerPorts, streams: Streams, server: ShardServer
 ) -> Member:
     return Member(
-        table=ports.table,
-        streams=streams,
+        MemberPorts(
+            table=ports.table,
+            streams=streams,
+            clock=ports.clock,
+            rng=ports.rng,
+            observe=ports.observe,
+            load=ports.load,
+        ),
         application=settings.identity.application,
         worker=ports.worker,
         serve=server,
         settings=settings.fleet,
-        clock=ports.clock,
-        rng=ports.rng,
-        observe=ports.observe,
-        load=ports.load,
     )
 
 

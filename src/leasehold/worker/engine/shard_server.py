@@ -21,6 +21,7 @@ from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.tasks import first_of
@@ -106,7 +107,7 @@ class ShardServer:
                 await batcher.close()
         if batcher.is_exhausted and batcher.children is not None:
             await consumer.end_shard(batcher.children)
-        if not shard.held.ended:
+        if not shard.held.has_ended:
             await consumer.shut_down()
 
     def _read_chunks(
@@ -115,18 +116,22 @@ class ShardServer:
         held = shard.held
         start, initial = lease_start(held.lease, tracked.initial, is_first_reading=held.is_first_reading)
         return read_shard(
-            tracked.stream,
-            held.shard,
-            start=start,
-            initial=initial,
-            hash_range=held.lease.hash_range,
-            settings=self.read,
-            deaggregation=self.deaggregation,
-            budget=self.budget,
-            clock=self.context.clock,
-            rng=self.context.rng,
-            observe=shard.observe,
-            follows_parent=held.follows_parent,
+            ReadRequest(
+                shard=held.shard,
+                start=start,
+                initial=initial,
+                hash_range=held.lease.hash_range,
+                follows_parent=held.follows_parent,
+            ),
+            ReadContext(
+                stream=tracked.stream,
+                settings=self.read,
+                deaggregation=self.deaggregation,
+                budget=self.budget,
+                clock=self.context.clock,
+                rng=self.context.rng,
+                observe=shard.observe,
+            ),
         )
 
     def _make_batcher(self, shard: ServedShard, chunks: AsyncIterator[ReadChunk]) -> Batcher:

@@ -111,7 +111,7 @@ def merged(each: StatisticSet) -> tuple[int, int, int, int]:
             {"RecordProcessor.shutdown.Time": 6},
         ),
         (OperationFailed("audit", "no answer"), SYNCING, {"Success": 0}),
-        (OperationFailed("look", "no answer"), TAKING, {"Success": 0}),
+        (OperationFailed("refresh", "no answer"), TAKING, {"Success": 0}),
         (GapFound(A, Gap(Position("1"), "5", None)), (), {"gaps": 1}),
         (DeaggregationFailed(A, Position("1"), "outside", 3), (), {"dropped_records": 3}),
         (RecordDeadLettered(A, Position("1"), "ValueError"), (), {"dead_letters": 1}),

@@ -37,17 +37,17 @@ class Standby:
         own = MemoryRows(key_attribute="key"), MemoryRows(key_attribute="wid")
         self.coordinator_rows = CoordinatorRows(MemoryRows(), coordinator=own[0], metrics=own[1])
         operations = Operations(self.clock, random.Random(7), self.events.append)
-        self.leadership = LeaderElection(
+        self.election = LeaderElection(
             self.coordinator_rows, self.place, WorkerId("ours"), SETTINGS, operations
         )
 
-    async def look_for(self, seconds: int) -> None:
-        """Look once a second, for so long."""
+    async def refresh_for(self, seconds: int) -> None:
+        """Refresh once a second, for so long."""
         for _ in range(seconds):
             lock = await self.coordinator_rows.lock(self.place)
-            self.leadership.note_fleet(self._seen())
-            await self.leadership.consider(lock)
-            self.leadership.note_decision()
+            self.election.note_fleet(self._seen())
+            await self.election.note_lock(lock)
+            self.election.note_decision()
             await self.clock.sleep_ms(1_000)
 
     def _seen(self) -> FleetSnapshot:
@@ -57,7 +57,7 @@ class Standby:
 
     def leads(self) -> bool:
         """Whether it surely does at this moment."""
-        return self.leadership.is_leading
+        return self.election.is_leading
 
     def times_it_gave_way(self) -> int:
         """How many times it let Java lead."""
@@ -69,15 +69,15 @@ def test_a_leader_gives_way_to_java_once() -> None:
 
     async def scenario() -> None:
         standby = Standby()
-        beats = asyncio.create_task(standby.leadership.run())
-        await standby.look_for(5)
+        beats = asyncio.create_task(standby.election.run())
+        await standby.refresh_for(5)
         assert standby.leads()
-        await standby.look_for(40)
+        await standby.refresh_for(40)
         assert not standby.leads()
         assert standby.times_it_gave_way() == 1
-        await standby.look_for(60)
+        await standby.refresh_for(60)
         assert standby.leads()
-        await standby.look_for(300)
+        await standby.refresh_for(300)
         assert standby.times_it_gave_way() == 1
         beats.cancel()
         await asyncio.gather(beats, return_exceptions=True)
@@ -92,9 +92,9 @@ def test_a_standby_lets_java_go_first() -> None:
         standby = Standby()
         lock = leader_lock.acquire(None, JAVA, "v", JAVA_LOCK_S * 1000, COORDINATOR_KEY_ATTRIBUTE)
         await standby.coordinator_rows.write_lock(standby.place, lock)
-        await standby.look_for(JAVA_LOCK_S + JAVA_FIRST_MS // 1000 - 5)
+        await standby.refresh_for(JAVA_LOCK_S + JAVA_FIRST_MS // 1000 - 5)
         assert not standby.leads()
-        await standby.look_for(10)
+        await standby.refresh_for(10)
         assert standby.leads()
 
     run_in_virtual_time(scenario())

@@ -7,7 +7,7 @@ from leasehold.adapters.memory.faults import StoreFault
 from leasehold.core.events import LeaseReleased, LeaseTaken
 from leasehold.core.leases.row_writes import Equals, UpdateRow, text
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
-from leasehold.fleet.assignment.refresh_schedule import Nudger
+from leasehold.fleet.assignment.nudger import Nudger
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.operations import Operations
 from leasehold.simulation.virtual_time import run_in_virtual_time
@@ -97,7 +97,7 @@ def test_a_lease_on_its_way_is_waited_for_in_a_large_table() -> None:
         lease = next(each for each in leases if each.owner == source and not each.is_in_handoff)
         world.drains_ms[lease.shard_id] = 8_000
         await world.table.request_handoff(lease, to)
-        await world.nudger().leave({to}, leases)
+        await world.nudger().nudge({to}, leases)
         await world.clock.sleep_ms(30_000)
         assert world.readers()[lease.shard_id] == to
         assert world.gap_ms(lease.key) <= 3_000
@@ -114,7 +114,7 @@ def test_a_look_that_failed_is_made_again() -> None:
         lease = next(each for each in leases if each.owner == source)
         world.blind = {to}
         await world.table.assign(lease, to)
-        await world.nudger().leave({to}, leases)
+        await world.nudger().nudge({to}, leases)
         await world.clock.sleep_ms(8_000)
         world.blind = set()
         healed_ms = world.clock.now_ms()

@@ -35,7 +35,7 @@ def test_who_leaves_while_its_report_is_on_its_way_leaves_no_report() -> None:
         rows, clock = _LateAnswers(), VirtualClock()
         reporter = WorkerReporter(
             coordinator_rows=CoordinatorRows(rows),
-            place=TableLayout.SINGLE_TABLE,
+            layout=TableLayout.SINGLE_TABLE,
             worker=WorkerId("w-1"),
             meter=None,
             held_leases=cast(HeldLeases, SimpleNamespace(is_healthy=True)),

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,10 +23,13 @@ from leasehold.core.model import (
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import PutEntry, UserRecord
 from leasehold.core.records.aggregation import aggregate
-from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSettings
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
-from leasehold.fleet.reading.shard_reader import ByteBudget, ReadChunk, read_shard
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.chunking import ReadChunk
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.writing import PutRequest
@@ -141,24 +144,26 @@ class ReadWorld:
         self,
         start: Position = TRIM_HORIZON,
         *,
+        shard: ShardId = SHARD,
         initial: InitialPosition = FROM_THE_START,
         hash_range: HashRange | None = None,
-        deaggregation: DeaggregationSettings = DEFAULT_DEAGGREGATION,
-        shard: ShardId = SHARD,
         **changes: Any,
     ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
-        arguments: dict[str, Any] = {
-            "start": start,
-            "initial": initial,
-            "hash_range": hash_range,
-            "settings": self.settings,
-            "deaggregation": deaggregation,
-            "budget": self.budget,
-            "clock": self.clock,
-            "rng": random.Random(1),
-            "observe": self.events.append,
-        }
-        return read_shard(self.stream, shard, **arguments | changes)
+        """Read a shard. `changes` are fields of `ReadRequest` or `ReadContext`."""
+        context = ReadContext(
+            stream=self.stream,
+            settings=self.settings,
+            deaggregation=DEFAULT_DEAGGREGATION,
+            budget=self.budget,
+            clock=self.clock,
+            rng=random.Random(1),
+            observe=self.events.append,
+        )
+        names = {each.name for each in fields(ReadContext)}
+        of_context = {name: value for name, value in changes.items() if name in names}
+        of_request = {name: value for name, value in changes.items() if name not in names}
+        request = ReadRequest(shard=shard, start=start, initial=initial, hash_range=hash_range, **of_request)
+        return read_shard(request, replace(context, **of_context))
 
     async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[UserRecord]:
         """User records, until there are so many; every slice is given back."""

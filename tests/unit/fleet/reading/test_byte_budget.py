@@ -149,7 +149,7 @@ def test_a_share_gives_back_what_it_still_holds() -> None:
         assert budget.used_bytes == 20
         share.resize(20, 300)
         assert budget.used_bytes == 300
-        share.hand_over(100)
+        share.transfer(100)
         share.close()
         share.close()
         assert budget.used_bytes == 100

@@ -1,0 +1,92 @@
+"""Renews the leases of a member, one after the other, in a steady rhythm. `core.leases.heartbeats` decides the order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leasehold.core.events import LeasesRenewed
+from leasehold.core.leases.heartbeats import leases_to_renew, tick_ms
+from leasehold.core.model import LeaseKey
+from leasehold.errors import LeaseholdError, LeaseLostError
+from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.operations import Operations
+
+
+@dataclass(slots=True)
+class _Round:
+    """The heartbeats of one interval, for the event that reports them."""
+
+    began_ms: int
+    failed: int = 0
+    time_ms: int = 0
+
+
+class HeartbeatLoop:
+    """Sends the heartbeats of all leases in `held`, which may change at any time."""
+
+    def __init__(
+        self,
+        held: Mapping[LeaseKey, HeldLease],
+        renew_ms: int,
+        operations: Operations,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._held = held
+        self._renew_ms = renew_ms
+        self._operations = operations
+        self._group = group
+        self._in_flight: set[HeldLease] = set()
+        self._round = _Round(operations.clock.now_ms())
+
+    async def run(self) -> None:
+        """Send heartbeats until cancelled."""
+        clock = self._operations.clock
+        while True:
+            await clock.sleep_ms(tick_ms(len(self._held), self._renew_ms))
+            now_ms = clock.now_ms()
+            ready = {key: held for key, held in self._held.items() if self._may_renew(held)}
+            writes = {key: held.last_write for key, held in ready.items()}
+            for key in leases_to_renew(writes, now_ms, self._renew_ms):
+                # A task of its own: a slow heartbeat must not delay those of the other leases.
+                self._group.create_task(self._send(ready[key]))
+            if now_ms - self._round.began_ms >= self._renew_ms:
+                self._report_round(now_ms)
+
+    def renew_now(self, held: HeldLease) -> None:
+        """Send a heartbeat outside the rhythm; its response shows the lease as it is now."""
+        self._group.create_task(self._renew(held))
+
+    def _may_renew(self, held: HeldLease) -> bool:
+        is_given_up = held.lost.is_set() or held.stalled.is_set()
+        return not (held in self._in_flight or held.is_writing or is_given_up)
+
+    async def _send(self, held: HeldLease) -> None:
+        began_ms = self._operations.clock.now_ms()
+        self._in_flight.add(held)
+        try:
+            is_renewed = await self._renew(held)
+        finally:
+            self._in_flight.discard(held)
+        self._round.failed += not is_renewed
+        self._round.time_ms = max(self._round.time_ms, self._operations.clock.now_ms() - began_ms)
+
+    async def _renew(self, held: HeldLease) -> bool:
+        """Send one heartbeat, unless the shard has stalled. Return whether the lease was renewed."""
+        if held.is_idle_too_long:
+            held.mark_stalled()
+            return False
+        try:
+            await held.renew()
+        except LeaseLostError:
+            return False  # reported when the lease was marked as lost
+        except LeaseholdError as error:
+            self._operations.report_failure(f"renew {held.lease.key}", error)
+            return False
+        return True
+
+    def _report_round(self, now_ms: int) -> None:
+        over, self._round = self._round, _Round(now_ms)
+        renewed = max(0, len(self._held) - over.failed)
+        self._operations.observe(LeasesRenewed(renewed, over.failed, over.time_ms))
