@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused where they are made, with what to do instead."""
+"""Invalid settings are refused when they are made, and the error says what to change."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,8 +21,8 @@ from leasehold.errors import ConfigError
         ({"idle_poll_every": timedelta(milliseconds=100)}, "5 calls per second"),
     ],
 )
-def test_reading_cannot_be_set_beyond_what_kinesis_allows(wrong: dict[str, Any], remedy: str) -> None:
-    """Each limit of the service is named in the error."""
+def test_read_settings_beyond_the_limits_of_kinesis_are_refused(wrong: dict[str, Any], remedy: str) -> None:
+    """The error names the limit."""
     with pytest.raises(ConfigError, match=remedy):
         ReadSettings(**wrong)
 
@@ -40,13 +40,13 @@ def test_reading_cannot_be_set_beyond_what_kinesis_allows(wrong: dict[str, Any],
     ],
     ids=str,
 )
-def test_a_member_cannot_be_told_to_hurry_for_ever(wrong: dict[str, Any]) -> None:
-    """A pause of nothing would be a loop without one; the setting is named."""
+def test_an_interval_of_zero_is_refused(wrong: dict[str, Any]) -> None:
+    """It would be a loop without a pause. The error names the setting."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         FleetSettings(**wrong)
 
 
-def test_we_stop_before_others_begin() -> None:
-    """A lease is proven to ourselves for less time than others wait, and a heartbeat leaves time for a second try."""
+def test_an_owner_stops_before_others_may_take_its_lease() -> None:
+    """A lease is valid for less than the failover time, and a failed heartbeat can be retried in time."""
     settings = FleetSettings()
     assert 1.5 * settings.renew_every < settings.lease_valid_for < settings.failover_after

@@ -1,4 +1,4 @@
-"""A plain worker archives its stream, exactly once."""
+"""The archive handler writes every record of a stream exactly once."""
 
 import asyncio
 from typing import Any
@@ -31,10 +31,8 @@ def test_every_record_is_archived_and_checkpointed() -> None:
     assert len(numbers_in(store)) == len(set(numbers_in(store))) == 100
 
 
-def test_the_next_owner_redoes_the_pinned_range() -> None:
-    """Whoever comes after an owner that died between pin and checkpoint writes the same objects, although more
-    records are there by then; and what the dead one's attempt still writes changes nothing.
-    """
+def test_the_next_owner_writes_the_pinned_range_again() -> None:
+    """After a crash between pin and checkpoint the next owner writes the same objects, although more records came."""
     store = MemoryObjects()
     left: list[Any] = []
 
@@ -64,8 +62,8 @@ def test_the_next_owner_redoes_the_pinned_range() -> None:
     assert len(keys_in(store)) == 2
 
 
-def test_a_store_that_is_away_makes_the_shard_wait_and_cuts_nothing() -> None:
-    """The whole range is tried again until it is there; no half of it is ever written alone."""
+def test_an_unavailable_store_makes_the_shard_wait() -> None:
+    """The whole range is retried until it is written, and is never bisected."""
     store = MemoryObjects()
     away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 50, *[None] * 100]}
     consumer = Consumer(stream="orders", application="archive")
@@ -78,14 +76,14 @@ def test_a_store_that_is_away_makes_the_shard_wait_and_cuts_nothing() -> None:
 
 
 def test_an_archive_holds_one_stream(tmp_path: Any) -> None:
-    """Shards of two streams have the same names, and their objects would pass for each other."""
+    """The shards of two streams have the same ids, so their objects would collide."""
     consumer = Consumer(streams=["orders", "returns"], application="archive")
     with pytest.raises(ConfigError, match="an archive holds one stream"):
         archive_batches(consumer, ArchiveSettings(url=str(tmp_path)))
 
 
-def test_a_consumer_is_told_to_archive_in_one_line(tmp_path: Any) -> None:
-    """Options of the batch are the consumer's to choose; those that would cut a range are not."""
+def test_archive_batches_keeps_the_options_that_protect_a_range(tmp_path: Any) -> None:
+    """Batch limits can be chosen. Options that would split a range are overridden."""
     consumer = Consumer(stream="orders", application="archive")
     archive_batches(consumer, ArchiveSettings(url=str(tmp_path)), max_records=7, bisect=True)
     handling = consumer._handling

@@ -1,4 +1,4 @@
-"""The byte budget: what was read and is done makes room for more, however it was said to be done."""
+"""Finished batches release their bytes of the read-ahead budget, whichever way they were finished."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,21 +19,21 @@ from tests.unit.worker.worker_world import WorkerWorld
 BUFFER_BYTES = 1024 * 1024
 RECORDS = 100  # of 50 kB: five times what the buffer holds
 
-# Takes what was handled; returns the form, and what must run beside the worker.
-Begin = Callable[[list[str]], tuple[HandlerKind, Awaitable[None]]]
+# Takes the list of handled records, and returns the handler and a coroutine that runs beside the worker.
+MakeHandler = Callable[[list[str]], tuple[HandlerKind, Awaitable[None]]]
 
 
 @pytest.fixture
 def budgets(monkeypatch: pytest.MonkeyPatch) -> list[ByteBudget]:
-    """The budgets of the workers that are started, in the order of starting."""
+    """The budgets of all started workers, in order."""
     made: list[ByteBudget] = []
 
-    class KeptBudget(ByteBudget):
+    class RecordedBudget(ByteBudget):
         def __init__(self, limit_bytes: int) -> None:
             super().__init__(limit_bytes)
             made.append(self)
 
-    monkeypatch.setattr(running, "ByteBudget", KeptBudget)
+    monkeypatch.setattr(running, "ByteBudget", RecordedBudget)
     return made
 
 
@@ -55,7 +55,7 @@ async def prepare_and_commit(batch: Batch) -> None:
     await prepared.commit()
 
 
-async def checkpoint_and_say_done(batch: Batch) -> None:
+async def checkpoint_and_call_done(batch: Batch) -> None:
     await batch.checkpoint()
     await batch.done()
 
@@ -63,19 +63,19 @@ async def checkpoint_and_say_done(batch: Batch) -> None:
 async def nothing() -> None: ...
 
 
-def as_handler(settle: Callable[[Batch], Awaitable[None]]) -> Begin:
-    def begin(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
+def batch_handler(finish: Callable[[Batch], Awaitable[None]]) -> MakeHandler:
+    def make_handler(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
         async def handle(batch: Batch) -> None:
-            await settle(batch)
+            await finish(batch)
             handled.extend(names(batch))
 
         return BatchHandler(handle), nothing()
 
-    return begin
+    return make_handler
 
 
-def as_processor(*, in_two_phases: bool) -> Begin:
-    def begin(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
+def processor(*, in_two_phases: bool) -> MakeHandler:
+    def make_handler(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
         class Save(RecordProcessor):
             async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
                 checkpointer = process_records_input.checkpointer
@@ -87,51 +87,51 @@ def as_processor(*, in_two_phases: bool) -> Begin:
 
         return ProcessorHandler(Save), nothing()
 
-    return begin
+    return make_handler
 
 
-def as_shards(settle: Callable[[Batch], Awaitable[None]]) -> Begin:
-    def begin(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
+def shard_iteration(finish: Callable[[Batch], Awaitable[None]]) -> MakeHandler:
+    def make_handler(handled: list[str]) -> tuple[HandlerKind, Awaitable[None]]:
         offered: asyncio.Queue[ShardBatches] = asyncio.Queue()
 
         async def work() -> None:
             async for batch in await offered.get():
-                await settle(batch)
+                await finish(batch)
                 handled.extend(names(batch))
 
         return ShardIterationHandler(offered.put_nowait), work()
 
-    return begin
+    return make_handler
 
 
 @pytest.mark.parametrize("mode", ["manual", "automatic"])
 @pytest.mark.parametrize(
-    "begin",
+    "make_handler",
     [
-        pytest.param(as_handler(checkpoint), id="handler"),
-        pytest.param(as_handler(checkpoint_each_record), id="handler-each-record"),
-        pytest.param(as_handler(prepare_and_commit), id="handler-two-phases"),
-        pytest.param(as_processor(in_two_phases=False), id="processor"),
-        pytest.param(as_processor(in_two_phases=True), id="processor-two-phases"),
-        pytest.param(as_shards(checkpoint), id="shards"),
-        pytest.param(as_shards(checkpoint_and_say_done), id="shards-done-too"),
-        pytest.param(as_shards(prepare_and_commit), id="shards-two-phases"),
+        pytest.param(batch_handler(checkpoint), id="handler"),
+        pytest.param(batch_handler(checkpoint_each_record), id="handler-each-record"),
+        pytest.param(batch_handler(prepare_and_commit), id="handler-two-phases"),
+        pytest.param(processor(in_two_phases=False), id="processor"),
+        pytest.param(processor(in_two_phases=True), id="processor-two-phases"),
+        pytest.param(shard_iteration(checkpoint), id="shards"),
+        pytest.param(shard_iteration(checkpoint_and_call_done), id="shards-done-too"),
+        pytest.param(shard_iteration(prepare_and_commit), id="shards-two-phases"),
     ],
 )
-def test_checkpoints_by_hand_make_room_in_the_buffer(
-    begin: Begin, mode: str, budgets: list[ByteBudget]
+def test_every_way_to_finish_a_batch_releases_its_bytes(
+    make_handler: MakeHandler, mode: str, budgets: list[ByteBudget]
 ) -> None:
-    """More than the buffer holds goes through it, once and in order, and in the end nothing counts as held."""
+    """More records than the buffer holds are delivered once and in order, and in the end no byte is in use."""
 
     async def scenario() -> None:
         world = WorkerWorld()
         expected = [f"{number:03}" for number in range(RECORDS)]
         world.put(*(b"x" * 50_000 + name.encode() for name in expected))
         handled: list[str] = []
-        form, beside = begin(handled)
+        handler, beside = make_handler(handled)
         beside = asyncio.ensure_future(beside)
         worker = world.start(
-            form, buffer_bytes=BUFFER_BYTES, checkpoint=mode, max_wait=0, max_records=7, stalled_after="1h"
+            handler, buffer_bytes=BUFFER_BYTES, checkpoint=mode, max_wait=0, max_records=7, stalled_after="1h"
         )
         await world.until(lambda: len(handled) >= RECORDS, within_s=600)
         assert handled == expected
@@ -142,10 +142,10 @@ def test_checkpoints_by_hand_make_room_in_the_buffer(
     run_in_virtual_time(scenario())
 
 
-def test_a_slice_that_came_while_a_handler_worked_is_not_held_after_the_shard_is_gone(
+def test_a_chunk_that_arrived_during_a_batch_is_released_with_the_shard(
     budgets: list[ByteBudget],
 ) -> None:
-    """What was read ahead and never made it into a batch counts no longer once the lease is another's."""
+    """A chunk that was read ahead and is in no batch is released when the lease is lost."""
 
     async def scenario() -> None:
         world, begun = WorkerWorld(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The test kit runs real consumers on a stream in memory, and says what became of every record."""
+"""`consume` runs real consumers on a stream in memory and returns the outcome of every record."""
 
 import asyncio
 from typing import Any
@@ -12,8 +12,8 @@ def make(**options: Any) -> Consumer:
     return Consumer(stream="orders", application="billing", **options)
 
 
-def test_every_record_is_given_to_the_handler() -> None:
-    """Plain and async handlers alike, over several shards; the run says how far each shard is stored."""
+def test_every_record_is_delivered() -> None:
+    """To plain and async handlers, over several shards. The run has the checkpoint of each shard."""
     seen: list[bytes] = []
 
     def save(batch: Batch) -> None:
@@ -36,8 +36,8 @@ def test_every_record_is_given_to_the_handler() -> None:
         assert run.stopped_by is None
 
 
-def test_waits_between_tries_take_no_time() -> None:
-    """A handler that fails for ever is retried for an hour of its clock; the test ends in a moment of ours."""
+def test_waits_between_retries_take_no_real_time() -> None:
+    """A handler is retried for an hour of virtual time, and the test ends at once."""
     consumer = make()
     attempts: list[int] = []
 
@@ -53,7 +53,7 @@ def test_waits_between_tries_take_no_time() -> None:
 
 
 def test_dead_letters_are_collected() -> None:
-    """Wherever they would go in production; a function of the program's own is called instead."""
+    """They are in the run, wherever they would go in production, unless the program has a function for them."""
     consumer = make(dead_letters="s3://bucket/letters", retries=1)
 
     @consumer.batch
@@ -69,8 +69,8 @@ def test_dead_letters_are_collected() -> None:
     assert run.handled == 2
 
 
-def test_a_consumer_that_stops_by_itself_says_why() -> None:
-    """With on_poison="stop_worker" the run ends early, and holds the error."""
+def test_the_run_contains_the_error_that_stopped_the_consumer() -> None:
+    """With on_poison="stop_worker" the run ends early."""
     consumer = make(on_poison="stop_worker", retries=0)
 
     @consumer.batch
@@ -82,7 +82,7 @@ def test_a_consumer_that_stops_by_itself_says_why() -> None:
     assert not run.is_done
 
 
-def test_checkpoints_by_hand_work_in_plain_code() -> None:
+def test_manual_checkpoints_work_in_plain_code() -> None:
     """They return when the position is stored, as in production."""
     consumer = make(checkpoint="manual")
 
@@ -95,7 +95,7 @@ def test_checkpoints_by_hand_work_in_plain_code() -> None:
 
 
 def test_shards_can_end() -> None:
-    """With `end_shards` a life-cycle class sees the end of each shard, and its checkpoint counts."""
+    """With `end_shards` a processor gets the end of each shard, and its checkpoint counts."""
     consumer = make()
     ends: list[str] = []
 
@@ -115,8 +115,8 @@ def test_shards_can_end() -> None:
     assert sorted(ends) == ["a", "b"]
 
 
-def test_it_can_be_called_from_async_tests() -> None:
-    """A running event loop is no obstacle."""
+def test_consume_can_be_called_from_async_tests() -> None:
+    """It works although an event loop is running."""
     consumer = make()
     consumer.batch(len)
 

@@ -1,4 +1,4 @@
-"""What a program holds: one handler, sensible refusals, and an engine that stops when told."""
+"""`Consumer` takes one handler, refuses settings without effect, and runs an engine that can be stopped at any time."""
 
 import asyncio
 import signal
@@ -13,15 +13,15 @@ from leasehold.worker.options import HandlingOptions
 from leasehold.worker.processors import ProcessorHandler
 from leasehold.worker.settings import Checkpointing
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
 def make() -> Consumer:
     return Consumer(stream="orders", application="billing", max_records=7)
 
 
-def test_a_decorated_function_stays_what_it_was() -> None:
-    """With and without parentheses; it can be called and tested as any function."""
+def test_a_decorated_function_is_unchanged() -> None:
+    """With and without parentheses, it can be called and tested like any function."""
     consumer = make()
 
     @consumer.batch(max_wait="2s")
@@ -37,8 +37,8 @@ def test_a_decorated_function_stays_what_it_was() -> None:
     assert bare._handler == BatchHandler(save_async)
 
 
-def test_a_processor_checkpoints_by_itself_alone() -> None:
-    """It is not asked when; the class says it."""
+def test_a_processor_has_manual_checkpoints() -> None:
+    """Only the class knows which records are done."""
     consumer = make()
 
     @consumer.processor
@@ -57,16 +57,16 @@ def test_a_processor_checkpoints_by_itself_alone() -> None:
         ({"checkpoint": "manual", "checkpoint_records": 5}, "checkpoint_records=5"),
     ],
 )
-def test_a_processor_cannot_be_told_when_to_checkpoint(options: HandlingOptions, named: str) -> None:
-    """What would have no effect is refused, with the reason."""
+def test_a_processor_refuses_options_for_automatic_checkpoints(options: HandlingOptions, named: str) -> None:
+    """They would have no effect, and the error says so."""
     with pytest.raises(ConfigError, match=f"{named}.*a processor checkpoints manually"):
         make().processor(**options)(RecordProcessor)
 
 
-def test_a_processor_is_not_for_a_consumer_that_says_when_to_checkpoint(
+def test_a_processor_refuses_a_consumer_with_automatic_checkpoint_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Wherever the setting comes from: it would have no effect, so it is refused."""
+    """Wherever the setting comes from, it would have no effect."""
     with pytest.raises(ConfigError, match=r"checkpoint_records=5.*from the settings of the consumer"):
         Consumer(stream="orders", application="billing", checkpoint_records=5).processor(RecordProcessor)
     monkeypatch.setenv("LEASEHOLD_CHECKPOINT_EVERY", "1s")
@@ -74,8 +74,8 @@ def test_a_processor_is_not_for_a_consumer_that_says_when_to_checkpoint(
         make().processor(RecordProcessor)
 
 
-def test_a_processor_may_be_told_what_it_is_anyway() -> None:
-    """Manual checkpoints are what a processor has; saying so is no mistake."""
+def test_a_processor_accepts_manual_checkpoints() -> None:
+    """The option says what a processor does anyway."""
     consumer = make()
     consumer.processor(checkpoint="manual", max_records=3)(RecordProcessor)
     assert consumer._handling.checkpoints.checkpoint is Checkpointing.MANUAL
@@ -83,7 +83,7 @@ def test_a_processor_may_be_told_what_it_is_anyway() -> None:
 
 
 def test_one_consumer_has_one_handler() -> None:
-    """A second one would get half of the records in silence; it is refused."""
+    """A second handler is refused, because it would get no records."""
     consumer = make()
     consumer.batch(print)
     with pytest.raises(ConfigError, match="already"):
@@ -93,15 +93,15 @@ def test_one_consumer_has_one_handler() -> None:
 
 
 def test_a_consumer_without_a_handler_does_not_run() -> None:
-    """It says how to give it one."""
+    """The error says how to set a handler."""
     with pytest.raises(ConfigError, match="decorate a function"):
         make().run()
     with pytest.raises(ConfigError, match="decorate a function"):
         asyncio.run(make().serve())
 
 
-def test_what_keeps_a_worker_from_starting_is_raised_where_it_was_started() -> None:
-    """A mistake in the settings that only the wiring can find comes out of `run` and `serve`."""
+def test_run_and_serve_raise_errors_of_the_connection() -> None:
+    """A mistake in the settings that only `connect` can find is raised by `run` and `serve`."""
     for start in (Consumer.run, lambda consumer: asyncio.run(consumer.serve())):
         consumer = Consumer(stream="orders", application="billing", dead_letters="/nowhere/letters.jsonl")
         consumer.batch(print)
@@ -114,23 +114,23 @@ async def _until_stopped(stop: asyncio.Event) -> BaseException | None:
     return None
 
 
-def test_an_engine_stops_whenever_it_is_told() -> None:
-    """Before it started, while it runs, after it ended, and twice."""
+def test_an_engine_can_be_stopped_at_any_time() -> None:
+    """Before its start, while it runs, after its end, and twice."""
     early = EngineThread(_until_stopped)
     early.stop()
     early.start()
-    assert early.finished.result(PATIENCE_S) is None
+    assert early.finished.result(TIMEOUT_S) is None
     engine = EngineThread(_until_stopped)
     engine.start()
     engine.stop()
     engine.stop()
-    assert engine.finished.result(PATIENCE_S) is None
-    engine._thread.join(PATIENCE_S)
+    assert engine.finished.result(TIMEOUT_S) is None
+    engine._thread.join(TIMEOUT_S)
     engine.stop()
 
 
-def test_an_engine_passes_on_what_happened() -> None:
-    """A reason to stop is a result, a bug is an exception; both reach whoever waits."""
+def test_an_engine_returns_reasons_and_raises_bugs() -> None:
+    """A reason to stop is the result of the future, and a bug is its exception."""
 
     async def give_reason(stop: asyncio.Event) -> BaseException | None:
         return SystemExit(3)
@@ -141,13 +141,13 @@ def test_an_engine_passes_on_what_happened() -> None:
     with_reason, broken = EngineThread(give_reason), EngineThread(break_down)
     for engine in (with_reason, broken):
         engine.start()
-    assert isinstance(with_reason.finished.result(PATIENCE_S), SystemExit)
+    assert isinstance(with_reason.finished.result(TIMEOUT_S), SystemExit)
     with pytest.raises(AssertionError, match="a bug"):
-        broken.finished.result(PATIENCE_S)
+        broken.finished.result(TIMEOUT_S)
 
 
-def test_signal_handlers_are_put_back() -> None:
-    """Afterwards signals mean what they meant before."""
+def test_signal_handlers_are_restored() -> None:
+    """Afterwards the signals have their former handlers."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     stops: list[bool] = []
     with stop_on_signals(lambda: stops.append(True)):
@@ -157,8 +157,8 @@ def test_signal_handlers_are_put_back() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_signals_are_left_alone_outside_of_the_main_thread() -> None:
-    """A consumer may run in any thread; then the program stops it."""
+def test_signal_handlers_are_unchanged_outside_of_the_main_thread() -> None:
+    """A consumer may run in any thread. Then the program has to stop it."""
     before = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []
 
@@ -168,5 +168,5 @@ def test_signals_are_left_alone_outside_of_the_main_thread() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert seen == [before]

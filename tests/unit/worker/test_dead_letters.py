@@ -1,4 +1,4 @@
-"""Dead letters hold what it takes to study and to repeat a record, and are safe before the shard goes on."""
+"""Dead letters contain all that is needed to examine and replay a record, and are stored before the shard continues."""
 
 import asyncio
 import base64
@@ -33,8 +33,8 @@ LETTER = DeadLetter(
 )
 
 
-def test_a_letter_as_plain_values() -> None:
-    """Place, time, error and data are all there, by name."""
+def test_a_letter_is_converted_to_json() -> None:
+    """Position, time, error and data are included."""
     assert dead_letter_to_json(LETTER) == {
         "application": "billing",
         "stream": "orders",
@@ -51,8 +51,8 @@ def test_a_letter_as_plain_values() -> None:
     }
 
 
-def test_a_file_gets_one_line_a_letter_and_is_its_owners_alone(tmp_path: Path) -> None:
-    """Lines are appended to what is there; nobody else may read payloads."""
+def test_a_file_gets_one_line_per_letter_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """Lines are appended to an existing file, and other users cannot read the payloads."""
     file = tmp_path / "letters.jsonl"
     letters = FileDeadLetters(file)
     asyncio.run(letters.put(LETTER))
@@ -70,7 +70,7 @@ def _put_many(path: str, name: str) -> None:
 
 
 def test_processes_share_a_file_without_mixing_lines(tmp_path: Path) -> None:
-    """Large letters of several writers stay whole."""
+    """Large letters of several processes stay whole."""
     file = tmp_path / "letters.jsonl"
     spawn = multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=_put_many, args=(str(file), name)) for name in "abc"]
@@ -86,10 +86,10 @@ def test_processes_share_a_file_without_mixing_lines(tmp_path: Path) -> None:
     )
 
 
-def test_a_letter_that_does_not_fit_leaves_the_file_as_it_was(
+def test_a_letter_that_does_not_fit_leaves_the_file_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a line would spoil the next one: on a full disk it is taken back, and the caller hears of it."""
+    """On a full disk half a line would corrupt the next one, so it is removed, and the call raises."""
     file = tmp_path / "letters.jsonl"
     letters = FileDeadLetters(file)
     asyncio.run(letters.put(LETTER))
@@ -107,14 +107,14 @@ def test_a_letter_that_does_not_fit_leaves_the_file_as_it_was(
     assert file.read_bytes() == before
 
 
-def test_a_folder_that_does_not_exist_is_found_at_the_start(tmp_path: Path) -> None:
-    """Not when the first letter comes, at three in the morning."""
+def test_a_missing_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Not only when the first letter is stored."""
     with pytest.raises(ConfigError, match="create it first"):
         open_dead_letters(str(tmp_path / "nowhere" / "letters.jsonl"), ConnectionSettings())
 
 
-def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store(tmp_path: Path) -> None:
-    """Lone surrogates, which UTF-8 cannot hold, come back as they were."""
+def test_an_error_message_with_lone_surrogates_is_stored(tmp_path: Path) -> None:
+    """UTF-8 cannot encode them, but the message is read back unchanged, from a file and from a store."""
     quoting = replace(LETTER, error_message="cannot read " + b"\xff".decode("utf-8", "surrogateescape"))
     file = tmp_path / "letters.jsonl"
     asyncio.run(FileDeadLetters(file).put(quoting))
@@ -125,8 +125,8 @@ def test_an_error_that_quotes_undecodable_bytes_is_kept_in_a_file_and_in_a_store
         assert json.loads(written.read_bytes()) == dead_letter_to_json(quoting)
 
 
-def test_objects_are_named_by_place_and_replace_themselves(tmp_path: Path) -> None:
-    """The same letter twice is one object; names sort in shard order."""
+def test_a_repeated_letter_replaces_its_object(tmp_path: Path) -> None:
+    """Objects are named by position, and names sort in shard order."""
     letters = open_dead_letters(f"file://{tmp_path}/letters", ConnectionSettings())
     assert letters is not None
     for _ in range(2):
@@ -138,8 +138,8 @@ def test_objects_are_named_by_place_and_replace_themselves(tmp_path: Path) -> No
     assert object_name(LETTER) < object_name(later)
 
 
-def test_a_store_that_fails_is_worth_another_try(tmp_path: Path) -> None:
-    """Whatever the store says becomes the error that the shard waits out; no payload is in its words."""
+def test_an_error_of_the_store_can_be_retried(tmp_path: Path) -> None:
+    """Every error of the store becomes UnavailableError, without a payload in its message."""
     blocked = tmp_path / "letters"
     blocked.write_text("a file where a folder should be")
     letters = open_dead_letters(f"file://{tmp_path}", ConnectionSettings())
@@ -150,14 +150,14 @@ def test_a_store_that_fails_is_worth_another_try(tmp_path: Path) -> None:
     assert "not json" not in str(caught.value)
 
 
-def test_without_obstore_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a traceback of an import."""
+def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of an ImportError."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
     with pytest.raises(ConfigError, match=r"leasehold\[objects\]"):
         open_dead_letters("s3://bucket/letters", ConnectionSettings())
 
 
-def test_a_function_needs_no_place() -> None:
-    """It is called by the worker itself, where user code runs."""
+def test_a_function_needs_no_store() -> None:
+    """The worker calls it as user code."""
     assert open_dead_letters(print, ConnectionSettings()) is None
     assert open_dead_letters(None, ConnectionSettings()) is None

@@ -1,4 +1,4 @@
-"""User code reaches the engine by one call: a thread waits, async code awaits, and after the end there is an answer."""
+"""User code calls the engine: a thread waits, async code awaits, and a stopped engine raises LeaseLostError."""
 
 import asyncio
 import threading
@@ -10,16 +10,16 @@ from leasehold.errors import LeaseLostError
 from leasehold.loop_thread import LoopThread
 from leasehold.worker.user_code.engine_calls import EngineCalls
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
 @pytest.fixture
 def engine() -> Iterator[LoopThread]:
-    """A loop on another thread, in the part of the engine."""
+    """A loop on another thread, in place of the engine."""
     loop = LoopThread("test-loop")
     yield loop
     if not loop.loop.is_closed():
-        loop.close(timeout_s=PATIENCE_S)
+        loop.close(timeout_s=TIMEOUT_S)
 
 
 async def thread_of_engine() -> int:
@@ -32,7 +32,7 @@ async def fail() -> None:
 
 
 def test_plain_code_gets_the_result_when_the_call_returns(engine: LoopThread) -> None:
-    """What it returns may still be awaited, and is there already."""
+    """The result may still be awaited, without waiting."""
     ready = EngineCalls(engine.loop).run(thread_of_engine())
     with pytest.raises(StopIteration) as stopped:
         next(iter(ready.__await__()))
@@ -42,7 +42,7 @@ def test_plain_code_gets_the_result_when_the_call_returns(engine: LoopThread) ->
 
 
 def test_async_code_awaits_the_result(engine: LoopThread) -> None:
-    """The work runs on the engine's loop, the caller's loop stays free."""
+    """The work runs on the engine's loop, and the caller's loop stays free."""
 
     async def main() -> None:
         assert await EngineCalls(engine.loop).run(thread_of_engine()) != threading.get_ident()
@@ -52,8 +52,8 @@ def test_async_code_awaits_the_result(engine: LoopThread) -> None:
     asyncio.run(main())
 
 
-def test_on_the_engine_itself_it_is_a_task() -> None:
-    """As in the simulator, where everything is on one loop."""
+def test_on_the_engines_own_loop_the_work_is_a_task() -> None:
+    """As in the simulator, where everything runs on one loop."""
 
     async def main() -> None:
         calls = EngineCalls(asyncio.get_running_loop())
@@ -62,8 +62,8 @@ def test_on_the_engine_itself_it_is_a_task() -> None:
     asyncio.run(main())
 
 
-def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: LoopThread) -> None:
-    """A handler that comes back too late gets LeaseLostError, before and while the engine ends."""
+def test_a_stopped_engine_raises_lease_lost(engine: LoopThread) -> None:
+    """For a handler that calls after the engine has stopped, or while it stops."""
     late: list[BaseException] = []
     started = threading.Event()
 
@@ -79,9 +79,9 @@ def test_an_engine_that_has_ended_says_that_the_lease_is_gone(engine: LoopThread
 
     thread = threading.Thread(target=handler)
     thread.start()
-    assert started.wait(PATIENCE_S)
-    engine.close(timeout_s=PATIENCE_S)
-    thread.join(PATIENCE_S)
+    assert started.wait(TIMEOUT_S)
+    engine.close(timeout_s=TIMEOUT_S)
+    thread.join(TIMEOUT_S)
     assert len(late) == 1
     with pytest.raises(LeaseLostError):
         EngineCalls(engine.loop).run(never())

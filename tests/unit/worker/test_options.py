@@ -1,4 +1,4 @@
-"""Settings: one name in three places, a fixed order of precedence, and no unknown name that passes in silence."""
+"""Every setting has one name in three places with a fixed precedence, and unknown names are refused."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,8 +29,8 @@ def settings(environment: dict[str, str] | None = None, **keywords: Any) -> Cons
     return consumer_settings(NAMED | keywords, environment or {})
 
 
-def test_a_keyword_goes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
-    """The same three settings in three places: each place wins where no stronger one speaks."""
+def test_keywords_override_the_environment_and_that_overrides_the_file(tmp_path: Path) -> None:
+    """The same three settings in all three places."""
     file = tmp_path / "worker.toml"
     file.write_text("[consumer]\nmax_records = 1\nretries = 1\nmax_leases = 1\n")
     found = settings({"LEASEHOLD_MAX_RECORDS": "2", "LEASEHOLD_RETRIES": "2"}, config=file, max_records=3)
@@ -39,8 +39,8 @@ def test_a_keyword_goes_before_the_environment_and_that_before_the_file(tmp_path
     assert found.fleet.max_leases == 1
 
 
-def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Path) -> None:
-    """[leasehold] and [consumer] are read alike; [run] is left to `leasehold run`."""
+def test_the_environment_may_name_a_file_with_two_tables(tmp_path: Path) -> None:
+    """[leasehold] and [consumer] are read alike, and [run] is left to `leasehold run`."""
     file = tmp_path / "app.toml"
     file.write_text(
         '[leasehold]\nstream = "orders"\napplication = "billing"\n'
@@ -75,7 +75,7 @@ def test_a_file_may_be_named_by_the_environment_and_hold_two_tables(tmp_path: Pa
     ],
 )
 def test_a_file_with_a_mistake_is_refused_with_the_remedy(tmp_path: Path, content: str, problem: str) -> None:
-    """The message names the file, the key and what was expected."""
+    """The message names the file, the key and the expected value."""
     file = tmp_path / "worker.toml"
     file.write_text(content)
     with pytest.raises(ConfigError, match=problem) as caught:
@@ -83,8 +83,8 @@ def test_a_file_with_a_mistake_is_refused_with_the_remedy(tmp_path: Path, conten
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_an_error() -> None:
-    """A missing file is never taken for an empty one."""
+def test_a_missing_file_is_an_error() -> None:
+    """It is not treated as an empty file."""
     with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
         settings(config="nowhere.toml")
 
@@ -98,16 +98,16 @@ def test_a_file_that_is_not_there_is_an_error() -> None:
         ({}, {"deadletters": "x"}, "dead_letters"),
     ],
 )
-def test_an_unknown_name_is_an_error_with_the_nearest_known_one(
+def test_an_unknown_name_is_an_error_that_suggests_a_known_name(
     environment: dict[str, str], keywords: dict[str, Any], nearest: str
 ) -> None:
-    """A typing error is found at the start and not in production."""
+    """A typing error is found at the start."""
     with pytest.raises(ConfigError, match=f"did you mean {nearest}\\?"):
         settings(environment, **keywords)
 
 
-def test_variables_that_kubernetes_sets_for_a_service_named_leasehold_are_left_alone() -> None:
-    """They look like ours and are not; a worker must start all the same."""
+def test_kubernetes_variables_of_a_service_named_leasehold_are_ignored() -> None:
+    """They have the same prefix as settings."""
     found = settings(
         {
             "LEASEHOLD_SERVICE_HOST": "10.0.0.1",
@@ -123,7 +123,7 @@ def test_variables_that_kubernetes_sets_for_a_service_named_leasehold_are_left_a
 
 @pytest.mark.parametrize("missing", ["stream", "application"])
 def test_a_consumer_needs_a_stream_and_an_application(missing: str) -> None:
-    """The message says all three ways to give it."""
+    """The message names all three ways to set it."""
     given = {name: value for name, value in NAMED.items() if name != missing}
     with pytest.raises(ConfigError, match=rf"Consumer\({missing}=.*LEASEHOLD_{missing.upper()}"):
         consumer_settings(given, {})
@@ -139,17 +139,17 @@ def test_a_consumer_needs_a_stream_and_an_application(missing: str) -> None:
         ([" orders", "returns "], [TRIM_HORIZON, TRIM_HORIZON]),
     ],
 )
-def test_several_streams_are_listed_or_mapped_to_where_they_begin(
+def test_several_streams_are_a_list_or_a_mapping_to_initial_positions(
     given: object, starts: list[Position]
 ) -> None:
-    """Those that do not say where begin where all do."""
+    """A stream without its own position has the common one."""
     found = consumer_settings({"streams": given, "application": "billing"}, {}).identity.initial_positions
     assert list(found) == ["orders", "returns"]
     assert [position.sentinel for position in found.values()] == starts
 
 
 def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
-    """The variable holds a list with commas; the file, a list or a table."""
+    """The variable has names separated by commas; the file has a list or a table."""
     found = consumer_settings({"application": "billing"}, {"LEASEHOLD_STREAMS": "orders,returns"})
     assert list(found.identity.initial_positions) == ["orders", "returns"]
     file = tmp_path / "billing.toml"
@@ -171,14 +171,14 @@ def test_several_streams_from_environment_and_file(tmp_path: Path) -> None:
         ({"streams": []}, "stream is missing"),
     ],
 )
-def test_streams_that_cannot_work_are_refused(given: dict[str, object], message: str) -> None:
+def test_invalid_streams_are_refused(given: dict[str, object], message: str) -> None:
     """The message says what is wrong with them."""
     with pytest.raises(ConfigError, match=message):
         consumer_settings({"application": "billing", **given}, {})
 
 
-def test_every_kind_of_value_is_read_from_text() -> None:
-    """The environment holds texts only; each becomes what the setting is."""
+def test_every_kind_of_value_is_parsed_from_text() -> None:
+    """The environment contains only text."""
     found = settings(
         {
             "LEASEHOLD_BISECT": "off",
@@ -211,8 +211,8 @@ def test_every_kind_of_value_is_read_from_text() -> None:
     ("text", "milliseconds"),
     [("1s", 1000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("1d", 86_400_000), ("1.5", 1500)],
 )
-def test_durations_as_people_write_them(text: str, milliseconds: int) -> None:
-    """A number without a unit is seconds, in text as in Python."""
+def test_durations_are_parsed(text: str, milliseconds: int) -> None:
+    """A number without a unit is seconds, in text and in Python."""
     assert duration(text) == timedelta(milliseconds=milliseconds)
     assert duration(milliseconds / 1000) == timedelta(milliseconds=milliseconds)
 
@@ -220,14 +220,14 @@ def test_durations_as_people_write_them(text: str, milliseconds: int) -> None:
 @pytest.mark.parametrize(
     "value", ["", "1 fortnight", "-1s", "1s2", -1, True, None, float("nan"), float("inf")]
 )
-def test_what_is_no_duration_is_refused(value: object) -> None:
-    """Nothing is guessed."""
+def test_an_invalid_duration_is_refused(value: object) -> None:
+    """No value is guessed."""
     with pytest.raises(ConfigError, match="expected a duration"):
         duration(value)
 
 
-def test_initial_positions() -> None:
-    """The oldest record is the default: a consumer that must not lose one begins there."""
+def test_initial_positions_are_parsed() -> None:
+    """The default is the oldest record, so that no record is missed."""
     assert settings().identity.initial_position.sentinel == TRIM_HORIZON
     assert parse_initial_position("TRIM_HORIZON").sentinel == TRIM_HORIZON
     moment = parse_initial_position(datetime(2026, 1, 1, 0, 0, 0, 5000, tzinfo=UTC))
@@ -236,13 +236,13 @@ def test_initial_positions() -> None:
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1), 7])  # noqa: DTZ001
 def test_a_time_without_its_zone_is_refused(value: object) -> None:
-    """Whose midnight it is must not depend on where a worker runs."""
+    """The meaning of a time must not depend on the zone of a worker."""
     with pytest.raises(ConfigError, match="a time with its zone"):
         parse_initial_position(value)
 
 
-def test_the_decorator_goes_before_the_consumer() -> None:
-    """Only what it names changes."""
+def test_the_decorator_overrides_the_consumer() -> None:
+    """Only the settings that it names change."""
     base = settings(max_records=7, retries=9).handling
     found = handling_settings(base, {"max_records": 8})
     assert found.batch.max_records == 8
@@ -250,14 +250,14 @@ def test_the_decorator_goes_before_the_consumer() -> None:
     assert handling_settings(base, {}) == base
 
 
-def test_the_decorator_takes_only_what_concerns_a_handler() -> None:
-    """A setting of the consumer is unknown there, and the nearest of a handler is named."""
+def test_the_decorator_takes_only_settings_of_a_handler() -> None:
+    """Any other setting is unknown there, and the closest one of a handler is suggested."""
     with pytest.raises(ConfigError, match="max_leases is not a setting"):
         handling_settings(HandlingSettings(), {"max_leases": 1})
 
 
-def test_typed_keywords_are_all_the_settings_and_no_others() -> None:
-    """What editors and type checkers offer is what is understood."""
+def test_the_typed_keywords_are_exactly_the_settings() -> None:
+    """So editors and type checkers suggest exactly the settings that exist."""
     assert get_type_hints(ConsumerOptions).keys() | NAMED.keys() | {"streams"} == OPTIONS.keys()
     handling = {
         name for name, option in OPTIONS.items() if option.group.__name__ in {
@@ -288,7 +288,7 @@ def test_every_setting_is_documented() -> None:
         {"leases": "sqlite://x"},
     ],
 )
-def test_values_that_cannot_work_are_refused(keywords: dict[str, Any]) -> None:
+def test_invalid_values_are_refused(keywords: dict[str, Any]) -> None:
     """The message names the setting and its value."""
     name, value = next(iter(keywords.items()))
     with pytest.raises(ConfigError, match=f"{name}="):

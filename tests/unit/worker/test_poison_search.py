@@ -1,4 +1,4 @@
-"""What follows a failure: waits that grow, halves in order, and exactly the poison records in the end."""
+"""After a failure: waits grow, halves are tried in order, and exactly the poison records are found."""
 
 import pytest
 from hypothesis import given
@@ -12,31 +12,31 @@ SKIP = ErrorSettings(retries=2, on_poison=OnPoison.SKIP)
 
 
 def search(count: int, poison: set[int], settings: ErrorSettings) -> tuple[list[range], list[int], list[int]]:
-    """Every call, what was handled and what was found to be poison, each in order."""
+    """Return all calls, the handled records and the poison records, each in order."""
     calls: list[range] = []
     handled: list[int] = []
     found: list[int] = []
-    pieces = [RetryRange(0, count)]
-    while pieces:
-        piece = pieces.pop()
-        records = range(piece.first, piece.stop)
+    ranges = [RetryRange(0, count)]
+    while ranges:
+        tried = ranges.pop()
+        records = range(tried.first, tried.stop)
         calls.append(records)
         if not poison & set(records):
             handled += records
             continue
-        match decide_after_failure(piece, settings, 0.5):
+        match decide_after_failure(tried, settings, 0.5):
             case Retry(again, _):
-                pieces.append(again)
+                ranges.append(again)
             case Bisect(first, second):
-                pieces += [second, first]
+                ranges += [second, first]
             case Poison():
                 found += records
     return calls, handled, found
 
 
 @given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=20), st.integers(0, 3))
-def test_the_search_finds_exactly_the_poison(count: int, poison: set[int], retries: int) -> None:
-    """Whatever is poison is found, whatever is not is handled once, and both in shard order."""
+def test_the_search_finds_exactly_the_poison_records(count: int, poison: set[int], retries: int) -> None:
+    """All other records are handled once, and both are in shard order."""
     poison &= set(range(count))
     _, handled, found = search(count, poison, ErrorSettings(retries=retries, on_poison=OnPoison.SKIP))
     assert found == sorted(poison)
@@ -44,15 +44,15 @@ def test_the_search_finds_exactly_the_poison(count: int, poison: set[int], retri
 
 
 @given(st.integers(0, 1023), st.integers(0, 4))
-def test_one_poison_record_among_1024_costs_two_calls_a_halving(record: int, retries: int) -> None:
-    """The whole batch and the record itself are tried 1 + retries times, every other piece once."""
+def test_one_poison_record_among_1024_costs_two_calls_per_bisection(record: int, retries: int) -> None:
+    """The whole batch and the record itself are tried 1 + retries times, every other part once."""
     calls, _, _ = search(1024, {record}, ErrorSettings(retries=retries, on_poison=OnPoison.SKIP))
     assert len(calls) == (1 + retries) + 2 * 10 + retries
 
 
 @given(st.integers(2, 200), st.sets(st.integers(0, 199), min_size=1, max_size=5))
-def test_what_succeeded_is_never_given_again(count: int, poison: set[int]) -> None:
-    """After the call in which a record was handled, no call holds it."""
+def test_a_handled_record_is_not_delivered_again(count: int, poison: set[int]) -> None:
+    """No call after the successful one contains it."""
     poison &= set(range(count))
     calls, handled, _ = search(count, poison, SKIP)
     for record in handled:
@@ -61,26 +61,26 @@ def test_what_succeeded_is_never_given_again(count: int, poison: set[int]) -> No
 
 
 def test_waits_double_up_to_the_limit() -> None:
-    """The draw spreads each wait over the whole of its range, never quite to zero."""
+    """The draw spreads each wait over its range, but never to zero."""
     waits = []
-    piece = RetryRange(0, 1)
+    tried = RetryRange(0, 1)
     settings = ErrorSettings(retries=100)
     for _ in range(12):
-        again = decide_after_failure(piece, settings, 0.9999)
+        again = decide_after_failure(tried, settings, 0.9999)
         assert isinstance(again, Retry)
         waits.append(again.wait_ms)
-        piece = again.records
+        tried = again.records
     assert waits[:4] == [199, 399, 799, 1599]
     assert waits[-1] == 29_997
-    spread = decide_after_failure(piece, settings, 0.0)
+    spread = decide_after_failure(tried, settings, 0.0)
     assert isinstance(spread, Retry)
     assert spread.wait_ms == 50
 
 
-def test_a_held_record_is_tried_for_ever() -> None:
-    """The default gives up on nothing."""
-    piece = RetryRange(3, 4, attempt=10_000, is_whole_batch=False)
-    assert isinstance(decide_after_failure(piece, ErrorSettings(), 0.5), Retry)
+def test_a_held_record_is_retried_for_ever() -> None:
+    """The default never gives up a record."""
+    tried = RetryRange(3, 4, attempt=10_000, is_whole_batch=False)
+    assert isinstance(decide_after_failure(tried, ErrorSettings(), 0.5), Retry)
 
 
 def test_without_bisecting_a_batch_is_poison_as_a_whole() -> None:
@@ -93,8 +93,8 @@ def test_without_bisecting_a_batch_is_poison_as_a_whole() -> None:
     assert isinstance(decide_after_failure(batch, ErrorSettings(retries=2, bisect=False), 0.5), Retry)
 
 
-def test_dead_letters_need_a_place_and_a_place_needs_them() -> None:
-    """Naming a place is enough; contradictions are refused."""
+def test_on_poison_and_dead_letters_must_agree() -> None:
+    """Setting dead_letters is enough. Contradictions are refused."""
     assert ErrorSettings().poison is OnPoison.HOLD
     assert ErrorSettings(dead_letters="letters.jsonl").poison is OnPoison.DEAD_LETTER
     with pytest.raises(ConfigError, match="set dead_letters"):

@@ -1,4 +1,4 @@
-"""The KCL's life-cycle class: the callbacks of Java, in Java's order, without its skipping."""
+"""Processors get the callbacks of the Java KCL in its order, but failed records are not skipped."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,77 +32,79 @@ from leasehold.worker.processors import (
 from tests.unit.worker.worker_world import RunningWorker, WorkerWorld, pause_process
 
 
-class Diary(RecordProcessor):
-    """Writes down every call, for all shards together."""
+class RecordingProcessor(RecordProcessor):
+    """Records every call, for all shards together."""
 
-    def __init__(self, lines: list[str]) -> None:
-        self.lines = lines
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
         self.checkpointer: Checkpointer | None = None
 
     async def initialize(self, initialize_input: InitializeInput) -> None:
-        self.lines.append(f"initialize {initialize_input.sequence_number[:12]}")
+        self.calls.append(f"initialize {initialize_input.sequence_number[:12]}")
 
     async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.checkpointer = process_records_input.checkpointer
-        self.lines.append(
+        self.calls.append(
             "records " + "".join(record.data.decode() for record in process_records_input.records)
         )
 
     async def lease_lost(self, lease_lost_input: LeaseLostInput) -> None:
-        self.lines.append("lease lost")
+        self.calls.append("lease lost")
 
     async def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
-        self.lines.append("shard ended")
+        self.calls.append("shard ended")
         await shard_ended_input.checkpointer.checkpoint()
 
     async def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> None:
-        self.lines.append("shutdown requested")
+        self.calls.append("shutdown requested")
         await shutdown_requested_input.checkpointer.checkpoint()
 
 
-def diary(kind: type[Diary] = Diary) -> tuple[ProcessorHandler, list[str]]:
-    lines: list[str] = []
-    return ProcessorHandler(lambda: kind(lines)), lines
+def recording_handler(
+    kind: type[RecordingProcessor] = RecordingProcessor,
+) -> tuple[ProcessorHandler, list[str]]:
+    calls: list[str] = []
+    return ProcessorHandler(lambda: kind(calls)), calls
 
 
-def start(world: WorkerWorld, form: ProcessorHandler, **options: Any) -> RunningWorker:
-    return world.start(form, **{"checkpoint": "manual", "max_records": 2, **options})
+def start(world: WorkerWorld, handler: ProcessorHandler, **options: Any) -> RunningWorker:
+    return world.start(handler, **{"checkpoint": "manual", "max_records": 2, **options})
 
 
-def test_after_a_pause_of_the_process_no_more_records_come() -> None:
-    """Whoever wakes up after its lease ran out is told that it is lost, and is given nothing before that."""
+def test_after_a_pause_of_the_process_no_more_records_are_delivered() -> None:
+    """A process that wakes up after its lease expired gets `lease_lost` and no records before it."""
 
-    class Sleeper(Diary):
+    class Sleeper(RecordingProcessor):
         async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
             await super().process_records(process_records_input)
-            if self.lines[-1] == "records cd":
+            if self.calls[-1] == "records cd":
                 pause_process(60)
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abcdef")
-        form, lines = diary(Sleeper)
-        worker = start(world, form, cooldown_after_failure="1h")
-        await world.until(lambda: lines[-1:] == ["lease lost"], within_s=120)
-        assert lines == ["initialize TRIM_HORIZON", "records ab", "records cd", "lease lost"]
+        handler, calls = recording_handler(Sleeper)
+        worker = start(world, handler, cooldown_after_failure="1h")
+        await world.until(lambda: calls[-1:] == ["lease lost"], within_s=120)
+        assert calls == ["initialize TRIM_HORIZON", "records ab", "records cd", "lease lost"]
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
 
 def test_a_graceful_stop() -> None:
-    """Records, then shutdown requested (which checkpoints), then lease lost; the row says what was delivered."""
+    """Records, then shutdown_requested (which checkpoints), then lease_lost. The last delivered record is stored."""
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abc")
-        form, lines = diary()
-        worker = start(world, form)
-        await world.until(lambda: lines[-1:] == ["records c"])
+        handler, calls = recording_handler()
+        worker = start(world, handler)
+        await world.until(lambda: calls[-1:] == ["records c"])
         await world.clock.sleep_ms(60_000)
         assert await world.checkpoint() == "TRIM_HORIZON"  # nobody but the class checkpoints
         await worker.stop_and_wait()
-        assert lines == [
+        assert calls == [
             "initialize TRIM_HORIZON",
             "records ab",
             "records c",
@@ -120,17 +122,17 @@ def test_a_graceful_stop() -> None:
 
 
 def test_the_end_of_a_shard() -> None:
-    """Its last records, then shard ended, whose checkpoint stores SHARD_END and lets the children begin."""
+    """The last records, then shard_ended, whose checkpoint stores SHARD_END and lets the children start."""
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abc")
         world.split()
-        form, lines = diary()
-        worker = start(world, form)
-        await world.until(lambda: lines.count("initialize TRIM_HORIZON") == 3)
-        assert lines[:4] == ["initialize TRIM_HORIZON", "records ab", "records c", "shard ended"]
-        assert "lease lost" not in lines
+        handler, calls = recording_handler()
+        worker = start(world, handler)
+        await world.until(lambda: calls.count("initialize TRIM_HORIZON") == 3)
+        assert calls[:4] == ["initialize TRIM_HORIZON", "records ab", "records c", "shard ended"]
+        assert "lease lost" not in calls
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stop_and_wait()
 
@@ -138,24 +140,24 @@ def test_the_end_of_a_shard() -> None:
 
 
 def test_shard_ended_is_called_until_it_checkpoints() -> None:
-    """A class that forgets keeps the children waiting, and it is told; Java's rule, never done on its behalf."""
+    """A class that does not checkpoint keeps the children waiting, as in Java, and each failure is reported."""
 
-    class Forgetful(Diary):
+    class Forgetful(RecordingProcessor):
         async def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
-            self.lines.append("shard ended")
-            if self.lines.count("shard ended") == 2:
+            self.calls.append("shard ended")
+            if self.calls.count("shard ended") == 2:
                 raise ValueError("not yet")
-            if self.lines.count("shard ended") == 4:
+            if self.calls.count("shard ended") == 4:
                 await shard_ended_input.checkpointer.checkpoint()
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
         world.split()
-        form, lines = diary(Forgetful)
-        worker = start(world, form)
+        handler, calls = recording_handler(Forgetful)
+        worker = start(world, handler)
         await world.until(lambda: bool(worker.events_of(ShardEnded)))
-        assert lines.count("shard ended") == 4
+        assert calls.count("shard ended") == 4
         assert [event.error for event in worker.events_of(HandlerFailed)] == [
             "CheckpointRejectedError",
             "ValueError",
@@ -167,24 +169,24 @@ def test_shard_ended_is_called_until_it_checkpoints() -> None:
 
 
 def test_a_lost_lease() -> None:
-    """Someone took the shard: lease lost and nothing else, and a kept checkpointer is of no use any more."""
+    """If another member takes the shard, only lease_lost is called, and the checkpointer raises LeaseLostError."""
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        lines: list[str] = []
-        made: list[Diary] = []
+        calls: list[str] = []
+        made: list[RecordingProcessor] = []
 
-        def make() -> Diary:
-            made.append(Diary(lines))
+        def make() -> RecordingProcessor:
+            made.append(RecordingProcessor(calls))
             return made[-1]
 
         worker = start(world, ProcessorHandler(make))
-        await world.until(lambda: lines[-1:] == ["records a"])
+        await world.until(lambda: calls[-1:] == ["records a"])
         await world.steal_lease()
         await world.until(lambda: bool(worker.events_of(LeaseLost)))
-        await world.until(lambda: lines[-1] == "lease lost")
-        assert lines == ["initialize TRIM_HORIZON", "records a", "lease lost"]
+        await world.until(lambda: calls[-1] == "lease lost")
+        assert calls == ["initialize TRIM_HORIZON", "records a", "lease lost"]
         assert made[0].checkpointer is not None
         with pytest.raises(LeaseLostError):
             await made[0].checkpointer.checkpoint()
@@ -194,50 +196,50 @@ def test_a_lost_lease() -> None:
 
 
 def test_initialize_is_called_until_it_succeeds() -> None:
-    """As in the KCL; no record is delivered before."""
+    """As in the KCL, no record is delivered before that."""
 
-    class Slow(Diary):
+    class Slow(RecordingProcessor):
         async def initialize(self, initialize_input: InitializeInput) -> None:
             await super().initialize(initialize_input)
-            if len(self.lines) < 3:
+            if len(self.calls) < 3:
                 raise ConnectionError("not ready")
 
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        form, lines = diary(Slow)
-        worker = start(world, form)
-        await world.until(lambda: lines[-1:] == ["records a"])
-        assert lines == ["initialize TRIM_HORIZON"] * 3 + ["records a"]
+        handler, calls = recording_handler(Slow)
+        worker = start(world, handler)
+        await world.until(lambda: calls[-1:] == ["records a"])
+        assert calls == ["initialize TRIM_HORIZON"] * 3 + ["records a"]
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_stop_goes_before_an_initialize_that_never_succeeds() -> None:
-    """Unlike in Java: the worker stops. What was never initialized is told that its lease is lost, as in Java."""
+def test_a_stop_does_not_wait_for_an_initialize_that_fails() -> None:
+    """Unlike in Java, the worker stops. As in Java, the processor gets lease_lost."""
 
-    class Broken(Diary):
+    class Broken(RecordingProcessor):
         async def initialize(self, initialize_input: InitializeInput) -> None:
-            self.lines.append("initialize")
+            self.calls.append("initialize")
             raise ConnectionError("never")
 
     async def scenario() -> None:
         world = WorkerWorld()
-        form, lines = diary(Broken)
-        worker = start(world, form)
-        await world.until(lambda: len(lines) > 3)
+        handler, calls = recording_handler(Broken)
+        worker = start(world, handler)
+        await world.until(lambda: len(calls) > 3)
         await worker.stop_and_wait()
         assert worker.events_of(LeaseReleased)
-        assert lines[-2:] == ["shutdown requested", "lease lost"]
+        assert calls[-2:] == ["shutdown requested", "lease lost"]
 
     run_in_virtual_time(scenario())
 
 
-def test_records_on_which_it_raises_are_not_skipped() -> None:
-    """The batch comes again; what can never be handled goes where the settings say, and only that."""
+def test_failed_records_are_not_skipped() -> None:
+    """A failed batch is retried. Only poison records are dead-lettered."""
 
-    class Picky(Diary):
+    class Picky(RecordingProcessor):
         async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
             await super().process_records(process_records_input)
             if b"b" in [record.data for record in process_records_input.records]:
@@ -246,10 +248,10 @@ def test_records_on_which_it_raises_are_not_skipped() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abcd")
-        form, lines = diary(Picky)
-        worker = start(world, form, max_records=4, retries=1, dead_letters="memory")
-        await world.until(lambda: lines[-1:] == ["records cd"])
-        assert lines[1:] == [f"records {given}" for given in ("abcd", "abcd", "ab", "a", "b", "b", "cd")]
+        handler, calls = recording_handler(Picky)
+        worker = start(world, handler, max_records=4, retries=1, dead_letters="memory")
+        await world.until(lambda: calls[-1:] == ["records cd"])
+        assert calls[1:] == [f"records {given}" for given in ("abcd", "abcd", "ab", "a", "b", "b", "cd")]
         assert len(worker.events_of(RecordDeadLettered)) == 1
         await worker.stop_and_wait()
         assert await world.checkpoint() == "d"
@@ -258,9 +260,9 @@ def test_records_on_which_it_raises_are_not_skipped() -> None:
 
 
 def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> None:
-    """Java's trap: after a failed batch, "everything delivered" would pass over it. Here it is what has returned."""
+    """In Java, a checkpoint after a failed batch would pass it. Here it covers only batches that returned."""
 
-    class Failing(Diary):
+    class Failing(RecordingProcessor):
         async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
             await super().process_records(process_records_input)
             if process_records_input.records[0].data == b"b":
@@ -269,11 +271,11 @@ def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> No
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"ab")
-        form, lines = diary(Failing)
-        worker = start(world, form, max_records=1)
-        await world.until(lambda: lines.count("records b") > 3)
+        handler, calls = recording_handler(Failing)
+        worker = start(world, handler, max_records=1)
+        await world.until(lambda: calls.count("records b") > 3)
         await worker.stop_and_wait()
-        assert lines[-2:] == ["shutdown requested", "lease lost"]
+        assert calls[-2:] == ["shutdown requested", "lease lost"]
         assert await world.checkpoint() == "a"
 
     run_in_virtual_time(scenario())
@@ -282,11 +284,11 @@ def test_a_checkpoint_without_arguments_never_covers_records_that_failed() -> No
 def with_checkpointer(
     use: Callable[[WorkerWorld, ProcessRecordsInput], Any], *, records: str = "abcd"
 ) -> None:
-    """Call `use` with the first batch, and let what it raises through."""
+    """Call `use` with the first batch, and raise its error."""
     failures: list[BaseException] = []
     used: list[bool] = []
 
-    class User(Diary):
+    class User(RecordingProcessor):
         async def process_records(self, process_records_input: ProcessRecordsInput) -> None:
             if not used:
                 used.append(True)
@@ -300,8 +302,8 @@ def with_checkpointer(
     async def scenario() -> None:
         world_of.append(WorkerWorld())
         world_of[0].put(*records)
-        form, _ = diary(User)
-        worker = start(world_of[0], form)
+        handler, _ = recording_handler(User)
+        worker = start(world_of[0], handler)
         await world_of[0].until(lambda: bool(used))
         await world_of[0].clock.sleep_ms(1000)
         await worker.stop_and_wait()
@@ -311,8 +313,8 @@ def with_checkpointer(
         raise failure
 
 
-def test_a_checkpoint_names_a_record_that_was_delivered() -> None:
-    """By sequence number and sub-sequence number; neither beyond what was delivered nor backwards."""
+def test_only_delivered_records_can_be_checkpointed() -> None:
+    """By sequence number and sub-sequence number, neither beyond the delivered records nor backwards."""
 
     async def use(world: WorkerWorld, given: ProcessRecordsInput) -> None:
         first, second = given.records
@@ -328,11 +330,11 @@ def test_a_checkpoint_names_a_record_that_was_delivered() -> None:
     with_checkpointer(use)
 
 
-def test_a_prepared_checkpoint_is_found_by_the_next_owner() -> None:
-    """Its initialize gets position and state; reading still begins at the checkpoint."""
+def test_the_next_owner_gets_a_prepared_checkpoint() -> None:
+    """Its initialize gets position and state, and reading still starts at the checkpoint."""
     pending: list[tuple[Position | None, bytes | None]] = []
 
-    class Preparing(Diary):
+    class Preparing(RecordingProcessor):
         async def initialize(self, initialize_input: InitializeInput) -> None:
             pending.append((initialize_input.pending_checkpoint, initialize_input.pending_state))
 
@@ -345,14 +347,14 @@ def test_a_prepared_checkpoint_is_found_by_the_next_owner() -> None:
     async def scenario() -> None:
         world = WorkerWorld()
         world.put(*"abc")
-        form, lines = diary(Preparing)
-        first = start(world, form)
-        await world.until(lambda: bool(lines))
+        handler, calls = recording_handler(Preparing)
+        first = start(world, handler)
+        await world.until(lambda: bool(calls))
         await world.clock.sleep_ms(100)
         first.task.cancel()
-        second = start(world, form)
-        await world.until(lambda: lines[-1] == "records c")
-        assert lines == ["records ab", "lease lost", "records ab", "records c"]
+        second = start(world, handler)
+        await world.until(lambda: calls[-1] == "records c")
+        assert calls == ["records ab", "lease lost", "records ab", "records c"]
         assert pending[0] == (None, None)
         assert pending[1] == (Position(world.sequence_numbers[b"b"]), b"half done")
         await second.stop_and_wait()
@@ -361,7 +363,7 @@ def test_a_prepared_checkpoint_is_found_by_the_next_owner() -> None:
 
 
 def test_a_prepared_checkpoint_can_be_committed() -> None:
-    """The second half stores the position that the first half announced."""
+    """The second half stores the position that the first half prepared."""
 
     async def use(world: WorkerWorld, given: ProcessRecordsInput) -> None:
         first = given.records[0]
@@ -375,8 +377,8 @@ def test_a_prepared_checkpoint_can_be_committed() -> None:
     with_checkpointer(use)
 
 
-def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped before its parents have ended, the object of a child is never made, and nobody waits for them."""
+def test_a_shard_that_waits_for_its_parents_gets_no_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the worker stops before the parents have ended, the child gets no processor, and the stop does not wait."""
 
     async def never(_: object) -> None:
         await asyncio.Event().wait()
@@ -386,21 +388,21 @@ def test_a_shard_that_waits_for_its_parents_is_not_told_anything(monkeypatch: py
     async def scenario() -> None:
         world = WorkerWorld()
         world.put("a")
-        form, lines = diary()
-        worker = start(world, form)
+        handler, calls = recording_handler()
+        worker = start(world, handler)
         await world.until(lambda: bool(worker.events_of(LeaseTaken)))
         await worker.stop_and_wait()
         assert world.clock.now_ms() < 5_000
-        assert lines == []
+        assert calls == []
         assert worker.events_of(LeaseReleased)
 
     run_in_virtual_time(scenario())
 
 
 def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
-    """The first half names the last record, the second stores SHARD_END."""
+    """The first half names the last record, and the second stores SHARD_END."""
 
-    class Preparing(Diary):
+    class Preparing(RecordingProcessor):
         async def shard_ended(self, shard_ended_input: ShardEndedInput) -> None:
             prepared = await shard_ended_input.checkpointer.prepare_checkpoint(state=b"the end")
             await prepared.commit()
@@ -409,8 +411,8 @@ def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
         world = WorkerWorld()
         world.put("a")
         world.split()
-        form, _ = diary(Preparing)
-        worker = start(world, form)
+        handler, _ = recording_handler(Preparing)
+        worker = start(world, handler)
         await world.until(lambda: bool(worker.events_of(ShardEnded)))
         assert (await world.lease()).checkpoint == SHARD_END
         await worker.stop_and_wait()
@@ -419,7 +421,7 @@ def test_the_end_of_a_shard_can_be_stored_in_two_phases() -> None:
 
 
 def test_the_base_class_checkpoints_at_the_end_of_a_shard() -> None:
-    """A class that only processes records works as it is, async or plain."""
+    """A class with only process_records works, plain or async."""
 
     class OnlyRecords(RecordProcessor):
         async def process_records(self, process_records_input: ProcessRecordsInput) -> None:

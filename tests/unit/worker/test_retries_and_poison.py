@@ -233,7 +233,7 @@ def test_without_bisecting_the_whole_batch_is_dead_lettered() -> None:
 
 
 def test_a_dead_letter_that_cannot_be_stored_holds_the_shard() -> None:
-    """Dead letters are retried until they are stored. Meanwhile no record is passed over, and each failure is reported."""
+    """A dead letter is retried until it is stored. Meanwhile no record is passed over, and failures are reported."""
 
     async def scenario() -> None:
         world, handler = WorkerWorld(), RecordingHandler("0")

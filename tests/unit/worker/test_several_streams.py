@@ -1,209 +1,46 @@
-"""Workers of several streams: shards of the same name, one lease table, and nothing is mixed up."""
+"""Workers of several streams share one lease table, although the streams have shards of the same names."""
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from leasehold.adapters.memory.faults import FaultyRows, StoreFault
-from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.core.events import Event, LeaseTaken, OperationFailed, PageRead, ShardsSynced
+from leasehold.core.events import LeaseTaken, OperationFailed, PageRead, ShardsSynced
 from leasehold.core.leases.row_writes import DeleteRow, PutRow
 from leasehold.core.model import (
-    HASH_KEY_MAX,
-    WHOLE_HASH_RANGE,
-    InitialPosition,
     Lease,
     LeaseSessionId,
-    ShardId,
     StreamIdentifier,
-    WorkerId,
     lease_key,
 )
 from leasehold.core.observing.health import Health, HealthLimits, health_to_json
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.kinesis_model.service import KinesisModel
-from leasehold.kinesis_model.writing import PutRequest
-from leasehold.simulation.virtual_time import START_WALL_MS, VirtualClock, run_in_virtual_time
-from leasehold.worker.batch import Batch
-from leasehold.worker.batch_handler import BatchHandler
-from leasehold.worker.delivery.shard_consumer import HandlerKind
-from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
-from leasehold.worker.options import consumer_settings
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
-from leasehold.worker.user_code.handler_runners import InlineRunners
-
-ORDERS, RETURNS = "orders", "returns"
-BOTH = (ORDERS, RETURNS)
-FIRST, SECOND = ShardId("shardId-000000000000"), ShardId("shardId-000000000001")
-BEGINNING = InitialPosition(TRIM_HORIZON)
-MIDDLE = (HASH_KEY_MAX + 1) // 2
-STRANGE = StreamIdentifier("000000000000:strange:1600000000")
-OPTIONS: Mapping[str, Any] = {
-    "application": "billing",
-    "clean_up_every": "5s",
-    "first_audit_after": "5s",
-    "audit_every": "5s",
-}
-MODES = pytest.mark.parametrize("mode", ["peer", "leader"])
-
-
-def identifier(stream: str) -> StreamIdentifier:
-    """What a stream of the world is called in the table."""
-    return StreamIdentifier(f"000000000000:{stream}:{START_WALL_MS // 1000}")
-
-
-@dataclass
-class Handled:
-    """One record that one worker handled."""
-
-    worker: WorkerId
-    batch: Batch
-    data: str
-
-
-@dataclass
-class TwoStreams:
-    """Two streams with shards of the same names. To be made while a virtual loop runs."""
-
-    clock: VirtualClock = field(default_factory=VirtualClock)
-    handled: list[Handled] = field(default_factory=list)
-    events: dict[WorkerId, list[Event]] = field(default_factory=dict)
-    put_so_far: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.service = KinesisModel()
-        for name in BOTH:
-            self.service.create_stream(START_WALL_MS, name, shard_count=2)
-        self.rows = MemoryRows()
-        self.table = LeaseTable(self.rows)
-        self.tasks: dict[WorkerId, asyncio.Task[BaseException | None]] = {}
-        self._stops: dict[WorkerId, asyncio.Event] = {}
-        self._dead: set[WorkerId] = set()
-
-    def put(self, number: int, *streams: str) -> None:
-        """Put so many records into every shard that is open."""
-        for stream in streams or BOTH:
-            for _ in range(number):
-                count = self.put_so_far.get(stream, 0)
-                self.put_so_far[stream] = count + 1
-                place = (HASH_KEY_MAX + 1) // 8 * (count % 8)
-                entry = PutRequest("key", f"{stream} {count}".encode(), place)
-                self.service.put_record(self.clock.wall_ms(), stream, entry)
-
-    def start(
-        self,
-        name: str,
-        streams: Sequence[str] | Mapping[str, str] = BOTH,
-        form: HandlerKind | None = None,
-        **options: Any,
-    ) -> WorkerId:
-        """A worker of these streams; of a single one, in the old way, with `stream=` among the options."""
-        worker = WorkerId(name)
-        named = {} if "stream" in options else {"streams": streams}
-        settings = consumer_settings({**OPTIONS, **named, **options}, {})
-        log = self.events.setdefault(worker, [])
-        ports = WorkerPorts(
-            worker=worker,
-            table=LeaseTable(FaultyRows(self.rows, lambda *_: self._trouble_of(worker))),
-            streams={
-                each: MemoryStream(self.service, each, self.clock)
-                for each in settings.identity.initial_positions
-            },
-            dead_letters=None,
-            clock=self.clock,
-            rng=random.Random(name),
-            observe=log.append,
-        )
-
-        def handle(batch: Batch) -> None:
-            self.handled += [Handled(worker, batch, record.data.decode()) for record in batch]
-
-        stop = self._stops[worker] = asyncio.Event()
-        running = run_worker(settings, form or BatchHandler(handle), ports, InlineRunners(), stop)
-        self.tasks[worker] = asyncio.ensure_future(running)
-        return worker
-
-    def _trouble_of(self, worker: WorkerId) -> StoreFault | None:
-        return StoreFault.REQUEST_LOST if worker in self._dead else None
-
-    async def kill(self, worker: WorkerId) -> None:
-        """It writes nothing more, and is gone."""
-        self._dead.add(worker)
-        task = self.tasks.pop(worker)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    async def stop_all(self) -> None:
-        """Stop whoever still runs, in good order."""
-        for worker in list(self.tasks):
-            self._stops[worker].set()
-            assert await self.tasks.pop(worker) is None
-
-    async def until(self, condition: Callable[[], bool], within_s: float = 120) -> None:
-        """Let time pass until something holds."""
-        deadline_ms = self.clock.now_ms() + int(within_s * 1000)
-        while not condition():
-            assert self.clock.now_ms() < deadline_ms, "did not happen in time"
-            await self.clock.sleep_ms(50)
-
-    async def until_leases(self, condition: Callable[[int], bool], within_s: float = 120) -> None:
-        """Let time pass until there are so many leases."""
-        deadline_ms = self.clock.now_ms() + int(within_s * 1000)
-        while not condition(len((await self.table.list()).leases)):
-            assert self.clock.now_ms() < deadline_ms, "did not happen in time"
-            await self.clock.sleep_ms(50)
-
-    def all_handled(self, *streams: str) -> bool:
-        """Whether every record that was put is handled."""
-        seen = {each.data for each in self.handled}
-        return all(
-            f"{stream} {number}" in seen
-            for stream in streams or BOTH
-            for number in range(self.put_so_far[stream])
-        )
-
-    def readers(self, stream: str) -> set[WorkerId]:
-        """Who has handled records of a stream."""
-        return {each.worker for each in self.handled if each.batch.stream == stream}
-
-
-def played(story: Callable[[TwoStreams], Awaitable[None]]) -> TwoStreams:
-    """Play a story in a new world, and stop whoever still runs."""
-
-    async def play() -> TwoStreams:
-        world = TwoStreams()
-        await story(world)
-        await world.stop_all()
-        return world
-
-    return run_in_virtual_time(play())
-
-
-def strange_lease(**values: Any) -> Lease:
-    """A lease of a stream that nobody here knows."""
-    lease = Lease(
-        key=lease_key(FIRST, STRANGE),
-        shard_id=FIRST,
-        stream=STRANGE,
-        checkpoint=TRIM_HORIZON,
-        hash_range=WHOLE_HASH_RANGE,
-    )
-    return replace(lease, **values)
+from tests.unit.worker.multi_stream_world import (
+    BOTH,
+    FIRST,
+    FROM_OLDEST,
+    MIDDLE,
+    MODES,
+    ORDERS,
+    RETURNS,
+    SECOND,
+    UNKNOWN,
+    MultiStreamWorld,
+    identifier,
+    run_scenario,
+    unknown_lease,
+)
 
 
 @MODES
-def test_both_streams_are_read_through_reshards_and_deaths(mode: str) -> None:
-    """Every record is handled as one of its own stream, children after their parents, though shards share names."""
+def test_both_streams_are_read_through_reshards_and_crashes(mode: str) -> None:
+    """Every record is handled with its own stream, children after their parents, although shards share names."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         first, second = world.start("first", mode=mode), world.start("second", mode=mode)
         world.put(80)
         await world.until(
@@ -213,7 +50,7 @@ def test_both_streams_are_read_through_reshards_and_deaths(mode: str) -> None:
         world.service.merge_shards(world.clock.wall_ms(), RETURNS, FIRST, SECOND)
         world.put(80)
         await world.until(world.all_handled)
-        await world.kill(first)
+        await world.crash(first)
         world.put(80)
         third = world.start("third", mode=mode)
         await world.until(world.all_handled)
@@ -222,18 +59,18 @@ def test_both_streams_are_read_through_reshards_and_deaths(mode: str) -> None:
         )
         world.service.split_shard(world.clock.wall_ms(), RETURNS, "shardId-000000000002", MIDDLE)
         world.put(80)
-        await world.kill(second)
+        await world.crash(second)
         await world.until(world.all_handled)
         # Both streams have had a shard 2, and in one of them it was another's child.
         await world.until_leases(lambda number: number < 10)
         assert third in world.readers(ORDERS) & world.readers(RETURNS)
 
-    world = played(story)
+    world = run_scenario(scenario)
     assert all(each.data.startswith(f"{each.batch.stream} ") for each in world.handled)
-    assert_in_order(world)
+    assert_handled_in_order(world)
 
 
-def assert_in_order(world: TwoStreams) -> None:
+def assert_handled_in_order(world: MultiStreamWorld) -> None:
     """Records of one hash key are first handled in the order in which they were put."""
     for stream in BOTH:
         first_seen = list(dict.fromkeys(each.data for each in world.handled if each.batch.stream == stream))
@@ -243,10 +80,10 @@ def assert_in_order(world: TwoStreams) -> None:
             assert of_place == sorted(of_place)
 
 
-def test_the_rows_are_those_of_the_kcl() -> None:
-    """Keys begin with account, name and second of creation; the row says the stream and the shard, too."""
+def test_the_rows_have_the_format_of_the_kcl() -> None:
+    """A key starts with account, stream name and creation time, and the row also has the stream and the shard."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         world.start("one", mode="peer")
         await world.until_leases(lambda number: number == 4)
         key = f"{identifier(RETURNS)}:{SECOND}"
@@ -255,13 +92,13 @@ def test_the_rows_are_those_of_the_kcl() -> None:
         assert row["streamName"] == {"S": identifier(RETURNS)}
         assert row["shardId"] == {"S": SECOND}
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_each_stream_begins_where_it_is_told() -> None:
-    """One from the oldest record, the other from the newest."""
+def test_each_stream_has_its_own_initial_position() -> None:
+    """One starts at the oldest record, the other at the newest."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         world.put(16)
         world.start("one", {ORDERS: "trim_horizon", RETURNS: "latest"}, mode="peer")
         await world.until(lambda: world.all_handled(ORDERS))
@@ -272,62 +109,62 @@ def test_each_stream_begins_where_it_is_told() -> None:
             f"returns {n}" for n in range(16, 24)
         }
 
-    played(story)
+    run_scenario(scenario)
 
 
 @MODES
-def test_leases_of_a_strange_stream_are_left_alone(mode: str) -> None:
-    """A stream that only other members know is neither read nor taken nor cleaned up, however free its leases are."""
-    ended = strange_lease(
-        key=lease_key(SECOND, STRANGE), shard_id=SECOND, checkpoint=SHARD_END, children=frozenset({FIRST})
+def test_leases_of_an_unknown_stream_are_not_touched(mode: str) -> None:
+    """A stream that only other members know is neither read nor taken nor cleaned up, even if its leases are free."""
+    ended = unknown_lease(
+        key=lease_key(SECOND, UNKNOWN), shard_id=SECOND, checkpoint=SHARD_END, children=frozenset({FIRST})
     )
 
-    async def story(world: TwoStreams) -> None:
-        for lease in (strange_lease(checkpoint=Position("5")), ended):
+    async def scenario(world: MultiStreamWorld) -> None:
+        for lease in (unknown_lease(checkpoint=Position("5")), ended):
             assert await world.table.create(lease)
-        before = [await world.rows.get(key) for key in (lease_key(FIRST, STRANGE), ended.key)]
+        before = [await world.rows.get(key) for key in (lease_key(FIRST, UNKNOWN), ended.key)]
         world.start("one", mode=mode)
         world.put(16)
         await world.until(world.all_handled)
         await world.clock.sleep_ms(120_000)
-        assert [await world.rows.get(key) for key in (lease_key(FIRST, STRANGE), ended.key)] == before
+        assert [await world.rows.get(key) for key in (lease_key(FIRST, UNKNOWN), ended.key)] == before
 
-    world = played(story)
+    world = run_scenario(scenario)
     assert {each.batch.stream for each in world.handled} == set(BOTH)
 
 
-def test_a_lease_of_a_strange_stream_that_a_leader_gave_us_is_free_again() -> None:
-    """It is not held, and nothing is read: whoever knows the stream may have it."""
+def test_a_member_releases_an_assigned_lease_of_an_unknown_stream() -> None:
+    """The member does not read it, so that a member that knows the stream can take it."""
 
-    async def story(world: TwoStreams) -> None:
-        await world.table.create(strange_lease())
+    async def scenario(world: MultiStreamWorld) -> None:
+        await world.table.create(unknown_lease())
         one = world.start("one", mode="leader")
         world.put(16)
         await world.until(world.all_handled)
-        strange = await world.table.get(lease_key(FIRST, STRANGE))
-        assert strange is not None
-        await world.table.assign(strange, one)
-        counter = strange.counter
+        unknown = await world.table.get(lease_key(FIRST, UNKNOWN))
+        assert unknown is not None
+        await world.table.assign(unknown, one)
+        counter = unknown.counter
         for _ in range(600):
             await world.clock.sleep_ms(100)
-            strange = await world.table.get(lease_key(FIRST, STRANGE))
-            assert strange is not None
-            if strange.owner is None:
+            unknown = await world.table.get(lease_key(FIRST, UNKNOWN))
+            assert unknown is not None
+            if unknown.owner is None:
                 break
-        assert (strange.owner, strange.checkpoint) == (None, TRIM_HORIZON)
-        assert strange.counter > counter
+        assert (unknown.owner, unknown.checkpoint) == (None, TRIM_HORIZON)
+        assert unknown.counter > counter
 
-    played(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("small_rows", [200, 0])
-def test_a_stream_that_only_one_member_knows_is_read_by_that_one(
+def test_a_stream_that_only_one_member_knows_is_read_by_that_member(
     small_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader that knows both streams may give either to a member that knows one, and gets it back."""
+    """A leader that knows both streams may assign either to a member that knows one, and that member releases it."""
     monkeypatch.setattr("leasehold.fleet.assignment.fleet_reader.SMALL_TABLE_ROWS", small_rows)
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         both = world.start("both", mode="leader")
         world.put(16)
         await world.until(world.all_handled)
@@ -338,13 +175,13 @@ def test_a_stream_that_only_one_member_knows_is_read_by_that_one(
         assert world.readers(RETURNS) == {both}
         assert one in world.readers(ORDERS)
 
-    played(story)
+    run_scenario(scenario)
 
 
 def test_a_stream_that_the_leader_does_not_know_is_read() -> None:
-    """It is not shared out, so those who know it help themselves after a while: to all of it, and not one to all."""
+    """The leader does not assign it, so after a while its members take its leases, each a fair share."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         leader = world.start("leader", (ORDERS,), mode="leader")
         world.put(64)
         await world.until(lambda: world.all_handled(ORDERS))
@@ -355,13 +192,13 @@ def test_a_stream_that_the_leader_does_not_know_is_read() -> None:
         assert world.readers(RETURNS) == {first, second}
         assert leader in world.readers(ORDERS)
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_is_not_there_yet_holds_up_nobody() -> None:
-    """The others are read; it is looked for again, and read once it is there."""
+def test_a_missing_stream_does_not_delay_the_others() -> None:
+    """The other streams are read. The missing one is read once it exists."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         one = world.start("one", (*BOTH, "refunds"), mode="peer")
         world.put(16)
         await world.until(world.all_handled)
@@ -372,14 +209,14 @@ def test_a_stream_that_is_not_there_yet_holds_up_nobody() -> None:
         world.put(8, "refunds")
         await world.until(lambda: world.all_handled("refunds"))
 
-    played(story)
+    run_scenario(scenario)
 
 
 @MODES
-def test_a_stream_that_an_unreadable_row_holds_up_is_read_once_that_is_repaired(mode: str) -> None:
-    """Also where the leader does not know the stream; the others are read meanwhile."""
+def test_a_stream_with_an_unreadable_row_is_read_once_the_row_is_repaired(mode: str) -> None:
+    """The other stream is read meanwhile, even if the leader does not know the stream."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         key = lease_key(FIRST, identifier(RETURNS))
         await world.rows.write(PutRow(key, {"leaseKey": {"S": key}}))
         world.start("leader", (ORDERS,), mode=mode)
@@ -393,14 +230,16 @@ def test_a_stream_that_an_unreadable_row_holds_up_is_read_once_that_is_repaired(
         await world.rows.write(DeleteRow(key=key, when=()))
         await world.until(world.all_handled, within_s=240)
 
-    played(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize(("first", "second"), [({"stream": ORDERS}, {}), ({}, {"stream": ORDERS})])
-def test_one_table_is_of_one_stream_or_of_several(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """A member of the other kind does not start, since two sets of leases would have records handled twice."""
+def test_a_table_has_leases_of_one_stream_or_of_several(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """A member of the other kind does not start, because two sets of leases would deliver records twice."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         world.start("first", mode="peer", **first)
         await world.until_leases(lambda number: number >= 2)
         refused = world.start("second", mode="peer", **second)
@@ -409,18 +248,18 @@ def test_one_table_is_of_one_stream_or_of_several(first: dict[str, Any], second:
         assert isinstance(error, ConfigError)
         assert "another application name" in str(error)
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_is_named_twice_is_refused() -> None:
-    """Once by its name and once by its ARN, say: its shards would have two sets of everything."""
+def test_a_stream_that_is_listed_twice_is_refused() -> None:
+    """With its name and its ARN, for example, its shards would have two sets of leases."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         orders = MemoryStream(world.service, ORDERS, world.clock)
         streams = Streams(
             [
-                TrackedStream(ORDERS, orders, BEGINNING),
-                TrackedStream("arn:aws:kinesis:us-east-1:000000000000:stream/orders", orders, BEGINNING),
+                TrackedStream(ORDERS, orders, FROM_OLDEST),
+                TrackedStream("arn:aws:kinesis:us-east-1:000000000000:stream/orders", orders, FROM_OLDEST),
             ],
             is_multi_stream=True,
         )
@@ -429,41 +268,41 @@ def test_a_stream_that_is_named_twice_is_refused() -> None:
         with pytest.raises(ConfigError, match="one and the same"):
             await streams.identify(second)
 
-    played(story)
+    run_scenario(scenario)
 
 
-class _NamedOtherwise(MemoryStream):
-    """A stream for which a tracker in Java made up an identifier."""
+class _StreamWithIdentifier(MemoryStream):
+    """A stream with an identifier that a Java tracker made up."""
 
     async def identifier(self) -> StreamIdentifier:
         return StreamIdentifier(f"000000000000:{ORDERS}:1")
 
 
 def test_a_stream_under_two_identifiers_is_refused() -> None:
-    """By its name, and by an identifier of the same account and name: each record would be read twice."""
+    """With its name and with an identifier of the same account and name, each record would be read twice."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         made_up = f"000000000000:{ORDERS}:1"
         tracked = (
-            TrackedStream(made_up, _NamedOtherwise(world.service, ORDERS, world.clock), BEGINNING),
-            TrackedStream(RETURNS, MemoryStream(world.service, RETURNS, world.clock), BEGINNING),
-            TrackedStream(ORDERS, MemoryStream(world.service, ORDERS, world.clock), BEGINNING),
+            TrackedStream(made_up, _StreamWithIdentifier(world.service, ORDERS, world.clock), FROM_OLDEST),
+            TrackedStream(RETURNS, MemoryStream(world.service, RETURNS, world.clock), FROM_OLDEST),
+            TrackedStream(ORDERS, MemoryStream(world.service, ORDERS, world.clock), FROM_OLDEST),
         )
         streams = Streams(tracked, is_multi_stream=True)
         await streams.identify(tracked[0])
         await streams.identify(tracked[1])
         with pytest.raises(ConfigError, match="name it once"):
             await streams.identify(tracked[2])
-        of_orders = strange_lease(stream=identifier(ORDERS), key=lease_key(FIRST, identifier(ORDERS)))
+        of_orders = unknown_lease(stream=identifier(ORDERS), key=lease_key(FIRST, identifier(ORDERS)))
         assert streams.of(of_orders) is None
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_whoever_watches_sees_two_shards_of_one_name() -> None:
-    """Events say of which stream a shard is, and health counts both."""
+def test_events_and_health_distinguish_shards_of_the_same_name() -> None:
+    """Events name the stream of a shard, and health counts both shards."""
 
-    async def story(world: TwoStreams) -> None:
+    async def scenario(world: MultiStreamWorld) -> None:
         one = world.start("one", mode="peer")
         world.put(16)
         await world.until(world.all_handled)
@@ -477,38 +316,38 @@ def test_whoever_watches_sees_two_shards_of_one_name() -> None:
         assert {e.shard_key for e in told if isinstance(e, PageRead)} == set(shards)
         assert {e.stream for e in told if isinstance(e, ShardsSynced)} == {identifier(name) for name in BOTH}
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_shards_that_are_iterated_over_say_their_stream() -> None:
-    """So do their batches; tokens of two shards of one name differ."""
+def test_iterated_shards_have_the_name_of_their_stream() -> None:
+    """So do their batches, and the fencing tokens of shards of the same name differ."""
     offered: list[ShardBatches] = []
 
-    async def story(world: TwoStreams) -> None:
-        world.start("one", mode="peer", form=ShardIterationHandler(offered.append))
+    async def scenario(world: MultiStreamWorld) -> None:
+        world.start("one", mode="peer", handler=ShardIterationHandler(offered.append))
         await world.until(lambda: len(offered) == 4)
         assert sorted((each.stream, each.shard) for each in offered) == [
             (name, shard) for name in BOTH for shard in (FIRST, SECOND)
         ]
         assert len({each.fencing_token for each in offered}) == 4
 
-    played(story)
+    run_scenario(scenario)
 
 
-def test_a_holding_of_another_process_is_not_disturbed() -> None:
-    """A strange lease that somebody with our id is reading is not taken from under it."""
+def test_a_lease_session_of_another_process_is_not_disturbed() -> None:
+    """A lease of an unknown stream that another process with the same worker id reads is not taken."""
 
-    async def story(world: TwoStreams) -> None:
-        await world.table.create(strange_lease())
+    async def scenario(world: MultiStreamWorld) -> None:
+        await world.table.create(unknown_lease())
         one = world.start("one", mode="leader")
         await world.until_leases(lambda number: number > 4)
-        strange = await world.table.get(lease_key(FIRST, STRANGE))
-        assert strange is not None
-        held = await world.table.take(strange, one, LeaseSessionId("another process"))
+        unknown = await world.table.get(lease_key(FIRST, UNKNOWN))
+        assert unknown is not None
+        held = await world.table.take(unknown, one, LeaseSessionId("another process"))
         for _ in range(20):
             assert isinstance(held, Lease)
             await world.clock.sleep_ms(2_000)
             held = await world.table.renew(held)
         assert isinstance(held, Lease)
 
-    played(story)
+    run_scenario(scenario)

@@ -21,7 +21,7 @@ from tests.unit.worker.worker_world import (
 
 
 def test_the_end_of_a_shard_is_stored_with_its_children_after_its_last_record() -> None:
-    """The parent is handled to its end, then SHARD_END and the children's leases are written, then children are read."""
+    """The parent is handled to its end, then SHARD_END and the children's leases are written, then they are read."""
 
     async def scenario() -> None:
         world, handler = WorkerWorld(), RecordingHandler()

@@ -1,4 +1,4 @@
-"""Shards as async iterators: batches on demand, done in any order, stored in shard order."""
+"""Shards as async iterators: batches on request, finished in any order, stored in shard order."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ def text(batch: Batch) -> str:
 
 
 def test_batches_come_in_order_and_the_checkpoint_follows_done() -> None:
-    """Until a batch is said to be done nothing is stored, however many have been taken."""
+    """Until `done` is called nothing is stored, however many batches were taken."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -49,8 +49,8 @@ def test_batches_come_in_order_and_the_checkpoint_follows_done() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_batch_is_told_as_handled_once_all_before_it_are_done() -> None:
-    """Said by `done` or by a checkpoint, in whatever order: the events come in shard order, each batch once."""
+def test_a_batch_is_reported_once_all_batches_before_it_are_done() -> None:
+    """Whether by `done` or by a checkpoint, in any order: events come in shard order, one for each batch."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -72,8 +72,8 @@ def test_a_batch_is_told_as_handled_once_all_before_it_are_done() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_stop_ends_the_iteration_and_waits_for_what_is_in_hand() -> None:
-    """No new batch, but the one that the program works on is awaited and stored."""
+def test_a_stop_ends_the_iteration_and_waits_for_delivered_batches() -> None:
+    """No new batch is delivered, and the delivered one is awaited and stored."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -95,7 +95,7 @@ def test_a_stop_ends_the_iteration_and_waits_for_what_is_in_hand() -> None:
 
 
 def test_a_shard_ends_when_all_of_its_batches_are_done() -> None:
-    """The iteration ends with the last batch; SHARD_END waits for the last `done`, and the children for that."""
+    """The iteration ends with the last batch. SHARD_END is stored after the last `done`, then the children start."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -120,7 +120,7 @@ def test_a_shard_ends_when_all_of_its_batches_are_done() -> None:
 
 
 def test_a_lost_lease_ends_the_iteration_and_refuses_checkpoints() -> None:
-    """The loop over the shard simply ends; what was in hand cannot be stored any more."""
+    """The loop over the shard ends, and the delivered batch can no longer be stored."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -141,7 +141,7 @@ def test_a_lost_lease_ends_the_iteration_and_refuses_checkpoints() -> None:
 
 
 def test_after_a_pause_of_the_process_the_iteration_ends() -> None:
-    """A batch that waits here may be another member's by now: whoever asks for it then is not given it."""
+    """A queued batch may belong to another member by now, so it is not delivered."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -159,7 +159,7 @@ def test_after_a_pause_of_the_process_the_iteration_ends() -> None:
 
 
 def test_a_cancelled_wait_loses_no_batch() -> None:
-    """Whoever waited with a timeout asks again and gets what came meanwhile."""
+    """After a wait that timed out, the next wait returns the batch that arrived meanwhile."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -176,8 +176,8 @@ def test_a_cancelled_wait_loses_no_batch() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_an_idle_shard_stores_how_far_it_was_seen_only_in_its_turn() -> None:
-    """Positions without records wait behind batches that nobody has asked for: nothing is stored past them."""
+def test_an_empty_batch_does_not_move_the_checkpoint_past_a_queued_batch() -> None:
+    """A position without records waits behind the batches that the program has not taken yet."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -195,7 +195,7 @@ def test_an_idle_shard_stores_how_far_it_was_seen_only_in_its_turn() -> None:
 
 
 def test_a_stop_does_not_end_a_shard_with_a_batch_that_is_not_done() -> None:
-    """All of it was taken, not all of it is done: SHARD_END must not be written."""
+    """All batches were taken, but one is not done, so SHARD_END must not be written."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -211,8 +211,8 @@ def test_a_stop_does_not_end_a_shard_with_a_batch_that_is_not_done() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_taking_and_finishing_batches_are_signs_of_life() -> None:
-    """Neither a batch that waits to be asked for nor one that is worked on for long stalls the shard by itself."""
+def test_taking_and_finishing_batches_is_progress() -> None:
+    """Neither a queued batch nor a long one stalls the shard by itself."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -232,8 +232,8 @@ def test_taking_and_finishing_batches_are_signs_of_life() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_program_that_never_says_done_does_not_keep_the_worker_from_stopping() -> None:
-    """At the end of the grace period the iteration ends, the lease is released, and the batch comes again."""
+def test_a_program_that_never_calls_done_does_not_keep_the_worker_from_stopping() -> None:
+    """At the end of the grace period the iteration ends and the lease is released. The batch is delivered again."""
 
     async def scenario() -> None:
         world = WorkerWorld()
