@@ -1,4 +1,4 @@
-"""Ranges to archive, and a look at what an archive holds."""
+"""Helpers for tests of the archive: ranges to write, and the contents of a store."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 class NoWaiting(Clock):
-    """A clock that does not make anybody wait."""
+    """A clock whose sleeps end at once."""
 
     def now_ms(self) -> int:
         return 0
@@ -36,18 +36,18 @@ class NoWaiting(Clock):
         await asyncio.sleep(0)
 
 
-async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _call_directly(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
 def archive_on(store: ObjectStore, **settings: Any) -> Archive:
-    """A new process's archive on a store."""
+    """Open an archive on a store, as a new process would."""
     chosen = ArchiveSettings(**{"url": "memory://", **settings})
-    return Archive(store, chosen, clock=NoWaiting(), rng=random.Random(1), in_thread=_at_once)
+    return Archive(store, chosen, clock=NoWaiting(), rng=random.Random(1), in_thread=_call_directly)
 
 
 def records(numbers: Iterable[int], minute: Callable[[int], int] = lambda _: 10) -> list[UserRecord]:
-    """A record for each number, which is its sequence number; `minute` says when it arrived."""
+    """Make a record for each sequence number. `minute` returns its arrival minute."""
     return [
         UserRecord(b"data %d" % number, f"key-{number}", str(number), minute(number) * MINUTE_MS + number)
         for number in numbers
@@ -55,13 +55,13 @@ def records(numbers: Iterable[int], minute: Callable[[int], int] = lambda _: 10)
 
 
 def table(of: Sequence[UserRecord], *, stream: str = "orders", shard: ShardId = A) -> Any:
-    """One pinned range as rows."""
+    """The rows of one pinned range."""
     batches = record_batches(of, stream=stream, shard=shard, columns=ARCHIVE_COLUMNS, session=1)
     return pa.Table.from_batches(batches, schema=arrow_schema(ARCHIVE_COLUMNS))
 
 
 def keys_in(store: MemoryObjects, prefix: str = "") -> list[ObjectKey]:
-    """The names of the archive's objects, in order."""
+    """The keys of the archive's objects, in order."""
     keys = [key_from_text(name, prefix) for name in sorted(store.objects)]
     return [key for key in keys if key is not None]
 
@@ -72,7 +72,7 @@ def spans_in(store: MemoryObjects) -> list[tuple[int, int, int]]:
 
 
 def numbers_in(store: MemoryObjects, prefix: str = "") -> list[int]:
-    """Every sequence number that the archive holds, as often as it holds it."""
+    """The sequence numbers of all archived records, with duplicates."""
     found: list[int] = []
     for name, body in store.objects.items():
         key = key_from_text(name, prefix)
@@ -81,13 +81,15 @@ def numbers_in(store: MemoryObjects, prefix: str = "") -> list[int]:
     return sorted(found)
 
 
-def troubled(store: ObjectStore, troubles: dict[str, list[StoreFault | None]]) -> FaultyObjects:
-    """The store, with the troubles given for each operation, one after the other."""
-    return FaultyObjects(store, lambda operation, _: (troubles.get(operation) or [None]).pop(0))
+def with_faults(store: ObjectStore, faults: dict[str, list[StoreFault | None]]) -> FaultyObjects:
+    """Wrap a store so that each operation fails with the given faults, one after the other."""
+    return FaultyObjects(store, lambda operation, _: (faults.get(operation) or [None]).pop(0))
 
 
-async def written_blindly(store: MemoryObjects, shard: ShardId, lease_session: str, rows: Any) -> WriteReport:
-    """A range, by an attempt that has listed the archive when it was empty."""
+async def write_with_outdated_listing(
+    store: MemoryObjects, shard: ShardId, lease_session: str, rows: Any
+) -> WriteReport:
+    """Write a range with an archive that listed the store while it was empty."""
     archive = archive_on(store)
     objects, store.objects = store.objects, {}
     await archive.write([PinnedRange(shard, lease_session, rows)])
@@ -95,5 +97,5 @@ async def written_blindly(store: MemoryObjects, shard: ShardId, lease_session: s
     return await archive.write([PinnedRange(shard, lease_session, rows)])
 
 
-def run(story: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(story)
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)

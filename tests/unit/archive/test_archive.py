@@ -1,4 +1,4 @@
-"""Ranges become objects, each exactly once."""
+"""The archive writes ranges as objects, each exactly once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -30,13 +30,13 @@ from tests.unit.archive.archive_world import (
     run,
     spans_in,
     table,
-    troubled,
-    written_blindly,
+    with_faults,
+    write_with_outdated_listing,
 )
 
 
 class CountingObjects(MemoryObjects):
-    """Counts listings, and lets others run while one is made."""
+    """Counts listings, and lets other tasks run during a listing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +45,12 @@ class CountingObjects(MemoryObjects):
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         self.listings.append(offset)
         await asyncio.sleep(0)
-        async for portion in super().list_after(offset, prefix=prefix):
-            yield portion
+        async for page in super().list_after(offset, prefix=prefix):
+            yield page
 
 
-def test_a_range_becomes_one_object_a_minute() -> None:
-    """Records of a minute stand together in order, even where arrival times go back and forth at its edge."""
+def test_a_range_becomes_one_object_per_minute() -> None:
+    """The records of a minute are in one object in order, even if arrival times alternate between two minutes."""
     store = MemoryObjects()
     rows = table(records([1, 2, 3, 4, 5], minute=lambda number: 11 if number in {3, 5} else 10))
     report = run(archive_on(store).write([PinnedRange(A, "one", rows)]))
@@ -60,7 +60,7 @@ def test_a_range_becomes_one_object_a_minute() -> None:
 
 
 def test_an_object_holds_all_columns_except_slice() -> None:
-    """What was given can be read back with any Parquet reader, payload included."""
+    """Any Parquet reader can read all values back."""
     store = MemoryObjects()
     rows = table(records([1, 2]))
     run(archive_on(store).write([PinnedRange(A, "one", rows)]))
@@ -70,7 +70,7 @@ def test_an_object_holds_all_columns_except_slice() -> None:
 
 
 def test_json_lines_hold_data_as_base64() -> None:
-    """One object a row; bytes are base64, times are ISO in UTC."""
+    """Each row is one JSON object. Bytes are base64, and times are ISO texts in UTC."""
     store = MemoryObjects()
     run(
         archive_on(store, format="jsonl", compression="none").write(
@@ -95,7 +95,7 @@ def test_json_lines_hold_data_as_base64() -> None:
     [("parquet", "zstd"), ("parquet", "none"), ("jsonl", "zstd"), ("jsonl", "gzip"), ("jsonl", "none")],
 )
 def test_any_number_of_attempts_leave_the_same_objects(format_: str, compression: str) -> None:
-    """Retries in this process and in others find everything there."""
+    """Retries in the same process and in others write nothing."""
     store = MemoryObjects()
     rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
     archive = archive_on(store, format=format_, compression=compression)
@@ -111,23 +111,23 @@ def test_any_number_of_attempts_leave_the_same_objects(format_: str, compression
 
 
 def test_two_attempts_at_once_leave_the_same_objects() -> None:
-    """Two processes that write one range at the same time create each object once between them."""
+    """Two processes write the same range concurrently. Each object is created once."""
     store = MemoryObjects()
     rows = table(records(range(1, 9), minute=lambda number: 10 + number // 4))
 
-    async def story() -> WriteReport:
+    async def write() -> WriteReport:
         both = await asyncio.gather(
             *(archive_on(store).write([PinnedRange(A, "one", rows)]) for _ in range(2))
         )
         return both[0] + both[1]
 
-    report = run(story())
+    report = run(write())
     assert report.rows == 8
     assert numbers_in(store) == list(range(1, 9))
 
 
-def test_an_object_of_another_size_with_the_same_records_is_fine() -> None:
-    """Another version of the writing library makes other bytes of the same records."""
+def test_an_object_of_another_size_with_the_same_records_is_accepted() -> None:
+    """Another version of pyarrow may write the same records as other bytes."""
     store = MemoryObjects()
     archive, rows = archive_on(store), table(records([1, 2]))
     run(archive.write([PinnedRange(A, "one", rows)]))
@@ -140,7 +140,7 @@ def test_an_object_of_another_size_with_the_same_records_is_fine() -> None:
 
 @pytest.mark.parametrize("foreign", [b"something else", b""])
 def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) -> None:
-    """The error names the object, and nothing is replaced."""
+    """The error names the object. No object is replaced."""
     store = MemoryObjects()
     archive, rows = archive_on(store), table(records([1, 2, 3]))
     run(archive.write([PinnedRange(A, "one", rows)]))
@@ -151,39 +151,50 @@ def test_other_records_under_the_name_of_a_range_are_a_conflict(foreign: bytes) 
     other = MemoryObjects()
     run(archive_on(other).write([PinnedRange(A, "one", table(records([1, 3])))]))
     with pytest.raises(ArchiveConflictError, match=r"holds other records \(2, expected 3\)"):
-        run(written_blindly(other, A, "one", rows))
+        run(write_with_outdated_listing(other, A, "one", rows))
     assert numbers_in(other) == [1, 3]
 
 
-def test_trouble_on_the_way_is_overcome() -> None:
-    """Requests and answers may be lost; what was put before its answer was lost is recognised."""
+def test_lost_requests_and_responses_are_retried() -> None:
+    """An object whose creation succeeded without a response is recognized."""
     store = MemoryObjects()
-    troubles: dict[str, list[StoreFault | None]] = {
-        "put": [StoreFault.RESPONSE_LOST, StoreFault.REQUEST_LOST, None, StoreFault.RESPONSE_LOST, StoreFault.THROTTLED, *[None] * 9],
+    faults: dict[str, list[StoreFault | None]] = {
+        "put": [
+            StoreFault.RESPONSE_LOST,
+            StoreFault.REQUEST_LOST,
+            None,
+            StoreFault.RESPONSE_LOST,
+            StoreFault.THROTTLED,
+            *[None] * 9,
+        ],
         "size": [StoreFault.REQUEST_LOST, *[None] * 9],
         "list": [StoreFault.REQUEST_LOST, *[None] * 9],
         "get": [StoreFault.REQUEST_LOST, *[None] * 9],
-    }  # fmt: skip
-    report = run(archive_on(troubled(store, troubles)).write([PinnedRange(A, "one", table(records([1, 2])))]))
+    }
+    report = run(
+        archive_on(with_faults(store, faults)).write([PinnedRange(A, "one", table(records([1, 2])))])
+    )
     assert numbers_in(store) == [1, 2]
     assert report.rows + report.already_there_rows == 2
 
 
-def test_a_store_that_stays_away_is_an_error_and_the_range_can_be_written_again() -> None:
-    """The caller hears UnavailableError; nothing is remembered that was not written."""
+def test_an_unavailable_store_is_an_error_and_the_range_can_be_written_again() -> None:
+    """The archive does not remember a range that was not written."""
     store = MemoryObjects()
-    away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 6, *[None] * 9]}
-    archive = archive_on(troubled(store, away))
+    unavailable: dict[str, list[StoreFault | None]] = {
+        "put": [None, *[StoreFault.REQUEST_LOST] * 6, *[None] * 9]
+    }
+    archive = archive_on(with_faults(store, unavailable))
     with pytest.raises(UnavailableError):
         run(archive.write([PinnedRange(A, "one", table(records([1])))]))
     assert run(archive.write([PinnedRange(A, "one", table(records([1])))])).rows == 1
 
 
-# -- when the lease table was lost ---------------------------------------------------------------------------------
+# -- after the loss of the lease table ---------------------------------------------------------------------------------
 
 
 def _minute(number: int) -> int:
-    """Arrival times that are not monotonic at the edge of a minute."""
+    """Arrival minutes that are not monotonic at the change of a minute."""
     return 10 + number // 10 - (1 if number % 10 == 0 and number else 0)
 
 
@@ -193,53 +204,55 @@ def _minute(number: int) -> int:
     st.lists(st.integers(1, 60), unique=True).map(sorted),
     st.integers(1, 60),
 )
-def test_a_stream_that_is_cut_anew_is_archived_once(first: list[int], second: list[int], until: int) -> None:
-    """Whatever the cuts before and after the lease table was lost, every record is there once, in ranges apart."""
+def test_a_stream_that_is_split_into_other_ranges_is_archived_once(
+    first: list[int], second: list[int], until: int
+) -> None:
+    """Every record is archived once, in ranges that do not overlap, however the stream was split before and after."""
     store = MemoryObjects()
 
-    async def story() -> None:
-        await _archived(store, "before", first, until)
-        await _archived(store, "after", second, 60)
+    async def write() -> None:
+        await _archive_in_ranges(store, "before", first, until)
+        await _archive_in_ranges(store, "after", second, 60)
 
-    run(story())
+    run(write())
     assert numbers_in(store) == list(range(1, 61))
-    _require_apart(store)
+    _require_no_overlap(store)
 
 
-async def _archived(store: MemoryObjects, lease_session: str, cuts: list[int], until: int) -> None:
+async def _archive_in_ranges(store: MemoryObjects, lease_session: str, cuts: list[int], until: int) -> None:
     archive = archive_on(store)
     ends = sorted({cut for cut in cuts if cut < until} | {until})
     for start, end in zip([0, *ends], ends, strict=False):
-        for _ in range(2):  # every range comes again, as after a failed task
+        for _ in range(2):  # every range is written again, as after a failed task
             await archive.write(
                 [PinnedRange(A, lease_session, table(records(range(start + 1, end + 1), minute=_minute)))]
             )
 
 
-def _require_apart(store: MemoryObjects) -> None:
+def _require_no_overlap(store: MemoryObjects) -> None:
     spans = spans_in(store)
     for one, other in pairwise(spans):
         assert one[0] != other[0] or one[2] < other[1]
 
 
-def test_the_archive_is_listed_once_an_ownership() -> None:
-    """From five minutes before the first record on, and again only for the next owner."""
+def test_the_archive_is_listed_once_per_lease_session() -> None:
+    """A listing begins five minutes before the first record. Only the next owner lists again."""
     store = CountingObjects()
     archive = archive_on(store)
 
-    async def story() -> None:
+    async def write() -> None:
         for number in range(1, 5):
             await archive.write(
                 [PinnedRange(A, "one", table(records([number], minute=lambda each: 10 + each)))]
             )
         await archive.write([PinnedRange(A, "two", table(records([5], minute=lambda each: 10 + each)))])
 
-    run(story())
+    run(write())
     assert store.listings == ["1970/01/01/00/06", "1970/01/01/00/10"]
 
 
 def test_the_ranges_of_one_call_share_a_listing() -> None:
-    """Names begin with the minute, so one listing tells of all shards."""
+    """Keys begin with the minute, so one listing covers all shards."""
     store = CountingObjects()
     ranges = [PinnedRange(shard, "one", table(records([1, 2]), shard=shard)) for shard in (A, B)]
     run(archive_on(store).write(ranges))
@@ -247,7 +260,7 @@ def test_the_ranges_of_one_call_share_a_listing() -> None:
 
 
 def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
-    """However many ask while a listing is made, one more serves them all, from the earliest minute wanted."""
+    """All callers that wait during a listing share the next one, from the earliest of their minutes."""
     store = CountingObjects()
     archive = archive_on(store)
 
@@ -263,11 +276,11 @@ def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
     assert store.listings[-1] == "1970/01/01/00/15"
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refused input -----------------------------------------------------------------------------------------------
 
 
-def test_an_archive_is_of_one_stream() -> None:
-    """Shards of another stream have the same ids: their records would count as written."""
+def test_an_archive_holds_one_stream() -> None:
+    """The shards of another stream have the same ids, so their records would count as archived."""
     store = MemoryObjects()
     run(archive_on(store).write([PinnedRange(A, "one", table(records([1])))]))
     with pytest.raises(ConfigError, match="holds stream 'orders', not 'clicks'"):
@@ -281,14 +294,14 @@ def test_an_archive_is_of_one_stream() -> None:
 
 
 def test_rows_without_their_position_are_refused() -> None:
-    """The sentence says how to read the stream."""
+    """The error says how to read the stream."""
     rows = table(records([1])).drop_columns(["subSequenceNumber"])
     with pytest.raises(ConfigError, match=r'without subSequenceNumber .*option\("columns", "archive"\)'):
         run(archive_on(MemoryObjects()).write([PinnedRange(A, "one", rows)]))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("setting", "message"),
     [
         ({"url": ""}, "url is missing"),
         ({"format": "csv"}, "format='csv': expected 'parquet' or 'jsonl'"),
@@ -297,14 +310,14 @@ def test_rows_without_their_position_are_refused() -> None:
         ({"max_concurrent_puts": 0}, "max_concurrent_puts=0"),
     ],
 )
-def test_settings_check_themselves(wrong: dict[str, object], sentence: str) -> None:
-    """Each message names the setting, its value and what is expected."""
-    with pytest.raises(ConfigError, match=sentence):
-        ArchiveSettings(**{"url": "x", **wrong})  # type: ignore[arg-type]
+def test_invalid_settings_are_refused(setting: dict[str, object], message: str) -> None:
+    """Each error names the setting, its value and the expected values."""
+    with pytest.raises(ConfigError, match=message):
+        ArchiveSettings(**{"url": "x", **setting})  # type: ignore[arg-type]
 
 
-def test_no_rows_leave_no_trace() -> None:
-    """An empty range makes neither an object nor a request."""
+def test_an_empty_range_writes_nothing() -> None:
+    """It causes neither an object nor a request."""
     store = MemoryObjects()
     assert run(archive_on(store).write([PinnedRange(A, "one", table([]))])) == WriteReport()
     assert not store.objects

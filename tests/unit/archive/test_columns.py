@@ -1,4 +1,4 @@
-"""Records as Arrow columns."""
+"""The conversion of records to Arrow columns."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -46,8 +46,8 @@ def batches_of(
     )
 
 
-def test_a_row_says_everything_that_is_known_of_a_record() -> None:
-    """Every column carries its value, in UTC and with the hash key as text."""
+def test_a_row_contains_all_fields_of_a_record() -> None:
+    """Times are in UTC, and the hash key is text."""
     record = UserRecord(b"\x00\xff", "key", "49" * 28, 1_700_000_000_123, "KMS", 3, 2**127, True)
     (batch,) = batches_of([record], ALL_COLUMNS)
     assert batch.to_pylist() == [
@@ -65,15 +65,15 @@ def test_a_row_says_everything_that_is_known_of_a_record() -> None:
     ]
 
 
-def test_batches_have_the_schema_that_was_declared() -> None:
+def test_batches_have_the_declared_schema() -> None:
     """Spark refuses a batch whose schema is not equal to the declared one."""
     for columns in (DEFAULT_COLUMNS, ARCHIVE_COLUMNS, ("data", "slice", "explicitHashKey")):
         for batch in batches_of(records_of(1, 2, 3), columns, rows_max=2):
             assert batch.schema == arrow_schema(columns)
 
 
-def test_what_is_not_known_is_null() -> None:
-    """A record without arrival time or hash key has nulls there, and hash key 0 is a hash key."""
+def test_unknown_values_are_null() -> None:
+    """Arrival time and hash key may be missing. Hash key 0 is a value."""
     bare, zero = UserRecord(b"", "k", "1"), UserRecord(b"", "k", "2", explicit_hash_key=0)
     (batch,) = batches_of([bare, zero], ["approximateArrivalTimestamp", "explicitHashKey"])
     assert batch.column(0).to_pylist() == [None, None]
@@ -90,23 +90,23 @@ def test_what_is_not_known_is_null() -> None:
         ([0, 0, 0], 10, 10, [3]),
     ],
 )
-def test_batches_keep_to_both_limits(
+def test_batches_respect_both_limits(
     sizes: list[int], rows_max: int, bytes_max: int, expected: list[int]
 ) -> None:
-    """A batch is as large as rows and bytes allow; a record that is too large stands alone."""
+    """A batch is as large as the limits allow. A record that is too large gets its own batch."""
     batches = batches_of(records_of(*sizes), rows_max=rows_max, bytes_max=bytes_max)
     assert [batch.num_rows for batch in batches] == expected
 
 
-def test_slice_counts_through_all_batches_of_a_range() -> None:
-    """The index goes on over the batches, and the count is that of the whole range."""
+def test_the_slice_index_continues_across_the_batches_of_a_range() -> None:
+    """The count is that of the whole range."""
     batches = batches_of(records_of(1, 1, 1, 1, 1), ["slice"], rows_max=2)
     rows = [row["slice"] for batch in batches for row in batch.to_pylist()]
     assert rows == [{"index": i, "count": 5, "session": 7} for i in range(5)]
 
 
-def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
-    """The error lists what can be asked for."""
+def test_an_unknown_column_is_refused_with_the_known_columns() -> None:
+    """The error lists all columns."""
     with pytest.raises(ConfigError, match=r"column 'Data': expected one of partitionKey, data, "):
         arrow_schema(["Data"])
     with pytest.raises(ConfigError, match="'x'"):
@@ -114,6 +114,6 @@ def test_an_unknown_column_is_refused_with_those_that_exist() -> None:
 
 
 def test_session_numbers_fit_into_a_signed_64_bit_column() -> None:
-    """Whatever the id, the number can be stored."""
+    """The number of every id can be stored."""
     for i in range(200):
         assert -(2**63) <= session_number(LeaseSessionId(str(i))) < 2**63

@@ -1,4 +1,4 @@
-"""Rows as the bytes of an object, and back to the records that they are."""
+"""The encoding of rows as objects, and the decoding of their positions."""
 
 from datetime import date
 from decimal import Decimal
@@ -20,7 +20,7 @@ EVERY = [
 ]
 
 
-def with_columns_of_a_user() -> Any:
+def rows_with_user_columns() -> Any:
     rows = table(records([1, 2])).drop_columns(["slice"])
     return rows.append_column(
         "nested", pa.array([{"list": [1, 2], "inner": {"bytes": b"x"}}, None])
@@ -28,17 +28,17 @@ def with_columns_of_a_user() -> Any:
 
 
 @pytest.mark.parametrize(("extension", "compression"), EVERY)
-def test_an_object_tells_which_records_it_holds(extension: str, compression: str) -> None:
-    """In every format, with columns of any type beside; the same rows make the same bytes."""
-    rows = with_columns_of_a_user()
+def test_the_positions_of_an_object_can_be_decoded(extension: str, compression: str) -> None:
+    """In every format, with further columns of any type. Encoding is deterministic."""
+    rows = rows_with_user_columns()
     body = encode(rows, extension, compression)
     assert body == encode(rows, extension, compression)
     assert decode_identity(body, extension).equals(rows.select(IDENTITY_COLUMNS).combine_chunks())
 
 
 def test_columns_of_any_type_are_kept() -> None:
-    """Parquet keeps types; JSON has bytes as base64 and decimals as text."""
-    rows = with_columns_of_a_user()
+    """Parquet keeps all types. JSON has bytes as base64 and decimals as text."""
+    rows = rows_with_user_columns()
     assert pq.read_table(pa.BufferReader(encode(rows, "parquet", "zstd"))).equals(rows)
     rows = rows.append_column("day", pa.array([date(2026, 11, 16), None]))
     first = orjson.loads(encode(rows, "jsonl", "none").splitlines()[0])
@@ -48,7 +48,7 @@ def test_columns_of_any_type_are_kept() -> None:
 
 @pytest.mark.parametrize("extension", ["parquet", "jsonl", "jsonl.gz", "jsonl.zst"])
 @pytest.mark.parametrize("body", [b"?", b"[1]\n", b'{"shardId": "s"}\n', b"PAR1 no parquet PAR1"])
-def test_anything_else_is_unreadable(extension: str, body: bytes) -> None:
-    """Whatever the bytes, there is one kind of error, and it quotes none of them."""
+def test_other_content_is_unreadable(extension: str, body: bytes) -> None:
+    """All invalid content raises the same error, which does not quote the content."""
     with pytest.raises(ValueError, match=r"^unreadable: \w+$"):
         decode_identity(body, extension)

@@ -1,4 +1,4 @@
-"""The names of `leasehold.archive`, and what they cost."""
+"""The public names of `leasehold.archive`, and the cost of importing them."""
 
 import ast
 import subprocess
@@ -8,8 +8,8 @@ from pathlib import Path
 import leasehold.archive
 
 
-def test_every_public_name_can_be_had_and_no_other() -> None:
-    """`__all__` and what type checkers see are one list."""
+def test_every_public_name_can_be_imported_and_no_other() -> None:
+    """`__all__` equals the names that type checkers see."""
     source = ast.parse(Path(leasehold.archive.__file__).read_text(encoding="utf-8"))
     seen = {
         alias.asname
@@ -25,7 +25,7 @@ def test_every_public_name_can_be_had_and_no_other() -> None:
 
 
 def test_a_spark_task_does_not_load_the_plain_worker() -> None:
-    """Every Python worker of an executor imports the sink anew."""
+    """Every Python worker of an executor imports the sink."""
     code = "import sys, leasehold.spark.archive_sink; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not [name for name in shown.stdout.split() if name.startswith("leasehold.worker")]

@@ -1,4 +1,4 @@
-"""An archive is checked: what is wrong is found, and nothing else."""
+"""Verification of an archive finds exactly its problems."""
 
 from collections.abc import Sequence
 

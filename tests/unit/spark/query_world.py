@@ -1,5 +1,5 @@
-"""A query without Spark: the shipped planner, member and tasks on a virtual clock, and a log, a commit log and a sink
-that do what Spark's do. What crashes, hangs or comes late is for each test to say.
+"""A query without Spark, on a virtual clock: the real planner, lease server, member and tasks, and models of Spark's
+offset log, commit log and sink. Each test decides what crashes, hangs or comes late.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ HASH_KEYS = 1 << 128
 
 
 class GatedRows(MemoryRows):
-    """The rows of another store; writes wait for a gate."""
+    """Shares the rows of another store. Writes wait for a gate."""
 
     def __init__(self, rows: MemoryRows, gate: asyncio.Event, wrote: asyncio.Event) -> None:
         super().__init__()
@@ -62,33 +62,33 @@ class GatedRows(MemoryRows):
 
 @dataclass
 class Attempt:
-    """One attempt at a slice, which may stand still before its pin."""
+    """One attempt at a slice. It stops before its pin until the gate opens."""
 
     plan: SlicePlan
     task: "asyncio.Task[PinnedSlice | None]"
     gate: asyncio.Event
     waits: asyncio.Event
 
-    async def at_its_pin(self) -> None:
-        """Return when it wants to write, or has ended without."""
+    async def wait_for_pin(self) -> None:
+        """Wait until the attempt is about to pin, or has ended without a pin."""
         waits = asyncio.create_task(self.waits.wait())
         await asyncio.wait({waits, self.task}, return_when=asyncio.FIRST_COMPLETED)
         waits.cancel()
 
     async def result(self) -> PinnedSlice | None:
-        """Let it write, and end."""
+        """Open the gate and wait for the result."""
         self.gate.set()
         return await self.task
 
 
 @dataclass
 class RangeSink:
-    """Ranges by name, each created only if absent: what the archive is."""
+    """Stores ranges by name, each created only if absent, like the archive."""
 
     ranges: dict[tuple[ShardId, str, str], tuple[bytes, ...]] = field(default_factory=dict)
 
     def write(self, done: PinnedSlice | None) -> None:
-        """A name stands for one content."""
+        """Write a slice. The same name must always have the same content."""
         if done is None or not done.records:
             return
         first, last = done.records[0].position, done.records[-1].position
@@ -97,7 +97,7 @@ class RangeSink:
         assert self.ranges.setdefault(key, content) == content
 
     def numbers(self) -> Counter[int]:
-        """How often each record is there."""
+        """How often the sink contains each record."""
         return Counter(int(data) for content in self.ranges.values() for data in content)
 
 
@@ -113,17 +113,17 @@ class SparkLog:
 
     @property
     def committed(self) -> QueryOffset:
-        """What the next plan begins after."""
+        """The last committed offset."""
         return self.offsets[self.commits - 1] if self.commits else QueryOffset(GenerationId(QUERY_ID, 0), {})
 
     @property
     def is_pending(self) -> bool:
-        """A batch was logged and not committed."""
+        """True if a batch is logged and not committed."""
         return len(self.offsets) > self.commits
 
 
 class QueryRun:
-    """One run of the query's driver: a member, and the generations that it reads."""
+    """One run of the query's driver: a member, its lease server and its planner."""
 
     def __init__(self, world: "QueryWorld") -> None:
         self.world = world
@@ -153,27 +153,27 @@ class QueryRun:
         self._life: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """What the driver does first."""
+        """Start the member, as the driver does."""
         if self.world.log.offsets:
             await self.planner.release_leases_of_earlier_run(self.world.log.offsets[-1])
         self._life = asyncio.create_task(self._member.run(self._stop))
         await self.world.clock.sleep_ms(2000)
 
     async def kill(self) -> None:
-        """End without a word; nothing is given back."""
+        """End without releasing any lease."""
         assert self._life is not None
         self._life.cancel()
         await asyncio.gather(self._life, return_exceptions=True)
 
     async def stop(self, committed: GenerationId | None = None) -> None:
-        """End in good order; perhaps someone knows what is committed."""
+        """Stop and release all leases. `committed` is the last generation that Spark reported as committed."""
         assert self._life is not None
         self.server.stop(committed)
         self._stop.set()
         await self._life
 
     async def next_plans(self) -> list[SlicePlan] | None:
-        """Log the next batch, or take the one that was not finished; None if nothing is new."""
+        """Plan and log the next batch, or replay the pending one. Returns None if there are no new records."""
         log = self.world.log
         if log.is_pending:
             return await self.planner.replay(log.offsets[-1])
@@ -186,7 +186,7 @@ class QueryRun:
 
 @dataclass
 class QueryWorld:
-    """A stream, its lease table, one checkpoint location, one sink. To be made while the virtual loop runs."""
+    """A stream, its lease table, one checkpoint location and one sink. Create it while the virtual loop runs."""
 
     shards: int = 2
     limits: BatchLimits = field(default_factory=lambda: BatchLimits(records=12))
@@ -195,7 +195,7 @@ class QueryWorld:
     )
     clock: VirtualClock = field(default_factory=VirtualClock)
     produced: int = 0
-    per_aggregate: int = 7  # more than fit into a slice
+    per_aggregate: int = 7  # more than fit into one slice
 
     def __post_init__(self) -> None:
         self.service = KinesisModel(settings=ServiceSettings())
@@ -209,7 +209,7 @@ class QueryWorld:
     # -- the stream --------------------------------------------------------------------------------------------
 
     def put(self, count: int) -> list[str]:
-        """Put numbered records, spread over all shards, some in aggregates; returns their sequence numbers."""
+        """Put numbered records into all shards, some in aggregates. Returns their sequence numbers."""
         numbers = list(range(self.produced, self.produced + count))
         self.produced += count
         placed: list[str] = []
@@ -227,13 +227,13 @@ class QueryWorld:
         return str(self.service.put_record(self.clock.wall_ms(), "orders", entry).number)
 
     async def split(self, shard: ShardId) -> None:
-        """Split a shard that is open."""
+        """Split an open shard."""
         found = {each.id: each for each in await self.stream.list_shards()}[shard]
         middle = (found.hash_range.start + found.hash_range.end) // 2 + 1
         self.service.split_shard(self.clock.wall_ms(), "orders", shard, middle)
 
     async def open_shards(self) -> list[ShardId]:
-        """The shards that take records."""
+        """The shards without children."""
         shards = await self.stream.list_shards()
         parents = {parent for each in shards for parent in each.parents}
         return [each.id for each in shards if each.id not in parents]
@@ -241,7 +241,7 @@ class QueryWorld:
     # -- tasks -------------------------------------------------------------------------------------------------
 
     def attempt(self, plan: SlicePlan) -> Attempt:
-        """Begin to read a slice; it stands still at its pin until it is let on."""
+        """Start an attempt at a slice. It stops before its pin until its gate opens."""
         gate, waits = asyncio.Event(), asyncio.Event()
         table = LeaseTable(GatedRows(self.rows, gate, waits))
         ports = ReaderPorts(
@@ -257,7 +257,7 @@ class QueryWorld:
         return Attempt(plan, asyncio.create_task(fetch_and_pin(plan, ports)), gate, waits)
 
     async def run_batch(self, run: QueryRun) -> bool:
-        """One undisturbed batch. False if there was nothing new."""
+        """Run one batch without faults. Returns False if there are no new records."""
         plans = await run.next_plans()
         if plans is None:
             return False
@@ -271,13 +271,13 @@ class QueryWorld:
             self.sink.write(each)
 
     def commit(self, done: list[PinnedSlice | None]) -> None:
-        """Spark commits a batch. A sink that goes by batch ids keeps the first content it was given."""
+        """Commit a batch, as Spark does. A sink with batch ids keeps the first content of each batch."""
         rows = [record.data for each in done if each for record in each.records]
         self.log.batches.setdefault(self.log.commits, rows)
         self.log.commits = len(self.log.offsets)
 
     async def drain(self, run: QueryRun, is_done: Callable[[], bool], within_s: int = 600) -> None:
-        """Batch after batch until something holds."""
+        """Run batches until a condition holds."""
         until_ms = self.clock.now_ms() + within_s * 1000
         while not is_done():
             assert self.clock.now_ms() < until_ms, "did not happen in time"
@@ -287,7 +287,7 @@ class QueryWorld:
     # -- another member ----------------------------------------------------------------------------------------
 
     async def steal(self, shard: ShardId) -> Lease | None:
-        """Another member takes a lease, whoever holds it."""
+        """Let another member take a lease, whoever owns it."""
         lease = await self.table.get(LeaseKey(shard))
         if lease is None or lease.checkpoint.is_shard_end:
             return None
@@ -295,8 +295,8 @@ class QueryWorld:
         assert isinstance(taken, Lease)
         return taken
 
-    async def serve_stolen(self, lease: Lease, *, slices: int, gives_back: bool) -> None:
-        """The other member redoes what was pinned, reads on for some slices, and gives the lease back or dies."""
+    async def serve_stolen(self, lease: Lease, *, slices: int, releases: bool) -> None:
+        """Let the other member redeliver the pinned slice, read some slices, and release the lease or crash."""
         for number in range(slices):
             following = next_slice(lease, GenerationId("f00d", 10**6))
             assert isinstance(following, ContinueReading | Redeliver)
@@ -314,20 +314,20 @@ class QueryWorld:
             promoted = await self.table.promote(now) if now.pin else now
             assert isinstance(promoted, Lease)
             lease = promoted
-        if gives_back:
+        if releases:
             assert isinstance(await self.table.release(lease), Lease)
 
     def missing(self) -> set[int]:
-        """What was produced and is not in the sink."""
+        """The records that were put and are not in the sink."""
         return set(range(self.produced)) - set(self.sink.numbers())
 
     def check_once(self) -> None:
-        """The sink holds what was produced, each record once."""
+        """Assert that the sink contains each record once."""
         assert self.sink.numbers() == Counter(range(self.produced))
 
 
 async def until(clock: VirtualClock, condition: Callable[[], Awaitable[bool]], within_s: int = 120) -> None:
-    """Let virtual time pass until something holds."""
+    """Let virtual time pass until a condition holds."""
     deadline_ms = clock.now_ms() + within_s * 1000
     while not await condition():
         assert clock.now_ms() < deadline_ms, "did not happen in time"

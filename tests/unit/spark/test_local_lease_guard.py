@@ -1,4 +1,4 @@
-"""SQLite leases and Spark's master, as a task finds out."""
+"""The refusal of SQLite leases on a cluster."""
 
 import pytest
 
@@ -10,19 +10,19 @@ SQLITE = ConnectionSettings(leases="sqlite:///leases.sqlite")
 
 
 def test_a_task_in_the_jvm_of_the_driver_may_use_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a local master both are told the same folders of blocks."""
+    """With a local master, driver and task have the same block folders."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/blockmgr-1")
     require_shared_lease_table(SQLITE, driver_jvm=current_jvm())
 
 
 def test_a_task_in_another_jvm_refuses_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names the file and both ways out."""
+    """The error names the file and both remedies."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/executor-7/blockmgr-2")
     with pytest.raises(ConfigError, match=r"sqlite:///leases\.sqlite.*'dynamodb'.*local\[\*\]"):
         require_shared_lease_table(SQLITE, driver_jvm="/tmp/blockmgr-1")
 
 
-def test_dynamodb_serves_tasks_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked where leases can be reached from every machine."""
+def test_tasks_in_any_jvm_may_use_dynamodb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every machine can reach DynamoDB."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/executor-7/blockmgr-2")
     require_shared_lease_table(ConnectionSettings(), driver_jvm="/tmp/blockmgr-1")

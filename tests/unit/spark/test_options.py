@@ -1,4 +1,4 @@
-"""Options of the source: strict, with the names that people know from elsewhere."""
+"""The options of the source."""
 
 from datetime import timedelta
 
@@ -20,8 +20,8 @@ def options(**given: str) -> SourceOptions:
     return source_options(NEEDED | given)
 
 
-def test_the_defaults_are_those_of_a_careful_query() -> None:
-    """From the tip on, stop at data loss, a bounded batch, leases in DynamoDB."""
+def test_the_defaults() -> None:
+    """Start at the tip, fail on data loss, limit the batch size, and keep leases in DynamoDB."""
     chosen = options()
     assert chosen.query.initial == InitialPosition(LATEST)
     assert chosen.fail_on_data_loss
@@ -34,8 +34,8 @@ def test_the_defaults_are_those_of_a_careful_query() -> None:
 @pytest.mark.parametrize(
     "name", [alias for known in OPTIONS.values() for alias in known.aliases] + list(OPTIONS)
 )
-def test_every_name_is_known_in_any_case(name: str) -> None:
-    """Spark hands options over in lower case; no two options may share a name."""
+def test_every_name_is_accepted_in_any_case(name: str) -> None:
+    """Spark passes options in lower case. No two options share a name."""
     values = (
         "10",
         "orders",
@@ -82,24 +82,22 @@ def _names_of(option: str) -> tuple[str, ...]:
         ({"pollInterval": "soon"}, "pollInterval='soon'"),
     ],
 )
-def test_a_mistake_is_an_error_that_names_the_option_and_the_remedy(
-    given: dict[str, str], sentence: str
-) -> None:
-    """A setting that is silently ignored is worse than none."""
+def test_an_invalid_option_is_an_error_with_a_remedy(given: dict[str, str], sentence: str) -> None:
+    """The error names the option."""
     with pytest.raises(ConfigError) as raised:
         options(**given)
     assert sentence in str(raised.value)
 
 
-def test_credentials_are_never_repeated() -> None:
-    """An option that is not taken may hold a secret."""
+def test_errors_never_contain_credentials() -> None:
+    """The value of an unknown option may be a secret."""
     with pytest.raises(ConfigError) as raised:
         options(awsSecretKey="hush")
     assert "hush" not in str(raised.value)
 
 
-def test_a_stream_and_for_streaming_an_application_are_needed() -> None:
-    """Each is asked for by name."""
+def test_a_stream_is_required_and_an_application_for_streaming() -> None:
+    """The error names the missing option."""
     with pytest.raises(ConfigError, match="streamName is missing"):
         source_options({"applicationName": "billing"})
     with pytest.raises(ConfigError, match="applicationName is missing"):
@@ -107,7 +105,7 @@ def test_a_stream_and_for_streaming_an_application_are_needed() -> None:
 
 
 def test_starting_positions() -> None:
-    """One for all shards, a time, or one for some shards and another for the rest."""
+    """One position for all shards, a time, or positions for single shards and a default."""
     assert options(startingPosition="EARLIEST").query.initial == InitialPosition(TRIM_HORIZON)
     assert options(startingTimestamp="1970-01-01T00:00:01Z").query.initial.timestamp_ms == 1000
     mixed = options(
@@ -122,8 +120,7 @@ def test_starting_positions() -> None:
     }
 
 
-def test_values_as_people_write_them() -> None:
-    """Sizes, durations, columns."""
+def test_sizes_durations_and_columns_are_parsed() -> None:
     chosen = options(
         maxBytesPerTrigger="8 MB",
         maxArrivalSpanPerTrigger="5m",

@@ -1,4 +1,4 @@
-"""Slices of a batch: fetched, pinned, then given away, on virtual time."""
+"""Fetching, pinning and delivering slices, on virtual time."""
 
 import random
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class SliceWorld(ReadWorld):
         return LeaseTable(FaultyRows(self.rows, self.trouble))
 
     async def taken(self, at: Position = TRIM_HORIZON) -> Lease:
-        """The lease, taken by us."""
+        """The lease, owned by this member."""
         free = Lease(key=LeaseKey(SHARD), shard_id=SHARD, checkpoint=at)
         await LeaseTable(self.rows).create(free)
         taken = await LeaseTable(self.rows).take(free, ME, LeaseSessionId("first"))
@@ -74,8 +74,8 @@ def plan_for(lease: Lease, **changes: object) -> SlicePlan:
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
-def test_a_slice_ends_at_its_limit_and_says_that_there_is_more() -> None:
-    """What lies beyond the limit was read and is not given away."""
+def test_a_slice_ends_at_its_limit_and_its_metadata_says_that_there_is_more() -> None:
+    """Records beyond the limit were read and are not delivered."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -94,8 +94,8 @@ def test_a_slice_ends_at_its_limit_and_says_that_there_is_more() -> None:
     run_in_virtual_time(main())
 
 
-def test_the_end_of_a_shard_is_noted_and_never_pinned() -> None:
-    """Whoever does the slice again needs a place of a record to read to; the planner needs the children."""
+def test_the_end_of_a_shard_is_in_the_metadata_and_never_pinned() -> None:
+    """A redelivery needs the position of a record to read to. The planner needs the children."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -112,8 +112,8 @@ def test_the_end_of_a_shard_is_noted_and_never_pinned() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_slice_without_records_is_pinned_where_it_began() -> None:
-    """So that no other attempt at it can find any."""
+def test_an_empty_slice_is_pinned_at_its_beginning() -> None:
+    """Otherwise another attempt could find records."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -129,8 +129,8 @@ def test_a_slice_without_records_is_pinned_where_it_began() -> None:
 
 
 @pytest.mark.parametrize("first", [2, 4])
-def test_a_second_attempt_cuts_or_reads_on_to_the_pin_of_the_first(first: int) -> None:
-    """It would have ended elsewhere by itself."""
+def test_a_second_attempt_delivers_exactly_up_to_the_first_pin(first: int) -> None:
+    """Without the pin it would have ended elsewhere."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -146,8 +146,8 @@ def test_a_second_attempt_cuts_or_reads_on_to_the_pin_of_the_first(first: int) -
     run_in_virtual_time(main())
 
 
-def test_an_answer_that_got_lost_is_no_second_pin() -> None:
-    """The write happened, the reply did not come: the row shows it."""
+def test_a_pin_whose_response_was_lost_is_recognized() -> None:
+    """The row shows that the write happened."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -162,8 +162,8 @@ def test_an_answer_that_got_lost_is_no_second_pin() -> None:
     run_in_virtual_time(main())
 
 
-def test_nothing_is_given_away_without_a_pin() -> None:
-    """A table that cannot be written fails the task; the next attempt finds the slice as it was."""
+def test_nothing_is_delivered_without_a_pin() -> None:
+    """The task fails if the table cannot be written. The next attempt finds the slice unchanged."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -177,8 +177,8 @@ def test_nothing_is_given_away_without_a_pin() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_lease_in_other_hands_delivers_nothing() -> None:
-    """Lost, and also lost and regained: the holding is another."""
+def test_nothing_is_delivered_after_the_lease_was_lost() -> None:
+    """A lease that was lost and taken again has another session."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -192,8 +192,8 @@ def test_a_lease_in_other_hands_delivers_nothing() -> None:
     run_in_virtual_time(main())
 
 
-def test_an_unfinished_slice_of_another_is_done_to_its_end_under_our_note() -> None:
-    """No further, although there is more, and no shorter, whatever the limits are."""
+def test_an_unfinished_slice_of_another_owner_is_redelivered_with_new_metadata() -> None:
+    """It ends at the pin, although there are more records and the limits are lower."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -213,8 +213,8 @@ def test_an_unfinished_slice_of_another_is_done_to_its_end_under_our_note() -> N
     run_in_virtual_time(main())
 
 
-def test_a_note_of_a_later_batch_is_not_written_over() -> None:
-    """A late attempt at doing a slice again finds that another generation has it by now."""
+def test_the_metadata_of_a_later_batch_is_not_overwritten() -> None:
+    """A late redelivery finds that the slice belongs to another generation."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -232,8 +232,8 @@ def test_a_note_of_a_later_batch_is_not_written_over() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_replay_writes_nothing_and_ends_where_the_pin_is() -> None:
-    """And delivers nothing once another member has taken over what was pinned."""
+def test_a_replay_writes_nothing_and_ends_at_the_pin() -> None:
+    """It delivers nothing after another member has redelivered the slice."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -255,8 +255,8 @@ def test_a_replay_writes_nothing_and_ends_where_the_pin_is() -> None:
     run_in_virtual_time(main())
 
 
-def test_trimmed_records_are_told_unless_the_options_say_otherwise() -> None:
-    """The sentence names the shard, where it would go on, and the option."""
+def test_trimmed_records_are_an_error_unless_the_options_allow_them() -> None:
+    """The error names the shard, the next position and the option."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -274,8 +274,8 @@ def test_trimmed_records_are_told_unless_the_options_say_otherwise() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_pinned_slice_that_was_trimmed_is_told_too() -> None:
-    """It cannot be delivered again as it was."""
+def test_a_pinned_slice_that_was_trimmed_is_an_error() -> None:
+    """It cannot be delivered again."""
 
     async def main() -> None:
         world = SliceWorld()

@@ -1,4 +1,4 @@
-"""A pipeline file becomes checked values, or one sentence that says what is wrong with it."""
+"""Parsing and checking pipeline files."""
 
 import tomllib
 from datetime import timedelta
@@ -17,7 +17,7 @@ from leasehold.spark.pipeline.pipeline_file import (
     read_pipeline,
 )
 
-LEAST = """
+MINIMAL = """
 checkpoint = "checkpoint"
 
 [source]
@@ -34,12 +34,12 @@ def _pipeline(text: str) -> Pipeline:
 
 
 def _with(addition: str) -> Pipeline:
-    return _pipeline(f"{LEAST}\n{addition}")
+    return _pipeline(f"{MINIMAL}\n{addition}")
 
 
-def test_the_least_that_is_needed() -> None:
-    """A stream, an application, a sink and a checkpoint; the file names the pipeline."""
-    assert _pipeline(LEAST) == Pipeline(
+def test_a_minimal_file() -> None:
+    """It has a stream, an application, a sink and a checkpoint. The name is that of the file."""
+    assert _pipeline(MINIMAL) == Pipeline(
         name="a-file",
         checkpoint="checkpoint",
         source={"streamName": "orders", "applicationName": "billing"},
@@ -48,10 +48,10 @@ def test_the_least_that_is_needed() -> None:
     )
 
 
-def test_values_become_the_text_that_spark_wants() -> None:
-    """Booleans, numbers, times and lists can be written as TOML has them."""
+def test_values_are_converted_to_text() -> None:
+    """Spark's options are text. TOML has booleans, numbers, times and lists."""
     source = _pipeline(
-        LEAST.replace(
+        MINIMAL.replace(
             "[sink]",
             """failOnDataLoss = false
             maxRecordsPerTrigger = 1000
@@ -66,15 +66,15 @@ def test_values_become_the_text_that_spark_wants() -> None:
     assert source["columns"] == "data,shardId"
 
 
-def test_options_of_the_source_have_all_their_spellings() -> None:
-    """Dots and other connectors' names included."""
-    described = _pipeline(LEAST.replace('streamName = "orders"', 'kinesis.streamName = "orders"'))
+def test_source_options_may_have_any_of_their_names() -> None:
+    """Names of other connectors may contain dots."""
+    described = _pipeline(MINIMAL.replace('streamName = "orders"', 'kinesis.streamName = "orders"'))
     assert described.source_option("streamName") == "orders"
 
 
-def test_an_archive_is_given_all_columns_that_it_needs() -> None:
-    """Unless the file chooses them."""
-    archive = LEAST.replace('kind = "console"', 'kind = "archive"\npath = "a"\nmaxConcurrentPuts = 4')
+def test_an_archive_gets_all_columns_by_default() -> None:
+    """The file may choose others."""
+    archive = MINIMAL.replace('kind = "console"', 'kind = "archive"\npath = "a"\nmaxConcurrentPuts = 4')
     described = _pipeline(archive)
     assert described.source["columns"] == "archive"
     assert described.sink == Sink(kind=SinkKind.ARCHIVE, options={"path": "a", "maxConcurrentPuts": "4"})
@@ -82,8 +82,8 @@ def test_an_archive_is_given_all_columns_that_it_needs() -> None:
     assert _pipeline(chosen).source["columns"] == "all"
 
 
-def test_settings_of_spark_with_or_without_its_name_quoted_or_not() -> None:
-    """Four ways to write the same kind of key."""
+def test_spark_settings_may_have_the_prefix_and_quotes() -> None:
+    """There are four ways to write a key."""
     described = _with(
         """[spark]
         master = "local[2]"
@@ -108,14 +108,13 @@ def test_settings_of_spark_with_or_without_its_name_quoted_or_not() -> None:
     ],
 )
 def test_the_triggers(table: str, trigger: Trigger) -> None:
-    """Each of the three."""
     assert _with(f"[trigger]\n{table}").trigger == trigger
 
 
-def test_a_sink_of_spark_has_options_of_its_own() -> None:
-    """Where, how it is divided, and whatever the writer knows."""
+def test_a_spark_sink_has_its_own_options() -> None:
+    """Path or table, partitioning, and the options of Spark's writer."""
     described = _pipeline(
-        LEAST.replace(
+        MINIMAL.replace(
             'kind = "console"',
             'kind = "parquet"\npath = "out"\npartition_by = ["shardId"]\noptions = { compression = "zstd" }',
         )
@@ -150,9 +149,9 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "part"), [each[1:] for each in WRONG], ids=[each[0] for each in WRONG])
-def test_what_is_wrong_is_said_in_a_sentence(changes: dict[str, str], part: str) -> None:
-    """With the nearest name that exists, or what is expected."""
-    text = LEAST
+def test_an_invalid_file_is_an_error_with_a_remedy(changes: dict[str, str], part: str) -> None:
+    """The error suggests the closest name or lists the expected values."""
+    text = MINIMAL
     for old, new in changes.items():
         text = text.replace(old, new)
     with pytest.raises(ConfigError) as caught:
@@ -161,18 +160,17 @@ def test_what_is_wrong_is_said_in_a_sentence(changes: dict[str, str], part: str)
 
 
 @pytest.mark.parametrize("content", [b"[source", b"\xff\xfe"])
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> None:
-    """With its path, as every other problem of it."""
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
+    """The error contains its path."""
     file = tmp_path / "p.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"p\.toml is not TOML"):
         read_pipeline(file)
 
 
-def test_a_problem_names_the_file(tmp_path: Path) -> None:
-    """So that it is found among several."""
+def test_every_error_names_the_file(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
-    content: Any = LEAST.replace("streamName", "sreamName")
+    content: Any = MINIMAL.replace("streamName", "sreamName")
     file.write_text(content)
     with pytest.raises(ConfigError, match=r"p\.toml: unknown option sreamName"):
         read_pipeline(file)

@@ -1,4 +1,4 @@
-"""What Spark tells of a query becomes numbers, and what it says of a failure one sentence."""
+"""Parsing of Spark's progress reports and error messages."""
 
 import json
 
@@ -6,7 +6,7 @@ from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET, QueryOffset
 from leasehold.spark.pipeline.progress import BatchProgress, failure_reason, progress_from_json
 
-STAMP = GenerationId("00c0ffee", 8)
+GENERATION = GenerationId("00c0ffee", 8)
 REPORT = {
     "batchId": 7,
     "timestamp": "2026-11-16T04:00:00.160Z",
@@ -19,21 +19,23 @@ REPORT = {
                 "shards": {"s-0": {"millisBehind": 1500}, "s-1": {"millisBehind": None}},
                 "recordsRead": 1,
             },
-            "endOffset": QueryOffset(STAMP, {}).to_json(),
+            "endOffset": QueryOffset(GENERATION, {}).to_json(),
         }
     ],
 }
 
 
-def test_a_batch_in_numbers() -> None:
-    """Records, bytes, time, how far behind each shard is, when it ended, and what is committed now."""
+def test_a_progress_report_is_parsed() -> None:
+    """Records, bytes, duration, the lag of each shard, the end time and the committed generation."""
     progress = progress_from_json(json.dumps(REPORT))
-    assert progress == BatchProgress(7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000, STAMP)
+    assert progress == BatchProgress(
+        7, 120, 5000, 840, {"s-0": 1500, "s-1": None}, 1_794_801_601_000, GENERATION
+    )
     assert progress.max_behind_ms == 1500
 
 
-def test_a_batch_of_which_little_is_known() -> None:
-    """An idle query has no metrics, and a source may have reported nothing yet."""
+def test_a_progress_report_may_lack_values() -> None:
+    """An idle query has no metrics, and the source may not have reported yet."""
     report = {
         "batchId": 0,
         "sources": [{"latestOffset": None, "endOffset": INITIAL_OFFSET}],
@@ -44,8 +46,8 @@ def test_a_batch_of_which_little_is_known() -> None:
     assert progress.max_behind_ms is None
 
 
-def test_the_reason_of_a_failure_is_ours_where_we_told_it() -> None:
-    """Not the stack around it."""
+def test_the_reason_of_a_failure_is_the_error_of_this_library() -> None:
+    """It does not contain the stack trace."""
     text = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] Traceback
   File "member.py", line 1
 leasehold.errors.NotFoundError: stream orders does not exist: create it

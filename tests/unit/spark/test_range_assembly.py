@@ -17,7 +17,7 @@ from tests.unit.archive.archive_world import A, B, records, table
 
 
 def cut(rows: Any, *sizes: int) -> list[Any]:
-    """Rows in batches of these sizes, wherever Spark would cut them."""
+    """Split rows into batches of these sizes, as Spark may do."""
     batches, first = [], 0
     for size in (*sizes, rows.num_rows):
         if first < rows.num_rows:
@@ -30,15 +30,15 @@ TWO = pa.concat_tables([table(records(range(5))), table(records(range(5, 12)), s
 
 
 @pytest.mark.parametrize("sizes", [(), (5,), (3, 3, 3), (1,) * 12, (4, 7), (11,)])
-def test_ranges_are_put_together_however_spark_cuts_the_batches(sizes: Sequence[int]) -> None:
-    """A batch may hold parts of several ranges, and a range may come in several batches."""
+def test_ranges_are_reassembled_however_spark_splits_the_batches(sizes: Sequence[int]) -> None:
+    """A batch may contain parts of several ranges, and a range may span several batches."""
     first, second = assemble_ranges(cut(TWO, *sizes))
     assert (first.shard, first.lease_session, first.table.equals(TWO.slice(0, 5))) == (A, "1", True)
     assert (second.shard, second.table.equals(TWO.slice(5))) == (B, True)
 
 
-def test_no_rows_are_no_range() -> None:
-    """A batch of a query without input still has a write task."""
+def test_without_rows_there_is_no_range() -> None:
+    """A batch without input still has a write task."""
     assert list(assemble_ranges([])) == []
     assert (
         list(assemble_ranges([TWO.slice(0, 0).to_batches(1)[0]] if TWO.slice(0, 0).to_batches(1) else []))
@@ -64,8 +64,8 @@ def _shuffled() -> Any:
         pytest.param(_shuffled(), "whole pinned ranges", id="shuffle"),
     ],
 )
-def test_anything_else_stops_the_query_with_cause_and_remedy(rows: Any, how: str) -> None:
-    """The sentence says what was seen, what may have caused it, and what to do instead."""
+def test_an_incomplete_range_is_an_error_with_cause_and_remedy(rows: Any, how: str) -> None:
+    """The error says what is missing, what may have caused it, and what to do instead."""
     for sizes in ((), (2, 2, 2)):
         with pytest.raises(BrokenRangeError) as caught:
             list(assemble_ranges(cut(rows, *sizes)))
@@ -73,16 +73,16 @@ def test_anything_else_stops_the_query_with_cause_and_remedy(rows: Any, how: str
         assert "repartition, orderBy, join, filter, limit" in str(caught.value)
 
 
-def test_rows_without_a_slice_stop_the_query() -> None:
-    """An outer join makes such rows."""
+def test_rows_without_a_slice_are_an_error() -> None:
+    """An outer join produces such rows."""
     place = TWO.column_names.index("slice")
     rows = TWO.set_column(place, "slice", pa.nulls(12, TWO.schema.field("slice").type))
     with pytest.raises(BrokenRangeError, match="no shardId or no slice"):
         list(assemble_ranges(cut(rows)))
 
 
-def test_options_become_settings() -> None:
-    """In any case, with Spark's own options left to Spark."""
+def test_options_are_converted_to_settings() -> None:
+    """Case does not matter, and Spark's own options are ignored."""
     options = {
         "path": "s3://b/x",
         "fileformat": "jsonl",
@@ -106,13 +106,13 @@ def test_options_become_settings() -> None:
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, str], sentence: str) -> None:
-    """With the nearest known name, or with all of them."""
+    """The error suggests the closest name, or lists all of them."""
     with pytest.raises(ConfigError, match=sentence):
         archive_settings(options)
 
 
-def test_missing_columns_are_refused_with_the_way_to_get_them() -> None:
-    """The sentence names the option of the source."""
+def test_missing_columns_are_refused_with_a_remedy() -> None:
+    """The error names the option of the source."""
     require_columns(list(ARCHIVE_COLUMNS))
     with pytest.raises(
         ConfigError, match=r'columns subSequenceNumber, slice, .*option\("columns", "archive"\)'
@@ -121,15 +121,15 @@ def test_missing_columns_are_refused_with_the_way_to_get_them() -> None:
 
 
 def test_an_archive_is_never_overwritten() -> None:
-    """Output mode complete would mean that."""
+    """Output mode complete would overwrite it."""
     from pyspark.sql.types import StructType
 
     with pytest.raises(ConfigError, match="only appends"):
         ArchiveSink({"path": "x"}).streamWriter(StructType(), overwrite=True)
 
 
-def test_a_writer_travels_to_executors() -> None:
-    """Spark pickles it for every batch."""
+def test_a_writer_can_be_pickled() -> None:
+    """Spark sends it to the executors for every batch."""
     from pyspark.sql.types import BinaryType, StructType
 
     schema = StructType()

@@ -1,4 +1,4 @@
-"""However Spark ends the reader of a query, its leases are given back: in a process of its own, as Spark has it."""
+"""The reader of a query releases its leases however Spark ends it. Each test uses a process of its own, like Spark."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from leasehold.spark.options import source_options
 def sigterm():
     os.kill(os.getpid(), signal.SIGTERM)
 
-class PlayedDriver:
+class FakeDriver:
     has_begun = False
     def __init__(self, options): pass
     def read_available_now(self): pass
@@ -21,19 +21,19 @@ class PlayedDriver:
         if not self.has_begun:
             self.has_begun = True
             sigterm()
-            time.sleep(0)  # a signal is handled between two steps
-            print("given back")
+            time.sleep(0)  # Python handles a signal between two byte codes
+            print("released")
 
-source.QueryDriver = PlayedDriver
+source.QueryDriver = FakeDriver
 reader = source.KinesisStreamReader(source_options({"streamName": "s", "applicationName": "a"}))
 reader.prepareForTriggerAvailableNow()
 """
 
 
 @pytest.mark.parametrize("first", ["sigterm()", "reader.stop()"], ids=["signal", "closed connection"])
-def test_neither_of_two_ways_to_end_disturbs_the_other(first: str) -> None:
-    """Spark closes the connection and sends SIGTERM, twice; any of them may come while the leases are given back."""
+def test_leases_are_released_although_spark_ends_the_reader_twice(first: str) -> None:
+    """Spark closes the connection and sends SIGTERM twice. Each may arrive while the leases are released."""
     program = f"{READER}\ntry:\n    {first}\nfinally:\n    reader.stop()\n"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "given back\n", ended.stderr
+    assert ended.stdout == "released\n", ended.stderr

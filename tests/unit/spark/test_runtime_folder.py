@@ -1,4 +1,4 @@
-"""The folder in which processes of one user find each other: nobody else may write there."""
+"""The folder for files that processes of one user share. No other user may write to it."""
 
 import tempfile
 from pathlib import Path
@@ -14,14 +14,14 @@ def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_it_is_made_for_this_user_alone() -> None:
-    """And found again."""
+def test_only_this_user_may_write_to_it() -> None:
+    """A second call returns the same folder."""
     assert runtime_folder().stat().st_mode & 0o777 == 0o700
     assert runtime_folder().is_dir()
 
 
-def test_a_link_is_refused() -> None:
-    """It may lead to where others write."""
+def test_a_symbolic_link_is_refused() -> None:
+    """It may point to a folder that others can write to."""
     folder = runtime_folder()
     folder.rmdir()
     folder.symlink_to(folder.parent)
@@ -30,7 +30,7 @@ def test_a_link_is_refused() -> None:
 
 
 def test_a_folder_that_others_may_write_to_is_refused() -> None:
-    """What stands in it decides whether a batch is done."""
+    """Its files decide whether a batch counts as committed."""
     runtime_folder().chmod(0o770)
     with pytest.raises(ConfigError, match="TMPDIR"):
         runtime_folder()

@@ -1,4 +1,4 @@
-"""Settings of a session, and the files that make it start sooner. No Spark is started."""
+"""The settings of a session, and the files for a faster start. These tests do not start Spark."""
 
 import site
 import sys
@@ -14,26 +14,26 @@ CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def test_one_machine_listens_on_loopback_only() -> None:
-    """Nothing of a local pipeline can be reached from outside."""
+    """A local pipeline opens no port to other machines."""
     settings = session_settings({}, checkpoint="c", cores=2, jvm_options=("-Xa", "-Xb"))
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
     assert settings["spark.ui.enabled"] == "false"
     assert settings[JVM_OPTIONS] == "-Xa -Xb"
 
 
-def test_a_failed_task_is_tried_again() -> None:
-    """The default master allows it, which local[*] does not."""
+def test_a_failed_task_is_retried() -> None:
+    """The default master allows retries, unlike local[*]."""
     assert session_settings({}, checkpoint="c", cores=2, jvm_options=())["spark.master"] == "local[*,4]"
 
 
-def test_what_the_user_says_wins() -> None:
-    """Each of our settings can be set otherwise."""
+def test_settings_of_the_user_take_precedence() -> None:
+    """The user can override each of our settings."""
     ours = session_settings({}, checkpoint="c", cores=2, jvm_options=("-Xa",))
     theirs = {**dict.fromkeys(ours, "theirs"), "spark.master": "local[3]"}
     assert session_settings(theirs, checkpoint="c", cores=2, jvm_options=("-Xa",)) == theirs
 
 
-def test_a_cluster_gets_only_what_the_user_says() -> None:
+def test_a_cluster_gets_only_the_settings_of_the_user() -> None:
     """Its administrator decides the rest."""
     given = {"spark.master": "spark://host:7077", "spark.executor.memory": "2g"}
     assert session_settings(given, checkpoint="c", cores=2, jvm_options=("-Xa",)) == given
@@ -42,8 +42,8 @@ def test_a_cluster_gets_only_what_the_user_says() -> None:
 @pytest.mark.parametrize(
     ("checkpoint", "is_plain"), [("c", True), ("file:/c", True), ("s3a://bucket/c", False)]
 )
-def test_plain_checkpoint_files_are_for_folders(checkpoint: str, is_plain: bool) -> None:
-    """An object store keeps the manager that Spark chooses for it."""
+def test_plain_checkpoint_files_are_used_only_for_local_folders(checkpoint: str, is_plain: bool) -> None:
+    """For an object store, Spark chooses the checkpoint file manager."""
     settings = session_settings({}, checkpoint=checkpoint, cores=2, jvm_options=())
     assert (CHECKPOINT_FILES in settings) is is_plain
 
@@ -58,8 +58,8 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_lean_home_has_everything_but_the_zip_of_pyspark(spark: Path, tmp_path: Path) -> None:
-    """By links, made once; the installation is left as it is."""
+def test_the_home_has_everything_except_the_zip_of_pyspark(spark: Path, tmp_path: Path) -> None:
+    """It consists of links and is created once. The installation is not changed."""
     for _ in range(2):
         home = spark_home_without_zip({}, spark, "4.3.0", tmp_path / "cache")
         assert home is not None
@@ -74,15 +74,15 @@ def test_the_lean_home_has_everything_but_the_zip_of_pyspark(spark: Path, tmp_pa
 @pytest.mark.parametrize(
     "environment", [{"SPARK_HOME": "/opt/spark"}, {"PYSPARK_PYTHON": "/usr/bin/python3"}]
 )
-def test_a_home_or_python_that_the_user_chose_is_left_alone(
+def test_a_home_or_python_of_the_user_is_not_replaced(
     environment: dict[str, str], spark: Path, tmp_path: Path
 ) -> None:
-    """Another Python might find pyspark nowhere but in the zip."""
+    """Another Python might find pyspark only in the zip."""
     assert spark_home_without_zip(environment, spark, "4.3.0", tmp_path) is None
 
 
-def test_a_pyspark_outside_of_site_packages_is_left_alone(tmp_path: Path) -> None:
-    """Workers would not find it by themselves."""
+def test_a_pyspark_outside_site_packages_is_not_replaced(tmp_path: Path) -> None:
+    """Workers would not find it."""
     assert (
         spark_home_without_zip({"PYSPARK_PYTHON": sys.executable}, tmp_path / "pyspark", "4.3.0", tmp_path)
         is None
@@ -90,7 +90,7 @@ def test_a_pyspark_outside_of_site_packages_is_left_alone(tmp_path: Path) -> Non
 
 
 def test_an_archive_is_recorded_once_and_then_used(tmp_path: Path) -> None:
-    """The JVM writes beside the place, and what it left is used only after it has ended well."""
+    """The JVM writes another file, which replaces the archive only after the JVM ended successfully."""
     java = Java(tmp_path / "java", "21.0.4", "PATH")
     first = class_archive(java, tmp_path / "spark", "4.3.0", tmp_path, record=True)
     assert first.fresh is not None
@@ -106,8 +106,8 @@ def test_an_archive_is_recorded_once_and_then_used(tmp_path: Path) -> None:
     assert then.jvm_options == (f"-XX:SharedArchiveFile={first.file}",)
 
 
-def test_another_java_or_spark_has_an_archive_of_its_own(tmp_path: Path) -> None:
-    """A JVM would refuse one that does not fit."""
+def test_another_java_or_spark_has_its_own_archive(tmp_path: Path) -> None:
+    """A JVM would refuse the archive of another version."""
     java = Java(tmp_path / "java", "21.0.4", "PATH")
     files = {
         class_archive(each, tmp_path / home, version, tmp_path, record=False).file
@@ -118,8 +118,8 @@ def test_another_java_or_spark_has_an_archive_of_its_own(tmp_path: Path) -> None
     assert len(files) == 8
 
 
-def test_nothing_is_recorded_unasked(tmp_path: Path) -> None:
-    """Ending a JVM that records takes seconds."""
+def test_nothing_is_recorded_by_default(tmp_path: Path) -> None:
+    """Recording delays the end of the JVM by seconds."""
     java = Java(tmp_path / "java", "21.0.4", "PATH")
     assert class_archive(java, tmp_path, "4.3.0", tmp_path / "cache", record=False).jvm_options == ()
     assert not (tmp_path / "cache").exists()

@@ -13,7 +13,13 @@ from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.testing import consume
 from leasehold.worker.archive_handler import ALWAYS, archive_batches, archive_handler, to_archive_table
 from leasehold.worker.consumer import Consumer
-from tests.unit.archive.archive_world import archive_on, keys_in, numbers_in, troubled, written_blindly
+from tests.unit.archive.archive_world import (
+    archive_on,
+    keys_in,
+    numbers_in,
+    with_faults,
+    write_with_outdated_listing,
+)
 from tests.unit.worker.worker_world import WorkerWorld
 
 
@@ -55,7 +61,7 @@ def test_the_next_owner_writes_the_pinned_range_again() -> None:
         await world.until(lambda: len(numbers_in(store)) == 5)
         await second.stop_and_wait()
         assert await world.checkpoint() == "e"
-        await written_blindly(store, *left[0])
+        await write_with_outdated_listing(store, *left[0])
 
     run_in_virtual_time(story())
     assert len(numbers_in(store)) == 5
@@ -67,7 +73,7 @@ def test_an_unavailable_store_makes_the_shard_wait() -> None:
     store = MemoryObjects()
     away: dict[str, list[StoreFault | None]] = {"put": [None, *[StoreFault.REQUEST_LOST] * 50, *[None] * 100]}
     consumer = Consumer(stream="orders", application="archive")
-    archive = archive_on(troubled(store, away))
+    archive = archive_on(with_faults(store, away))
     consumer.batch(**options())(archive_handler(lambda: archive))
     run = consume(consumer, [b"one", b"two", b"three"])
     assert run.is_done

@@ -1,4 +1,4 @@
-"""Names of archived objects."""
+"""The keys of archived objects."""
 
 from itertools import pairwise
 
@@ -35,23 +35,23 @@ keys = st.builds(
 )
 
 
-def test_a_name_is_minute_shard_and_range() -> None:
-    """UTC minute, shard, and both ends in full width."""
+def test_a_key_consists_of_minute_shard_and_range() -> None:
+    """The minute is in UTC, and both positions have their full width."""
     assert key_to_text(KEY, "orders") == TEXT
     assert key_from_text(TEXT, "orders") == KEY
 
 
 @given(keys, st.sampled_from(["", "orders", "a/b=c/d"]))
-def test_names_are_read_as_they_were_written(key: ObjectKey, prefix: str) -> None:
-    """Whatever is written can be read back, and is below its prefix and minute."""
+def test_keys_are_parsed_as_they_were_written(key: ObjectKey, prefix: str) -> None:
+    """Every key can be parsed again, and is below its prefix and minute."""
     text = key_to_text(key, prefix)
     assert key_from_text(text, prefix) == key
     assert text.startswith(minute_path(key.minute, prefix) + "/")
 
 
 @given(st.lists(keys, min_size=2, max_size=5))
-def test_names_of_a_shard_and_minute_are_in_stream_order(many: list[ObjectKey]) -> None:
-    """Sorting names sorts positions."""
+def test_the_keys_of_a_shard_and_minute_sort_in_stream_order(many: list[ObjectKey]) -> None:
+    """Sorting keys sorts positions."""
     alike = [ObjectKey(5, ShardId("s"), key.range, "parquet") for key in many]
     by_name = sorted(alike, key=key_to_text)
     firsts = [key.range.first for key in by_name]
@@ -76,8 +76,8 @@ def test_names_of_a_shard_and_minute_are_in_stream_order(many: list[ObjectKey]) 
         TEXT.replace("0000000003", "03"),
     ],
 )
-def test_a_name_that_is_not_ours_reads_as_nothing(text: str) -> None:
-    """Other people's objects, damaged names and ranges that end before they begin are left alone."""
+def test_a_foreign_key_is_parsed_as_none(text: str) -> None:
+    """Examples are foreign objects, damaged keys and ranges that end before they begin."""
     assert key_from_text(text, "orders") is None
 
 
@@ -85,7 +85,7 @@ def test_a_name_that_is_not_ours_reads_as_nothing(text: str) -> None:
     "shard", ["..", ".", "", "a/b", "/", "../../etc", "a\x00b", "_hidden", ".hidden", "ä", "a b", "x" * 129]
 )
 def test_a_hostile_shard_id_cannot_leave_the_root(shard: str) -> None:
-    """Only letters, digits and a few signs make a name; anything else is refused."""
+    """Only letters, digits and a few other characters are allowed in a key."""
     with pytest.raises(ConfigError, match="shard id"):
         key_to_text(ObjectKey(0, ShardId(shard), Range(FIRST, LAST), "parquet"))
 
@@ -98,7 +98,7 @@ def test_a_hostile_prefix_cannot_leave_the_root(prefix: str) -> None:
 
 
 def test_positions_that_do_not_fit_are_refused() -> None:
-    """A name of another width would break the order of names."""
+    """A key of another width would break the sort order of keys."""
     for position in (Position("1" * 57), Position("1" * 56, 10**10)):
         with pytest.raises(InvalidPositionError, match="does not fit"):
             key_to_text(ObjectKey(0, ShardId("s"), Range(position, position), "parquet"))

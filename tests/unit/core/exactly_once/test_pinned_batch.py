@@ -1,4 +1,4 @@
-"""What a lease says about the batches of a query."""
+"""Decisions about the batches of a query, from its leases."""
 
 import json
 from dataclasses import replace
@@ -47,29 +47,29 @@ def lease(
     query_id: str = QUERY_ID,
     children: tuple[ChildShard, ...] | None = None,
 ) -> Lease:
-    """A lease at a position, perhaps with a pin of a generation."""
-    note = pin_metadata_to_bytes(PinMetadata(GenerationId(query_id, generation), children=children))
+    """A lease at a position. With `end` it has a pin of a generation."""
+    metadata = pin_metadata_to_bytes(PinMetadata(GenerationId(query_id, generation), children=children))
     return Lease(
         key=LeaseKey("shardId-000000000000"),
         shard_id=ShardId("shardId-000000000000"),
         owner=WorkerId("me"),
         session=LeaseSessionId("first"),
         checkpoint=at,
-        pin=None if end is None else Pin(end, note),
+        pin=None if end is None else Pin(end, metadata),
     )
 
 
 @pytest.mark.parametrize(
-    "note",
+    "metadata",
     [
         PinMetadata(GenerationId(QUERY_ID, 7), 3, 99, 0, has_more=True),
         PinMetadata(GenerationId(QUERY_ID, 7), children=()),
         PinMetadata(GenerationId(QUERY_ID, 7), millis_behind=5, children=(CHILD,)),
     ],
 )
-def test_a_note_survives_the_row(note: PinMetadata) -> None:
-    """What one task notes, every planner reads; an end without children is an end."""
-    assert pin_metadata(replace(lease(), pin=Pin(END, pin_metadata_to_bytes(note)))) == note
+def test_metadata_is_decoded_as_it_was_encoded(metadata: PinMetadata) -> None:
+    """An empty tuple of children differs from None: it marks the end of a shard without children."""
+    assert pin_metadata(replace(lease(), pin=Pin(END, pin_metadata_to_bytes(metadata)))) == metadata
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_a_note_survives_the_row(note: PinMetadata) -> None:
         ).encode(),
     ],
 )
-def test_the_state_of_a_stranger_is_no_note(state: bytes | None) -> None:
-    """A KCL application may pin with any state; that is a range to be done, and never an error."""
+def test_the_pin_state_of_another_application_is_not_metadata(state: bytes | None) -> None:
+    """A KCL application may pin with any state. The range is redelivered, and no error is raised."""
     found = replace(lease(), pin=Pin(END, state))
     assert pin_metadata(found) is None
     assert next_slice(found, GenerationId(QUERY_ID, 9)) == Redeliver(START, END)
 
 
-def test_without_a_pin_reading_goes_on_at_the_checkpoint() -> None:
-    """Nothing is pinned, so nothing beyond the checkpoint was delivered."""
+def test_without_a_pin_reading_continues_at_the_checkpoint() -> None:
+    """Without a pin, nothing beyond the checkpoint was delivered."""
     assert next_slice(lease(), GenerationId(QUERY_ID, 3), START) == ContinueReading(START)
 
 
 def test_a_slice_of_the_committed_generation_is_delivered() -> None:
-    """The next one begins where it ends, or the shard is over."""
+    """The next slice begins at its end, or the shard is finished."""
     assert next_slice(lease(END, 3), GenerationId(QUERY_ID, 3), START) == ContinueReading(END)
     assert next_slice(lease(END, 3, children=(CHILD,)), GenerationId(QUERY_ID, 3), START) == ShardFinished(
         (CHILD,)
@@ -110,19 +110,19 @@ def test_a_slice_of_the_committed_generation_is_delivered() -> None:
     assert next_slice(lease(START, 3, children=()), GenerationId(QUERY_ID, 3), START) == ShardFinished(())
 
 
-def test_a_slice_of_an_earlier_generation_was_known_when_a_later_one_was_planned() -> None:
-    """An idle shard keeps the pin of its last batch; a shard that was not held then may too."""
+def test_a_pin_that_the_committed_plan_already_knew_is_delivered() -> None:
+    """An idle shard keeps the pin of its last batch. So may a shard that was not held at that time."""
     assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), END) == ContinueReading(END)
     assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), None) == ContinueReading(END)
 
 
-def test_a_pin_that_came_after_its_generation_was_committed_was_not_delivered() -> None:
-    """The shard stood before it when a later one was planned: a late task has pinned, and nobody took its rows."""
+def test_a_pin_written_after_its_generation_was_committed_is_not_delivered() -> None:
+    """The later plan began before the pin, so a late task wrote it, and Spark did not use its rows."""
     assert next_slice(lease(END, 2), GenerationId(QUERY_ID, 5), START) == Redeliver(START, END)
 
 
-def test_an_unfinished_slice_of_others_is_redone_as_a_whole() -> None:
-    """Unless nothing lies in it."""
+def test_an_unfinished_slice_of_another_query_is_redelivered_as_a_whole() -> None:
+    """An empty slice is not redelivered."""
     assert next_slice(lease(END, 9, query_id=OTHER_QUERY_ID), GenerationId(QUERY_ID, 5)) == Redeliver(
         START, END
     )
@@ -130,13 +130,13 @@ def test_an_unfinished_slice_of_others_is_redone_as_a_whole() -> None:
     assert next_slice(nothing, GenerationId(QUERY_ID, 5)) == ContinueReading(LATEST)
 
 
-def test_a_generation_that_the_log_does_not_know() -> None:
-    """The query's log is an old copy."""
+def test_a_generation_that_the_log_does_not_contain() -> None:
+    """The log of the query is an old copy."""
     assert next_slice(lease(END, 6), GenerationId(QUERY_ID, 5)) == LeaseAheadOfLog(GenerationId(QUERY_ID, 6))
 
 
-def test_a_replay_delivers_what_bears_its_stamp() -> None:
-    """And nothing else, whoever pinned it."""
+def test_a_replay_delivers_the_pin_of_its_own_generation() -> None:
+    """It delivers no pin of another generation or query."""
     assert generation_end(lease(END, 4), GenerationId(QUERY_ID, 4)) == END
     assert generation_end(lease(END, 3), GenerationId(QUERY_ID, 4)) is None
     assert generation_end(lease(END, 4, query_id=OTHER_QUERY_ID), GenerationId(QUERY_ID, 4)) is None
@@ -144,8 +144,8 @@ def test_a_replay_delivers_what_bears_its_stamp() -> None:
     assert generation_end(None, GenerationId(QUERY_ID, 4)) is None
 
 
-def test_a_refused_pin_conforms_to_the_attempt_that_was_first() -> None:
-    """Even if the lease has gone to another member since: the slice was fixed before."""
+def test_after_a_refused_pin_a_task_delivers_up_to_the_first_pin() -> None:
+    """The lease may have another owner since: the first pin decided the slice."""
     taken = replace(lease(MIDDLE, 4), owner=WorkerId("thief"), session=LeaseSessionId("second"))
     for now in (lease(MIDDLE, 4), taken):
         assert resolve_refused_pin(lease(), GenerationId(QUERY_ID, 4), now) == DeliverUpTo(MIDDLE)
@@ -154,13 +154,13 @@ def test_a_refused_pin_conforms_to_the_attempt_that_was_first() -> None:
 @pytest.mark.parametrize(
     ("planned", "now"),
     [
-        (lease(END, 3), lease(at=END)),  # the member has promoted the batch before
+        (lease(END, 3), lease(at=END)),  # the member promoted the pin of the batch before
         (lease(), replace(lease(), counter=9)),  # a heartbeat
         (lease(), replace(lease(), owner=WorkerId("asker"), checkpoint_owner=WorkerId("me"))),
     ],
 )
-def test_a_refused_pin_is_tried_again_where_only_the_surroundings_changed(planned: Lease, now: Lease) -> None:
-    """A promotion, a heartbeat or a request for a handoff leaves the slice ours."""
+def test_a_refused_pin_is_retried_if_the_slice_is_unchanged(planned: Lease, now: Lease) -> None:
+    """A promotion, a heartbeat or a handoff request does not change the slice."""
     assert resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), now) == RetryPin(now)
 
 
@@ -176,13 +176,13 @@ def test_a_refused_pin_is_tried_again_where_only_the_surroundings_changed(planne
         lease(at=END),
     ],
 )
-def test_a_refused_pin_delivers_nothing_where_the_slice_is_anothers(now: Lease | None) -> None:
-    """The lease is gone, in other hands, or already beyond."""
+def test_after_a_refused_pin_a_task_delivers_nothing_if_it_lost_the_slice(now: Lease | None) -> None:
+    """The lease was deleted, has another owner or session, or has a later checkpoint."""
     assert isinstance(resolve_refused_pin(lease(), GenerationId(QUERY_ID, 4), now), DeliverNothing)
 
 
-def test_a_refused_note_on_anothers_pin_gives_way_to_a_later_generation() -> None:
-    """The end is the same, but the slice is that generation's by now."""
+def test_a_refused_redelivery_yields_to_a_later_generation() -> None:
+    """The end is the same, but the slice now belongs to the later generation."""
     planned = lease(END, 9, query_id=OTHER_QUERY_ID)
     assert isinstance(resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), lease(END, 5)), DeliverNothing)
     assert resolve_refused_pin(planned, GenerationId(QUERY_ID, 4), lease(END, 4)) == DeliverUpTo(END)

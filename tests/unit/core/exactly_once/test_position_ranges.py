@@ -1,4 +1,4 @@
-"""Sets of ranges: what a reader of the module would try first."""
+"""Examples of sets of ranges."""
 
 import pytest
 
@@ -12,12 +12,12 @@ def span(first: int, last: int) -> Range:
 
 
 def whole(first: int, last: int) -> Range:
-    """With all user records that the last one may hold."""
+    """A range that includes all user records of its last aggregate."""
     return Range(Position(str(first)), Position(str(last), SUB_SEQUENCE_MAX))
 
 
 def test_an_empty_set_covers_nothing() -> None:
-    """Emptiness is false, and has no last position."""
+    """The empty set is false and has no last position."""
     assert not RangeSet()
     assert list(RangeSet()) == []
     assert RangeSet().last is None
@@ -26,7 +26,7 @@ def test_an_empty_set_covers_nothing() -> None:
 
 
 def test_ranges_include_both_ends() -> None:
-    """The first and the last record of an object are in it, their neighbours are not."""
+    """The first and the last position are in the range, their neighbours are not."""
     ranges = RangeSet.of([span(10, 20)])
     assert [Position(str(number)) in ranges for number in (9, 10, 15, 20, 21)] == [
         False,
@@ -38,14 +38,14 @@ def test_ranges_include_both_ends() -> None:
 
 
 def test_numbers_compare_as_numbers() -> None:
-    """9 comes before 10, and 007 is 7."""
+    """9 comes before 10, and 007 equals 7."""
     ranges = RangeSet.of([span(9, 10)])
     assert Position("0010") in ranges
     assert Position("95") not in ranges
 
 
 def test_a_range_may_end_within_an_aggregate() -> None:
-    """What is written up to part 3 of record 20 leaves part 4 to be written."""
+    """A range up to user record 3 of aggregate 20 does not contain user record 4."""
     ranges = RangeSet.of([Range(Position("10"), Position("20", 3))])
     assert Position("20", 3) in ranges
     assert Position("20", 4) not in ranges
@@ -54,20 +54,20 @@ def test_a_range_may_end_within_an_aggregate() -> None:
     )
 
 
-def test_ranges_that_touch_are_one() -> None:
-    """Between part 3 and part 4 of a record there is nothing."""
+def test_adjacent_ranges_are_joined() -> None:
+    """There is no position between user records 3 and 4 of an aggregate."""
     parts = [Range(Position("10"), Position("10", 3)), Range(Position("10", 4), Position("12"))]
     assert list(RangeSet.of(parts)) == [span(10, 12)]
 
 
-def test_neighbouring_numbers_do_not_touch() -> None:
-    """Between record 20 and record 21 there may be parts of 20; only who covers these joins the two."""
+def test_consecutive_sequence_numbers_are_not_adjacent() -> None:
+    """User records of aggregate 20 may lie between 20 and 21. A range that covers them joins the two."""
     assert len(RangeSet.of([span(10, 20), span(21, 30)])) == 2
     assert list(RangeSet.of([whole(10, 20), span(21, 30)])) == [span(10, 30)]
 
 
 def test_sentinels_are_in_no_set() -> None:
-    """They name no record; asking is allowed, putting them in is not."""
+    """They are no positions of records: `in` returns False, and a range with them is refused."""
     ranges = RangeSet.of([span(0, 30)])
     assert [sentinel in ranges for sentinel in (TRIM_HORIZON, LATEST, SHARD_END)] == [False, False, False]
     with pytest.raises(
@@ -79,21 +79,21 @@ def test_sentinels_are_in_no_set() -> None:
 
 
 def test_a_range_must_not_end_before_it_begins() -> None:
-    """The message shows both ends."""
+    """The error message shows both ends."""
     with pytest.raises(InvalidRangeError, match="10/3-10/2: a range must not end before it begins"):
         Range(Position("10", 3), Position("10", 2))
 
 
-def test_adding_leaves_the_old_set_alone() -> None:
-    """Sets are values."""
+def test_adding_does_not_change_the_old_set() -> None:
+    """Sets are immutable."""
     before = RangeSet.of([span(1, 2)])
     after = before.add(span(5, 6))
     assert (before.to_text(), after.to_text()) == ("1-2", "1-2,5-6")
     assert hash(after) == hash(RangeSet.of([span(5, 6), span(1, 2)]))
 
 
-def test_one_place_is_written_as_one_position() -> None:
-    """The text of a set is short, and there is only one."""
+def test_a_single_position_is_written_once() -> None:
+    """The text of a set is canonical."""
     ranges = RangeSet.of([span(25, 25), Range(Position("10"), Position("20", 3)), span(7, 7)])
     assert ranges.to_text() == "7,10-20/3,25"
     assert RangeSet.from_text("7,10-20/3,25") == ranges
@@ -125,7 +125,7 @@ def test_one_place_is_written_as_one_position() -> None:
     ],
 )
 def test_any_other_text_is_refused(text: str) -> None:
-    """Garbage, a second spelling, numbers out of bounds: an error of ours that does not repeat all of it."""
+    """Invalid text, another spelling, numbers out of bounds: the error quotes only the beginning."""
     with pytest.raises(InvalidRangeError) as error:
         RangeSet.from_text(text)
     assert isinstance(error.value, LeaseholdError)
@@ -133,14 +133,14 @@ def test_any_other_text_is_refused(text: str) -> None:
     assert len(str(error.value)) < 400
 
 
-def test_a_text_too_long_is_refused_unread() -> None:
-    """A hostile text costs nothing but its length."""
+def test_a_text_that_is_too_long_is_refused_without_parsing() -> None:
+    """Hostile input does not cost parsing time."""
     with pytest.raises(InvalidRangeError, match="at most"):
         RangeSet.from_text("1," * (TEXT_CHARACTERS_MAX // 2 + 1))
 
 
 def test_ten_thousand_ranges_round_trip() -> None:
-    """A week of minutes of one shard is far below every limit."""
+    """One week of one shard, with a range for each minute, is far below every limit."""
     start = 49590338271490256608559692538361571095921575989136588898
     ranges = RangeSet.of(span(start + 1000 * each, start + 1000 * each + 500) for each in range(10_080))
     text = ranges.to_text()

@@ -1,4 +1,4 @@
-"""How much of each shard a batch takes, and who reads it."""
+"""The limits of slices, and the assignment of slices to tasks."""
 
 import pytest
 
@@ -22,20 +22,20 @@ def records(*arrivals_ms: int, size: int = 9) -> list[UserRecord]:
 
 
 def test_every_shard_gets_an_equal_share() -> None:
-    """And at least one record and enough bytes to be worth a call."""
+    """Each share is at least one record, and enough bytes to be worth a call."""
     share = limits_per_shard(BatchLimits(records=10, size_bytes=100 * SLICE_BYTES_MIN, arrival_span_ms=7), 4)
     assert share == SliceLimits(2, 25 * SLICE_BYTES_MIN, 7)
     assert limits_per_shard(BatchLimits(records=1, size_bytes=1), 9) == SliceLimits(1, SLICE_BYTES_MIN, None)
     assert limits_per_shard(BatchLimits(), 3) == SliceLimits()
 
 
-@pytest.mark.parametrize(("items", "hands"), [(0, 3), (2, 3), (7, 3), (300, 2)])
-def test_all_items_are_dealt_evenly(items: int, hands: int) -> None:
-    """Nobody gets nothing, nobody gets two more than another."""
-    groups = deal_round_robin(range(items), hands)
-    assert sorted(item for group in groups for item in group) == list(range(items))
-    assert len(groups) == min(items, hands)
-    assert not groups or max(map(len, groups)) - min(map(len, groups)) <= 1
+@pytest.mark.parametrize(("items", "groups"), [(0, 3), (2, 3), (7, 3), (300, 2)])
+def test_all_items_are_dealt_evenly(items: int, groups: int) -> None:
+    """No group is empty, and the sizes differ by at most one."""
+    dealt = deal_round_robin(range(items), groups)
+    assert sorted(item for group in dealt for item in group) == list(range(items))
+    assert len(dealt) == min(items, groups)
+    assert not dealt or max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -45,25 +45,25 @@ def test_all_items_are_dealt_evenly(items: int, hands: int) -> None:
         (SliceLimits(records=3), 3),
         (SliceLimits(records=9), 4),
         (SliceLimits(size_bytes=25), 2),
-        (SliceLimits(size_bytes=1), 1),  # one record at least, or the shard would stand still
+        (SliceLimits(size_bytes=1), 1),  # at least one record, or the shard would never progress
         (SliceLimits(arrival_span_ms=10), 2),
         (SliceLimits(arrival_span_ms=0), 1),
         (SliceLimits(records=3, size_bytes=100, arrival_span_ms=10), 2),
     ],
 )
-def test_a_slice_is_cut_at_the_first_limit(limits: SliceLimits, kept: int) -> None:
-    """Records, bytes or arrival, whichever comes first."""
+def test_a_slice_ends_at_the_first_limit(limits: SliceLimits, kept: int) -> None:
+    """The limits are records, bytes and arrival time."""
     assert count_within(records(100, 110, 111, 105), limits) == kept
 
 
-def test_no_records_are_kept_of_none() -> None:
-    """An empty slice has no first record whose time would count."""
+def test_an_empty_slice_has_no_records() -> None:
+    """It has no first record to measure the arrival time from."""
     assert count_within([], SliceLimits(records=1, size_bytes=1, arrival_span_ms=1)) == 0
     assert not has_late_record([], SliceLimits(arrival_span_ms=1))
 
 
 def test_reading_stops_at_a_record_that_arrived_too_late() -> None:
-    """There is no need to read on to the tip."""
+    """It does not continue to the tip."""
     assert has_late_record(records(100, 111), SliceLimits(arrival_span_ms=10))
     assert not has_late_record(records(100, 110), SliceLimits(arrival_span_ms=10))
     assert not has_late_record(records(100, 10_000), SliceLimits())

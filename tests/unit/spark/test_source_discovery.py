@@ -1,4 +1,4 @@
-"""The modules by which Spark finds the source and the archive without being told."""
+"""The modules with which Spark finds the source and the archive without registration."""
 
 import importlib
 import sys
@@ -11,13 +11,13 @@ import pytest
     [("pyspark_leasehold", "leasehold"), ("pyspark_leasehold_archive", "leasehold-archive")],
 )
 def test_a_format_is_found_by_the_name_of_its_module(module: str, format_name: str) -> None:
-    """Each module holds one source under the name that Spark looks for."""
+    """Each module provides one source under the name that Spark expects."""
     assert importlib.import_module(module).DefaultSource.name() == format_name
 
 
 @pytest.mark.parametrize("module", ["pyspark_leasehold", "pyspark_leasehold_archive"])
-def test_a_missing_library_hides_only_us(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow there is no source here; an exception would hide the sources of everyone else, too."""
+def test_a_missing_library_hides_only_this_source(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow the module has no source. An exception would hide the sources of other packages too."""
     for name in ("leasehold.spark.source", "leasehold.spark.archive_sink"):
         monkeypatch.setitem(sys.modules, name, None)
     assert not hasattr(importlib.import_module(module), "DefaultSource")
