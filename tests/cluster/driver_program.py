@@ -1,8 +1,8 @@
-"""The driver of a query on a cluster, as a program: from the stream to the archive, until a file tells it to stop.
+"""The driver program of a query on a cluster, from the stream to the archive. It ends when a file is created.
 
     python -m tests.cluster.driver_program OPTIONS.json
 
-Until a file is there, each write task waits once it has got its first rows: they are pinned then, and not written.
+Each write task waits for another file after its first rows: they are pinned then, and not written.
 """
 
 import json
@@ -19,7 +19,7 @@ from leasehold.spark.pipeline.session import spark_session
 
 
 class GatedWriter(ArchiveStreamWriter):
-    """Leaves its process id in a folder, and waits until a file is there."""
+    """Creates a file with its process id, and waits until the gate file exists."""
 
     def __init__(self, writer: ArchiveStreamWriter, gate: Path) -> None:
         super().__init__(writer._settings)
@@ -49,18 +49,18 @@ class GatedSink(ArchiveSink):
         return GatedWriter(super().streamWriter(schema, overwrite), self._gate)
 
 
-def main(told: dict[str, Any]) -> None:
-    """Run the query until the file `stop` is there."""
-    stop = Path(told["stop"])
-    with spark_session("cluster-test", told["spark"], checkpoint=told["checkpoint"]) as spark:
+def main(options: dict[str, Any]) -> None:
+    """Run the query until the file `stop` exists."""
+    stop = Path(options["stop"])
+    with spark_session("cluster-test", options["spark"], checkpoint=options["checkpoint"]) as spark:
         spark.dataSource.register(GatedSink)
         query = (
             spark.readStream.format("leasehold")
-            .options(**told["source"])
+            .options(**options["source"])
             .load()
             .writeStream.format("gated-archive")
-            .options(checkpointLocation=told["checkpoint"], gate=told["gate"])
-            .start(told["archive"])
+            .options(checkpointLocation=options["checkpoint"], gate=options["gate"])
+            .start(options["archive"])
         )
         while query.isActive and not stop.exists():
             query.awaitTermination(1)

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster of processes on this machine: a master and some workers, from pyspark's own jars."""
+"""A Spark standalone cluster on this machine: a master and some workers, from the jars of pyspark."""
 
 import os
 import re
@@ -22,27 +22,27 @@ WORKER_READY = re.compile(r"Registering worker 127\.0\.0\.1")
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
-def wait_until(is_so: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:
-    """Wait for a condition; an AssertionError that names it, if it does not come."""
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = START_DEADLINE_S) -> None:
+    """Wait for a condition. Raises AssertionError with its description after the deadline."""
     until = time.monotonic() + deadline_s
-    while not is_so():
+    while not condition():
         assert time.monotonic() < until, f"not within {deadline_s} s: {what}"
         time.sleep(0.1)
 
 
 @dataclass
 class Cluster:
-    """The processes of a cluster. What they print is in `folder`."""
+    """The processes of a cluster. `folder` contains their output."""
 
     folder: Path
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     url: str = ""
 
     def start(self, workers: int) -> Self:
-        """Start the master, and workers of one core; returns when all have registered."""
+        """Start the master and workers of one core. Returns when all workers have registered."""
         self._start("master", "org.apache.spark.deploy.master.Master")
-        wait_until(lambda: bool(MASTER_READY.search(self.said("master"))), "the master has started")
-        found = MASTER_READY.search(self.said("master"))
+        wait_until(lambda: bool(MASTER_READY.search(self.output("master"))), "the master has started")
+        found = MASTER_READY.search(self.output("master"))
         assert found
         self.url = found[1]
         for number in range(workers):
@@ -53,23 +53,23 @@ class Cluster:
                 self.url,
             )
         wait_until(
-            lambda: len(WORKER_READY.findall(self.said("master"))) == workers, "all workers have registered"
+            lambda: len(WORKER_READY.findall(self.output("master"))) == workers, "all workers have registered"
         )
         return self
 
     def end(self) -> None:
-        """End everything; executors end with their worker."""
+        """End all processes. Executors end with their worker."""
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:
             process.wait(60)
 
-    def said(self, name: str) -> str:
-        """What a process has printed so far."""
+    def output(self, name: str) -> str:
+        """The output of a process so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def kill_executor_of(self, python_worker: int) -> None:
-        """Kill -9 what stands for the machine that runs a task: its executor and the worker that started that."""
+        """Kill the executor of a task and the Spark worker that started it, as if their machine failed."""
         executor = executor_of(python_worker)
         worker = next(each for each in self.processes if each.pid == parent_of(executor))
         worker.kill()
@@ -87,13 +87,13 @@ class Cluster:
 
 
 def spark_environment() -> dict[str, str]:
-    """For everything of Spark's: which Java, a home from which Python workers start soon, and loopback only."""
+    """The environment of all Spark processes: Java, a home for a fast start, and the loopback interface only."""
     cache = cache_folder(os.environ)
     home = spark_home_without_zip(os.environ, INSTALLED, pyspark.__version__, cache) or INSTALLED
     return os.environ | {
         "SPARK_HOME": str(home),
         "JAVA_HOME": str(find_java(os.environ, cache).home),
-        "SPARK_LOCAL_IP": "127.0.0.1",  # its pages, too
+        "SPARK_LOCAL_IP": "127.0.0.1",  # also for the web UI
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:TieredStopAtLevel=1",
     }
@@ -101,7 +101,7 @@ def spark_environment() -> dict[str, str]:
 
 @contextmanager
 def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """A cluster that ends with the block."""
+    """Run a cluster within the block."""
     folder.mkdir()
     running = Cluster(folder)
     try:
@@ -111,7 +111,7 @@ def cluster(folder: Path, workers: int) -> Iterator[Cluster]:
 
 
 def executor_of(python_worker: int) -> int:
-    """The JVM that a Python worker of Spark's belongs to: it started the daemon that started the worker."""
+    """The executor JVM of a Python worker. It started the daemon that started the worker."""
     process = python_worker
     while EXECUTOR not in Path(f"/proc/{process}/cmdline").read_bytes():
         process = parent_of(process)

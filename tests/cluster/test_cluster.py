@@ -27,7 +27,7 @@ DEADLINE_S = 400
 REGION = "us-east-1"
 QUICK = " ".join(FAST_START_JVM_OPTIONS)
 
-pytestmark = pytest.mark.timeout(900)  # four JVMs, and a driver that starts cold
+pytestmark = pytest.mark.timeout(900)  # the test starts four JVMs and a driver
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def two_workers(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Query:
-    """A driver program, what it is told, and what it leaves."""
+    """A driver program, its options and its results."""
 
     def __init__(self, folder: Path, master: str, source: dict[str, str]) -> None:
         self.folder = folder
         self.gate, self.stop, self.archive = folder / "gate", folder / "stop", folder / "archive"
         self.log = folder / "driver.log"
-        self._told = {
+        self._options = {
             "source": {"columns": "archive", "startingPosition": "trim_horizon", "region": REGION} | source,
             "spark": {
                 "spark.master": master,
@@ -65,9 +65,9 @@ class Query:
 
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[bytes]"]:
-        """The program; killed on leaving if it still runs."""
+        """Run the program, and kill it at the end if it still runs."""
         options = self.folder / "options.json"
-        options.write_text(json.dumps(self._told))
+        options.write_text(json.dumps(self._options))
         environment = spark_environment() | {"PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "tests.cluster.driver_program", str(options)]
         with self.log.open("wb") as log:
@@ -80,9 +80,11 @@ class Query:
             program.kill()
             program.wait()
 
-    def wait_until(self, is_so: Callable[[], bool], what: str, program: "subprocess.Popen[bytes]") -> None:
-        """Wait for a condition, as long as the program runs."""
-        wait_until(lambda: is_so() or program.poll() is not None, f"{what}: {self.log}", DEADLINE_S)
+    def wait_until(
+        self, condition: Callable[[], bool], what: str, program: "subprocess.Popen[bytes]"
+    ) -> None:
+        """Wait for a condition. Fails if the program ends."""
+        wait_until(lambda: condition() or program.poll() is not None, f"{what}: {self.log}", DEADLINE_S)
         assert program.poll() is None, f"the driver has ended before: {what}\n{self.log.read_text()[-5_000:]}"
 
     def waiting_workers(self) -> list[int]:
@@ -97,10 +99,10 @@ class Query:
         )
 
 
-def test_a_killed_worker_costs_no_record_and_doubles_none(
+def test_a_killed_worker_loses_and_duplicates_no_record(
     two_workers: Cluster, dynamodb_local: Server, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
-    """A worker dies by kill -9 between pin and write; the other goes on, every record is archived exactly once."""
+    """One worker is killed between pin and write. The other continues, and every record is archived exactly once."""
     application = unique_name("cluster")
     with LocalKinesis.in_thread(streams={"orders": 4}) as kinesis:
         production = RecordProducer(kinesis.client(), "orders", random.Random(1))
@@ -122,11 +124,11 @@ def test_a_killed_worker_costs_no_record_and_doubles_none(
             query.stop.touch()
             assert program.wait(DEADLINE_S) == 0
         assert query.archived() == list(range(production.produced))
-        wait_until(lambda: not _owners(application, dynamodb_local.url), "the leases are given back", 30)
+        wait_until(lambda: not _owners(application, dynamodb_local.url), "the leases are released", 30)
 
 
 def test_leases_in_a_file_are_refused_on_a_cluster(two_workers: Cluster, tmp_path: Path) -> None:
-    """A SQLite file serves one machine: a task on a cluster says so, and nothing is read."""
+    """A SQLite file serves one machine. A task on a cluster raises an error, and reads nothing."""
     with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
         RecordProducer(kinesis.client(), "orders", random.Random(1)).put(plain=10, aggregated=0)
         source = {
@@ -139,19 +141,19 @@ def test_leases_in_a_file_are_refused_on_a_cluster(two_workers: Cluster, tmp_pat
         query.gate.touch()
         with query.running() as program:
             assert program.wait(DEADLINE_S) != 0
-        assert "serves one machine, and this query runs on a cluster" in query.log.read_text()
+        assert "is a file on one machine, but this query runs on a cluster" in query.log.read_text()
         assert query.archived() == []
 
 
 def _owners(application: str, dynamodb_url: str) -> set[Any]:
-    """Who owns leases of the application."""
+    """The workers that own leases of the application."""
     connection = ConnectionSettings(region=REGION, dynamodb_endpoint=dynamodb_url)
 
-    async def listed() -> set[Any]:
+    async def list_owners() -> set[Any]:
         table = open_lease_table(connection, application)
         try:
             return {lease.owner for lease in (await table.list()).leases if lease.owner}
         finally:
             await table.close()
 
-    return asyncio.run(listed())
+    return asyncio.run(list_owners())

@@ -1,4 +1,4 @@
-"""What the tests of queries share."""
+"""Fixtures for the tests of queries."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,15 +9,15 @@ import pytest
 from leasehold.local import LocalKinesis
 from tests.servers import Server
 from tests.spark.gates import FOLDER
-from tests.spark.pipeline_world import Scene
+from tests.spark.pipeline_world import PipelineWorld
 
 ROOT = Path(__file__).parents[2]
-MakeScene = Callable[..., Scene]
+MakeWorld = Callable[..., PipelineWorld]
 
 
 @pytest.fixture(scope="module")
 def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What Spark's processes inherit: where the gates are, and how to import them. Returns the folder of a module."""
+    """Set the environment of Spark's processes, so that they find and import the gates. Returns a folder."""
     folder = tmp_path_factory.mktemp("spark")
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with pytest.MonkeyPatch.context() as patch:
@@ -29,15 +29,15 @@ def spark_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 
 @pytest.fixture
-def scene(
+def make_world(
     spark_environment: Path,
     local_kinesis: LocalKinesis,
     dynamodb_local: Server,
     unique_name: Callable[[str], str],
-) -> MakeScene:
-    """Makes a stream with leases on DynamoDB Local; arguments of `Scene` may be given."""
+) -> MakeWorld:
+    """Return a function that creates a stream with leases in DynamoDB Local."""
 
-    def make(shards: int = 4, kinesis: LocalKinesis = local_kinesis) -> Scene:
-        return Scene(unique_name("spark"), spark_environment, kinesis, dynamodb_local, shards)
+    def make(shards: int = 4, kinesis: LocalKinesis = local_kinesis) -> PipelineWorld:
+        return PipelineWorld(unique_name("spark"), spark_environment, kinesis, dynamodb_local, shards)
 
     return make

@@ -1,7 +1,8 @@
-"""Source and archive with gates at the points where something may break: for tests only.
+"""The source and the archive sink with gates at the points of possible failures.
 
-A gate is named by the application and the point. A file in the folder of gates tells what happens there: `hold` waits
-until the file is gone, `fail` raises once, `die` kills the process once. Whoever waits leaves a file that says so.
+A gate has the name of the application and of the point. A file in the folder of gates selects its action: `hold` waits
+until the file is deleted, `fail` raises once, `die` kills the process once. A waiting process creates a file of its
+own.
 """
 
 import json
@@ -24,35 +25,35 @@ from leasehold.spark.archive_sink import ArchiveCommit, ArchiveSink, ArchiveStre
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.source import KinesisSource, KinesisStreamReader
 
-FOLDER = "TEST_GATES_FOLDER"  # not LEASEHOLD_...: a worker takes that for a setting
+FOLDER = "TEST_GATES_FOLDER"  # not LEASEHOLD_...: the worker reads such variables as settings
 SOURCE, SINK = "leasehold-gated", "leasehold-gated-archive"
 
 BEFORE_PIN = "before-pin"
-PINNED = "pinned"  # and nothing given away yet
+PINNED = "pinned"  # and not delivered
 WRITTEN = "written"  # and not committed
-COMMITTED = "committed"  # by the sink, and not yet by Spark
+COMMITTED = "committed"  # by the sink, not yet by Spark
 
 
 class Gates:
-    """The gates of one application, as a test sees them."""
+    """The gates of one application."""
 
     def __init__(self, folder: Path, application: str) -> None:
         self._folder, self._application = folder, application
 
-    def set(self, point: str, act: str) -> None:
-        """From now on `act` happens at a point."""
-        self._file(point, act).touch()
+    def set(self, point: str, action: str) -> None:
+        """Set the action of a gate."""
+        self._file(point, action).touch()
 
-    def open(self, point: str, act: str = "hold") -> None:
-        """Let pass whoever waits."""
-        self._file(point, act).unlink(missing_ok=True)
+    def open(self, point: str, action: str = "hold") -> None:
+        """Let waiting processes continue."""
+        self._file(point, action).unlink(missing_ok=True)
 
     def is_reached(self, point: str) -> bool:
-        """Whether a process waits there, or has."""
+        """True if a process waits or has waited at the gate."""
         return any(self._folder.glob(f"{self._application}.at.{point}.*"))
 
     def attempts(self) -> dict[tuple[int, str], list[list[list[str]]]]:
-        """For each batch and shard, the places of the rows, as every attempt has written them."""
+        """The positions of the rows that each attempt has written, for each batch and shard."""
         found: defaultdict[tuple[int, str], list[list[list[str]]]] = defaultdict(list)
         for path in self._folder.glob(f"{self._application}.rows.*"):
             written = json.loads(path.read_text())
@@ -61,19 +62,19 @@ class Gates:
         return found
 
     def pass_through(self, point: str) -> None:
-        """What a process does that comes to a gate."""
-        hold, fail, die = (self._file(point, act) for act in ("hold", "fail", "die"))
+        """Perform the action of a gate. A process calls this at each point."""
+        hold, fail, die = (self._file(point, action) for action in ("hold", "fail", "die"))
         if hold.exists():
             self._file(f"{point}.{os.getpid()}", "at").touch()
         while hold.exists():
             time.sleep(0.02)
-        if _is_first(die):
+        if _delete(die):
             os.kill(os.getpid(), signal.SIGKILL)
-        if _is_first(fail):
-            raise RuntimeError(f"a failure on purpose, {point}")
+        if _delete(fail):
+            raise RuntimeError(f"an intended failure at {point}")
 
-    def note_rows(self, rows: list[list[str]]) -> None:
-        """Leave behind what one write task has written."""
+    def record_rows(self, rows: list[list[str]]) -> None:
+        """Record the rows that one write task has written."""
         context = TaskContext.get()
         assert context is not None
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -84,11 +85,11 @@ class Gates:
         part.write_text(json.dumps(written))
         part.rename(path)
 
-    def _file(self, point: str, act: str) -> Path:
-        return self._folder / f"{self._application}.{act}.{point}"
+    def _file(self, point: str, action: str) -> Path:
+        return self._folder / f"{self._application}.{action}.{point}"
 
 
-def _is_first(file: Path) -> bool:
+def _delete(file: Path) -> bool:
     with suppress(FileNotFoundError):
         file.unlink()
         return True
@@ -96,12 +97,12 @@ def _is_first(file: Path) -> bool:
 
 
 def gates_of(application: str) -> Gates:
-    """The gates, from inside a process of Spark's."""
+    """The gates of an application, for a process of Spark."""
     return Gates(Path(os.environ[FOLDER]), application)
 
 
 class GatedReader(KinesisStreamReader):
-    """Stops before it reads, and once it has pinned."""
+    """Has gates before the read and after the pin."""
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
@@ -114,7 +115,9 @@ class GatedReader(KinesisStreamReader):
         gates = gates_of(self._application)
         gates.pass_through(BEFORE_PIN)
         rows = super().read(partition)
-        first = list(islice(rows, 1))  # the first slice of a task is pinned, and most likely all of them
+        first = list(
+            islice(rows, 1)
+        )  # the first slice of the task is pinned now, and most likely all of them
         gates.pass_through(PINNED)
         yield from chain(first, rows)
 
@@ -131,7 +134,7 @@ class GatedSource(KinesisSource):
 
 
 class GatedWriter(ArchiveStreamWriter):
-    """Stops after it has written, and after it has committed. The archive's parent folder is named like the gates."""
+    """Has gates after the write and after the commit. The parent folder of the archive has the application's name."""
 
     @property
     def gates(self) -> Gates:
@@ -140,15 +143,15 @@ class GatedWriter(ArchiveStreamWriter):
     def write(self, iterator: Iterator[Any]) -> ArchiveCommit:
         rows: list[list[str]] = []
 
-        def noted() -> Iterator[Any]:
+        def recorded() -> Iterator[Any]:
             for each in iterator:
                 names = ("shardId", "sequenceNumber", "subSequenceNumber")
                 columns = [each.column(name).to_pylist() for name in names]
                 rows.extend([str(value) for value in row] for row in zip(*columns, strict=True))
                 yield each
 
-        done = super().write(noted())
-        self.gates.note_rows(rows)
+        done = super().write(recorded())
+        self.gates.record_rows(rows)
         self.gates.pass_through(WRITTEN)
         return done
 

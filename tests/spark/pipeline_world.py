@@ -1,4 +1,4 @@
-"""A stream, its leases, and one archive: what a test of a query needs, and the verdict on what came of it."""
+"""A stream, its lease table and an archive for tests of queries, with checks of the archive."""
 
 import asyncio
 import random
@@ -22,13 +22,13 @@ from tests.spark.gates import SINK, SOURCE, Gates
 T = TypeVar("T")
 
 PATIENCE_S = 150.0
-# As little as a busy machine allows.
+# The shortest time that works on a busy machine.
 FAILOVER = "5s"
 
 
 @dataclass
-class Scene:
-    """One application on one stream. Everything in it has its own name, so that tests can share servers."""
+class PipelineWorld:
+    """One application on one stream. Names are unique, so that tests can share servers."""
 
     name: str
     folder: Path
@@ -63,7 +63,7 @@ class Scene:
         self.production.put(plain=count // 2, aggregated=count - count // 2)
 
     def source(self, **changes: str) -> dict[str, str]:
-        """Options of the source."""
+        """The options of the source."""
         return {
             "streamName": self.name,
             "applicationName": self.name,
@@ -74,7 +74,7 @@ class Scene:
             "columns": "archive",
             "pollInterval": "200ms",
             "failoverAfter": FAILOVER,
-            # A leader waits for a fleet to gather, and before it balances; queries under one are tested beside Java.
+            # A leader delays the first assignment. The interop tests cover queries with a leader.
             "mode": "peer",
         } | changes
 
@@ -85,7 +85,7 @@ class Scene:
         return spark.readStream.format(SOURCE).options(**self.source(**changes)).load()
 
     def start(self, rows: Any, *, to_the_end: bool = True, checkpoint: Path | None = None) -> Any:
-        """Archive a DataFrame."""
+        """Start a query that archives a DataFrame."""
         writer = rows.writeStream.format(SINK).option(
             "checkpointLocation", str(checkpoint or self.checkpoint)
         )
@@ -93,14 +93,14 @@ class Scene:
         return writer.start(str(self.archive))
 
     def read_all(self, spark: Any, *, checkpoint: Path | None = None, **changes: str) -> None:
-        """Archive everything that is there now."""
+        """Archive all available records."""
         query = self.start(self.load(spark, **changes), checkpoint=checkpoint)
         assert query.awaitTermination(PATIENCE_S), "the query does not end"
 
     # -- leases ------------------------------------------------------------------------------------------------
 
     def with_table(self, work: Callable[[LeaseTable], Awaitable[T]]) -> T:
-        """Do something to the lease table, from outside."""
+        """Work on the lease table from outside the query."""
 
         async def run() -> T:
             client = self.dynamodb.client("dynamodb")
@@ -113,41 +113,41 @@ class Scene:
         return asyncio.run(run())
 
     def lease(self, key: LeaseKey) -> Lease:
-        """A lease as it is now."""
+        """Read a lease."""
         lease = self.with_table(lambda table: table.get(key))
         assert lease is not None
         return lease
 
     def leases(self) -> dict[LeaseKey, Lease]:
-        """All leases; none while there is no table."""
+        """Read all leases. Returns none if the table does not exist."""
         try:
             listing = self.with_table(lambda table: table.list())
         except NotFoundError:
             return {}
         return {lease.key: lease for lease in listing.leases}
 
-    # -- the verdict -------------------------------------------------------------------------------------------
+    # -- checks of the archive --------------------------------------------------------------------------------
 
     def archived(self) -> list[int]:
-        """The numbers of all records in the archive. No place in a shard may be there twice."""
+        """The numbers of all archived records. Fails if a position is archived twice."""
         names = ["shardId", "sequenceNumber", "subSequenceNumber", "data"]
         rows: list[tuple[Any, ...]] = []
         for file in self.archive.rglob("*.parquet"):
             table = pq.ParquetFile(file).read(columns=names)
             rows += zip(*(table[name].to_pylist() for name in names), strict=True)
-        doubled = [place for place, count in Counter(row[:3] for row in rows).items() if count > 1]
-        assert not doubled, f"{len(doubled)} places are archived more than once, e.g. {doubled[0]}"
+        doubled = [position for position, count in Counter(row[:3] for row in rows).items() if count > 1]
+        assert not doubled, f"{len(doubled)} positions are archived more than once, e.g. {doubled[0]}"
         return [int(row[3]) for row in rows]
 
     def has_all(self) -> bool:
-        """Whether everything that was produced is in the archive."""
+        """True if the archive contains all records that were put."""
         return set(self.archived()) == set(range(self.production.produced))
 
     def check(self, without: frozenset[int] = frozenset()) -> None:
-        """The archive holds what was produced, each record once."""
+        """Assert that the archive contains each record once, except `without`."""
         numbers = Counter(self.archived())
         missing = set(range(self.production.produced)) - without - set(numbers)
         assert not missing, f"{len(missing)} records are not archived, e.g. {min(missing)}"
         doubled = {number for number, count in numbers.items() if count > 1}
         assert not doubled, f"{len(doubled)} records are archived more than once, e.g. {min(doubled)}"
-        assert not without & set(numbers), "what was to be missing is there"
+        assert not without & set(numbers), "the archive contains trimmed records"

@@ -1,4 +1,4 @@
-"""A source of Structured Streaming that yields pinned ranges, made up on the spot: for tests of sinks."""
+"""A Spark source of generated pinned ranges, for tests of sinks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 
 BATCHES, RANGE_ROWS, SHARDS = 3, 1_000, 3
-FIRST_MS, STEP_MS = 1_700_000_000_000, 90  # a range lasts one and a half minutes
+FIRST_MS, STEP_MS = 1_700_000_000_000, 90  # a range spans one and a half minutes
 
 
 class RangesPartition(InputPartition):
-    """The shards of one task, and which range of them it reads."""
+    """The shards of one task, and the number of its range."""
 
     def __init__(self, shards: Sequence[int], batch: int) -> None:
         super().__init__(None)
@@ -23,7 +23,7 @@ class RangesPartition(InputPartition):
 
 
 class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One range a shard and batch, for a few batches."""
+    """Yields one range for each shard and batch."""
 
     def __init__(self, columns: Sequence[str], session: int) -> None:
         self.columns, self.session = columns, session
@@ -72,7 +72,7 @@ class RangesSource(DataSource):
 
 
 def range_of_records(batch: int) -> list[UserRecord]:
-    """The records of a batch; every shard has the same."""
+    """The records of a batch. They are the same for every shard."""
     numbers = range(batch * RANGE_ROWS, (batch + 1) * RANGE_ROWS)
     return [
         UserRecord(b"%d" % number, f"k{number}", f"{number + 1}", FIRST_MS + number * STEP_MS)

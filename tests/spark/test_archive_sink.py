@@ -1,4 +1,4 @@
-"""The archive as a sink of a real Spark session."""
+"""The archive sink in a real Spark session."""
 
 import os
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def ranges(spark: Any, session: int = 1, **options: str) -> Any:
     return spark.readStream.format("ranges").option("session", session).options(**options).load()
 
 
-def archived(rows: Any, folder: Path, checkpoint: Path, **options: str) -> None:
-    """Run a query until its source has nothing more."""
+def archive_rows(rows: Any, folder: Path, checkpoint: Path, **options: str) -> None:
+    """Run a query until its source has no more rows."""
     query = (
         rows.writeStream.format("leasehold-archive")
         .options(checkpointLocation=str(checkpoint), **options)
@@ -49,24 +49,24 @@ def archived(rows: Any, folder: Path, checkpoint: Path, **options: str) -> None:
     assert query.awaitTermination(PATIENCE_S)
 
 
-def test_a_stream_is_archived_once_however_often_it_is_read(spark: Any, tmp_path: Path) -> None:
-    """A query that begins again under new leases finds everything there; `spark.read.parquet` reads it back."""
+def test_a_stream_that_is_read_twice_is_archived_once(spark: Any, tmp_path: Path) -> None:
+    """The second query has new leases and writes nothing. `spark.read.parquet` reads the archive."""
     folder = tmp_path / "archive"
-    archived(ranges(spark), folder, tmp_path / "first")
+    archive_rows(ranges(spark), folder, tmp_path / "first")
     files = sorted(folder.rglob("*.parquet"))
-    archived(ranges(spark, session=2), folder, tmp_path / "second")
+    archive_rows(ranges(spark, session=2), folder, tmp_path / "second")
     assert sorted(folder.rglob("*.parquet")) == files
     stored = spark.read.option("recursiveFileLookup", "true").parquet(str(folder))
     assert stored.count() == stored.select("shardId", "sequenceNumber").distinct().count() == ALL_ROWS
     assert set(stored.columns) == set(ALL_COLUMNS) - {"slice"}
-    # Cut by minute and by range: 4.5 minutes, of which ranges end in the middle of some.
+    # Objects are split by minute and by range. The rows span 4.5 minutes, and some ranges end within a minute.
     assert len({file.parent.parent for file in files}) >= 5
 
 
-def test_a_shuffle_stops_the_query_with_cause_and_remedy(spark: Any, tmp_path: Path) -> None:
-    """Nothing is written from rows that were moved."""
+def test_a_shuffle_fails_the_query_with_cause_and_remedy(spark: Any, tmp_path: Path) -> None:
+    """The sink writes no row of an incomplete range."""
     with pytest.raises(PySparkException, match="repartition, orderBy, join, filter, limit"):
-        archived(ranges(spark).repartition(2), tmp_path / "archive", tmp_path / "checkpoint")
+        archive_rows(ranges(spark).repartition(2), tmp_path / "archive", tmp_path / "checkpoint")
     assert not list(tmp_path.rglob("*.parquet"))
 
 
@@ -77,12 +77,12 @@ def test_a_shuffle_stops_the_query_with_cause_and_remedy(spark: Any, tmp_path: P
         (",".join(ALL_COLUMNS), {"fileFromat": "jsonl"}, "did you mean fileFormat"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(
+def test_invalid_options_are_refused_with_a_remedy(
     spark: Any, tmp_path: Path, columns: str, options: dict[str, str], sentence: str
 ) -> None:
-    """A missing column and a misspelt option reach the user as what they are."""
+    """Examples are a missing column and a misspelt option."""
     with pytest.raises(PySparkException, match=sentence):
-        archived(ranges(spark, columns=columns), tmp_path / "archive", tmp_path / "checkpoint", **options)
+        archive_rows(ranges(spark, columns=columns), tmp_path / "archive", tmp_path / "checkpoint", **options)
 
 
 def test_the_schema_for_spark_is_the_schema_of_the_batches(spark: Any) -> None:

@@ -1,4 +1,4 @@
-"""A JVM that dies under a running session is told in a sentence."""
+"""The error after the JVM of a running session has ended."""
 
 import subprocess
 import sys
@@ -19,10 +19,10 @@ except QueryFailedError as error:
 
 
 @pytest.mark.slow
-def test_a_killed_jvm_is_told_as_such(tmp_path: Path) -> None:
-    """Neither with a traceback of the library that talks to it, nor of trying to stop what is gone."""
+def test_a_killed_jvm_is_reported(tmp_path: Path) -> None:
+    """The output contains neither a traceback of py4j nor one of stopping the session."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout.startswith("Spark's JVM has ended by itself, with exit code -9"), done.stderr[-3000:]
+    assert done.stdout.startswith("Spark's JVM ended unexpectedly with exit code -9"), done.stderr[-3000:]
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""Drivers as processes of their own: killed at the worst moments, frozen, stopped, and sharing with others."""
+"""Drivers in processes of their own: killed at critical points, frozen, stopped, and sharing leases."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.worker_processes import wait_until
-from tests.spark.conftest import ROOT, MakeScene
+from tests.spark.conftest import ROOT, MakeWorld
 from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, WRITTEN
-from tests.spark.pipeline_world import PATIENCE_S, Scene
+from tests.spark.pipeline_world import PATIENCE_S, PipelineWorld
 
 POINTS = (BEFORE_PIN, PINNED, WRITTEN, COMMITTED)
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # several JVMs each, on whatever machine
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each test starts several JVMs
 
 
 @dataclass
@@ -29,33 +29,33 @@ class Driver:
     log: Path
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every process, wherever it stands in the tree."""
+        """Send a signal to every process of the session."""
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kill -9, all of them, until none is left."""
+        """Send SIGKILL to all processes until none is left."""
         wait_until(self._is_killed, "all processes are gone", PATIENCE_S)
 
     def stop(self) -> None:
-        """SIGTERM to the program, as a supervisor would."""
+        """Send SIGTERM to the program, as a supervisor does."""
         self.process.terminate()
         self.wait()
 
     def wait(self) -> int:
-        """Until it has ended."""
+        """Wait until the program has ended."""
         try:
             return self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver does not end:\n{self.output()}") from None
 
     def output(self) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return self.log.read_text(errors="replace")[-4000:]
 
     def check_runs(self) -> bool:
-        """True, unless it has ended by itself."""
+        """Return True. Fails if the program has ended."""
         assert self.process.poll() is None, f"the driver has ended:\n{self.output()}"
         return True
 
@@ -65,7 +65,7 @@ class Driver:
         return not self._processes()
 
     def _processes(self) -> list[int]:
-        """By session: Spark's daemons leave the process group, but not the session."""
+        """The processes of the session. Spark's daemons leave the process group, but not the session."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -77,17 +77,17 @@ class Driver:
 
 @contextmanager
 def driver(
-    stage: Scene, *, to_the_end: bool = False, name: str = "driver", **changes: str
+    world: PipelineWorld, *, to_the_end: bool = False, name: str = "driver", **changes: str
 ) -> Iterator[Driver]:
-    """A driver that runs, and surely does not at the end. Drivers of one name have one checkpoint location."""
-    told = {
-        "source": stage.source(**changes),
-        "archive": str(stage.archive),
-        "checkpoint": str(stage.folder / stage.name / f"checkpoint-{name}"),
+    """Run a driver, and kill it at the end. Drivers with the same name share a checkpoint location."""
+    settings = {
+        "source": world.source(**changes),
+        "archive": str(world.archive),
+        "checkpoint": str(world.folder / world.name / f"checkpoint-{name}"),
         "to_the_end": to_the_end,
     }
-    log = stage.folder / stage.name / f"{name}.log"
-    log.with_suffix(".json").write_text(json.dumps(told))
+    log = world.folder / world.name / f"{name}.log"
+    log.with_suffix(".json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "tests.spark.driver_program", str(log.with_suffix(".json"))]
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -100,68 +100,68 @@ def driver(
         running.kill()
 
 
-def test_a_driver_is_killed_at_every_point_of_a_batch(scene: MakeScene) -> None:
-    """Before the pin, before the write, before the commit, before Spark's own: every replay has the same rows."""
-    stage = scene(shards=2)
+def test_a_driver_is_killed_at_every_point_of_a_batch(make_world: MakeWorld) -> None:
+    """The points are before the pin, the write, the sink's commit and Spark's commit. Replays have the same rows."""
+    world = make_world(shards=2)
     for point in POINTS:
-        stage.put(100)
-        stage.gates.set(point, "hold")
-        with driver(stage, maxRecordsPerTrigger="60") as running:
+        world.put(100)
+        world.gates.set(point, "hold")
+        with driver(world, maxRecordsPerTrigger="60") as running:
             wait_until(
-                lambda: running.check_runs() and stage.gates.is_reached(point),  # noqa: B023
+                lambda: running.check_runs() and world.gates.is_reached(point),  # noqa: B023
                 f"a driver is at {point}",
                 PATIENCE_S,
             )
             running.kill()
-        stage.gates.open(point)
-    stage.put(100)
-    with driver(stage, to_the_end=True) as running:
+        world.gates.open(point)
+    world.put(100)
+    with driver(world, to_the_end=True) as running:
         assert running.wait() == 0, running.output()
-    stage.check()
-    repeated = [attempts for attempts in stage.gates.attempts().values() if len(attempts) > 1]
+    world.check()
+    repeated = [attempts for attempts in world.gates.attempts().values() if len(attempts) > 1]
     assert repeated, "no batch was written twice"
     for first, *others in repeated:
         assert all(rows == first for rows in others)
 
 
-def test_a_zombie_driver_leaves_the_archive_as_it_is(scene: MakeScene) -> None:
-    """Frozen between pin and write, replaced by another run, and woken up: what it still writes is there already."""
-    stage = scene(shards=2)
-    stage.put(100)
-    stage.gates.set(PINNED, "hold")
-    with driver(stage) as zombie:
-        wait_until(lambda: zombie.check_runs() and stage.gates.is_reached(PINNED), "it is pinned", PATIENCE_S)
+def test_a_zombie_driver_does_not_change_the_archive(make_world: MakeWorld) -> None:
+    """It is frozen between pin and write, replaced by another run, and resumed. The archive has all its rows."""
+    world = make_world(shards=2)
+    world.put(100)
+    world.gates.set(PINNED, "hold")
+    with driver(world) as zombie:
+        wait_until(lambda: zombie.check_runs() and world.gates.is_reached(PINNED), "it is pinned", PATIENCE_S)
         zombie.signal_all(signal.SIGSTOP)
-        stage.gates.open(PINNED)
-        stage.put(100)
-        with driver(stage, to_the_end=True) as heir:
-            assert heir.wait() == 0, heir.output()
-        stage.check()
+        world.gates.open(PINNED)
+        world.put(100)
+        with driver(world, to_the_end=True) as successor:
+            assert successor.wait() == 0, successor.output()
+        world.check()
         zombie.signal_all(signal.SIGCONT)
-        assert zombie.wait() != 0  # Spark finds out that another run has committed its batch
-    stage.check()
+        assert zombie.wait() != 0  # Spark detects that another run has committed its batch
+    world.check()
 
 
-def test_two_applications_of_spark_and_a_worker_share_and_leave_one_after_the_other(scene: MakeScene) -> None:
-    """Whoever is stopped leaves its shards to the others; the archive of all three is exactly-once."""
-    stage = scene(shards=8)
-    stage.put(400)
-    with driver(stage, name="first") as first, driver(stage, name="second") as second, worker(stage) as third:
-        wait_until(lambda: len(owners(stage)) == 3, "all three have shards", PATIENCE_S)
-        stage.put(400)
+def test_two_drivers_and_a_worker_share_leases_and_stop_one_after_the_other(make_world: MakeWorld) -> None:
+    """A stopped member leaves its shards to the others. All three write to one archive, exactly once."""
+    world = make_world(shards=8)
+    world.put(400)
+    with driver(world, name="first") as first, driver(world, name="second") as second, worker(world) as third:
+        wait_until(lambda: len(owners(world)) == 3, "all three have shards", PATIENCE_S)
+        world.put(400)
         stops: list[Callable[[], object]] = [first.stop, third.terminate, second.stop]
         for stop in stops:
-            wait_until(stage.has_all, "everything is archived", PATIENCE_S)
+            wait_until(world.has_all, "everything is archived", PATIENCE_S)
             stop()
-            stage.put(200)
-    with driver(stage, name="second", to_the_end=True) as last:
+            world.put(200)
+    with driver(world, name="second", to_the_end=True) as last:
         assert last.wait() == 0, last.output()
-    stage.check()
+    world.check()
 
 
-def owners(stage: Scene) -> set[str]:
-    """Who holds leases."""
-    return {lease.owner for lease in stage.leases().values() if lease.owner is not None}
+def owners(world: PipelineWorld) -> set[str]:
+    """The workers that own leases."""
+    return {lease.owner for lease in world.leases().values() if lease.owner is not None}
 
 
 WORKER = """
@@ -176,12 +176,12 @@ consumer.run()
 
 
 @contextmanager
-def worker(stage: Scene) -> Iterator["subprocess.Popen[bytes]"]:
-    """A plain worker that archives, too."""
-    source = stage.source()
+def worker(world: PipelineWorld) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a plain worker that writes to the same archive."""
+    source = world.source()
     options = {
-        "stream": stage.name,
-        "application": stage.name,
+        "stream": world.name,
+        "application": world.name,
         "region": source["region"],
         "kinesis_endpoint": source["endpointUrl"],
         "dynamodb_endpoint": source["dynamodbEndpointUrl"],
@@ -190,9 +190,9 @@ def worker(stage: Scene) -> Iterator["subprocess.Popen[bytes]"]:
         "refresh_every": "1s",
         "initial_position": "trim_horizon",
     }
-    with (stage.folder / stage.name / "worker.log").open("wb") as output:
+    with (world.folder / world.name / "worker.log").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, json.dumps(options), str(stage.archive)],
+            [sys.executable, "-c", WORKER, json.dumps(options), str(world.archive)],
             stdout=output,
             stderr=subprocess.STDOUT,
         )

@@ -1,4 +1,4 @@
-"""The whole way once, quickly, on one session: what `make test-oldest` runs with the oldest pyspark, too."""
+"""One quick run from stream to archive. `make test-oldest` runs it with the oldest pyspark too."""
 
 import random
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ def archived(folder: Path) -> list[int]:
 
 
 def test_a_stream_is_archived_over_several_runs_and_a_reshard(spark: Any, tmp_path: Path) -> None:
-    """Each run takes up where the last one stopped, children follow their parent, a batch read sees all of it."""
+    """Each run continues where the last one stopped, and children follow their parent. A batch read returns everything."""
     with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
         production = RecordProducer(kinesis.client(), "orders", random.Random(1))
-        place = {"streamName": "orders", "endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}
+        connection = {"streamName": "orders", "endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}
         rows = (
             spark.readStream.format("leasehold")
-            .options(**place, applicationName="smoke", leases=f"sqlite:///{tmp_path}/leases.sqlite")
+            .options(**connection, applicationName="smoke", leases=f"sqlite:///{tmp_path}/leases.sqlite")
             .options(startingPosition="trim_horizon", columns="archive", maxRecordsPerTrigger="300")
             .load()
         )
@@ -53,4 +53,4 @@ def test_a_stream_is_archived_over_several_runs_and_a_reshard(spark: Any, tmp_pa
             )
             assert query.awaitTermination(PATIENCE_S)
             assert archived(tmp_path / "archive") == list(range(production.produced))
-        assert spark.read.format("leasehold").options(**place).load().count() == production.produced
+        assert spark.read.format("leasehold").options(**connection).load().count() == production.produced

@@ -190,7 +190,7 @@ def test_an_unavailable_store_is_an_error_and_the_range_can_be_written_again() -
     assert run(archive.write([PinnedRange(A, "one", table(records([1])))])).rows == 1
 
 
-# -- after the loss of the lease table ---------------------------------------------------------------------------------
+# -- after the loss of the lease table ----------------------------------------------------------------------------
 
 
 def _minute(number: int) -> int:
@@ -276,7 +276,7 @@ def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
     assert store.listings[-1] == "1970/01/01/00/15"
 
 
-# -- refused input -----------------------------------------------------------------------------------------------
+# -- refused input ------------------------------------------------------------------------------------------------
 
 
 def test_an_archive_holds_one_stream() -> None:
