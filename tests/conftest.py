@@ -1,8 +1,8 @@
-"""The real servers as fixtures. One server of a kind serves the whole run, so each test names its own tables and
-streams: `unique_name` makes such names.
+"""Fixtures for the real servers. One server of a kind serves the whole run, so each test uses its own tables and
+streams: `unique_name` creates their names.
 
-A server that is not installed fails the test with the command that installs it; it is never skipped, because a
-skipped contract test looks like a kept promise.
+If a server is not installed, its tests fail with the command that installs it. They are never skipped, because a
+skipped contract test looks like a passed one.
 """
 
 import os
@@ -20,7 +20,7 @@ from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL, KINESIS_LOCAL, MINISTACK
 from tests.servers.running import Run
 
-# The machine is shared: how long one case takes says nothing about the code.
+# The machine is shared, so the time of one case means nothing.
 settings.register_profile("leasehold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("leasehold")
 
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """pytest-xdist: tells a worker process where the run's servers are."""
+    """pytest-xdist: passes the address of the run's servers to a worker process."""
     run = node.config.stash[RUN]
     node.workerinput["servers_owner"] = run.owner
     node.workerinput["servers_folder"] = str(run.folder)
@@ -53,7 +53,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows what the servers printed under a test that failed with them."""
+    """Adds the last log lines of the servers to a failed test."""
     report = yield
     if report.failed:
         used = SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))
@@ -76,11 +76,11 @@ def ministack(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(scope="session")
 def kinesis_local(request: pytest.FixtureRequest) -> Server:
-    """kinesis-local: Kinesis by polling, true to AWS in most things. Slow: keep a shard under 2,000 records."""
+    """kinesis-local: Kinesis by polling, mostly like AWS. Slow: keep a shard under 2,000 records."""
     return request.config.stash[RUN].server(KINESIS_LOCAL)
 
 
 @pytest.fixture
 def unique_name() -> Callable[[str], str]:
-    """Makes names of tables and streams that no other test uses."""
+    """Creates names of tables and streams that no other test uses."""
     return lambda prefix: f"{prefix}-{uuid.uuid4().hex[:12]}"

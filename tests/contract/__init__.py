@@ -1,1 +1,1 @@
-"""One suite a port, run against memory and the real servers alike, so that the fakes stay honest."""
+"""One suite per port, run on memory and on real servers, so that the in-memory versions behave like the real ones."""

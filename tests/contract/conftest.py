@@ -1,4 +1,4 @@
-"""The servers that the stream contract runs on."""
+"""Fixtures of the stream contract: servers, streams and consumers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,13 +15,13 @@ from tests.servers import aws_client
 
 
 class MakeStream(Protocol):
-    """Creates a stream and waits until it is active. It is deleted when the test is over."""
+    """Creates a stream and waits until it is active. It is deleted when the test ends."""
 
     def __call__(self, shards: int = 1, **request: Any) -> Stream: ...
 
 
 def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
-    """The server of that name, through a client that leaves the checking of arguments to it."""
+    """The server of that name, with a client that does not validate parameters, so that the server has to."""
     fixture = request.getfixturevalue(server)
     url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
     return KinesisUnderTest(server, client_of(url))
@@ -29,7 +29,7 @@ def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
 
 @cache
 def client_of(url: str) -> Any:
-    """One client a server: making one takes longer than most of the tests."""
+    """One client per server: creating one takes longer than most of the tests."""
     return aws_client("kinesis", url, parameter_validation=False)
 
 
@@ -83,4 +83,4 @@ def make_consumer() -> Iterator[MakeConsumer]:
     yield make
     for consumer in made:
         for subscription in consumer.open_subscriptions:
-            subscription.hang_up()
+            subscription.disconnect()

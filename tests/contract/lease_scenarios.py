@@ -1,11 +1,13 @@
-"""Reads the scenario files of lease writes. A file needs no Python to be understood:
+"""Reads the scenario files of lease writes:
 
-* `row` is the row that all its scenarios begin with; `given.row` changes it (null removes an attribute), or is null
-  when there is no row; `given.others` are further rows of the table.
-* `seen` changes the row into the one that the writer saw last, when others have written since.
+* `row` is the initial row of all scenarios in a file; `given.row` changes it (null removes an attribute), or is null
+  if there is no row; `given.others` are further rows of the table.
+
+* `seen` changes the row into the one that the writer last read, if other members have written since.
+
 * `expect` is one of: `changes` to the row, `refused` (nothing changes), `error` (nothing is written), `row`: null.
 
-A text stands for DynamoDB's S, a number for N, a list of texts for SS; anything else is written out.
+A string is DynamoDB's S, a number N, a list of strings SS; any other value is written in DynamoDB's format.
 """
 
 import base64
@@ -28,7 +30,7 @@ KNOWN = {
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One situation, one write, one outcome."""
+    """One initial state, one write, one expected result."""
 
     name: str
     operation: str
@@ -48,15 +50,15 @@ def load() -> list[Scenario]:
 
 
 def _file(path: Path) -> list[Scenario]:
-    content = _checked("file", json.loads(path.read_text(encoding="utf-8")))
+    content = _check_keys("file", json.loads(path.read_text(encoding="utf-8")))
     base = _row(content["row"])
     return [_scenario(path.stem, content["operation"], base, entry) for entry in content["scenarios"]]
 
 
 def _scenario(file: str, operation: str, base: Row, entry: dict[str, Any]) -> Scenario:
-    _checked("scenario", entry)
-    given = _checked("given", entry.get("given", {}))
-    expect = _checked("expect", entry["expect"])
+    _check_keys("scenario", entry)
+    given = _check_keys("given", entry.get("given", {}))
+    expect = _check_keys("expect", entry["expect"])
     assert len(expect.keys() & {"changes", "refused", "error", "row"}) == 1, f"{file}: {entry['name']}"
     present = given.get("row", {}) is not None
     start = changed_row(base, given.get("row") or {})
@@ -81,8 +83,8 @@ def _scenario(file: str, operation: str, base: Row, entry: dict[str, Any]) -> Sc
     )
 
 
-def _checked(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """A misspelt key must not pass for an absent one."""
+def _check_keys(kind: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Raises for an unknown key, because a misspelt key would look like an absent one."""
     assert entry.keys() <= KNOWN[kind], f"unknown in {kind}: {entry.keys() - KNOWN[kind]}"
     return entry
 
@@ -92,7 +94,7 @@ def _row(entry: Mapping[str, Any]) -> Row:
 
 
 def changed_row(row: Row, changes: Mapping[str, Any]) -> Row:
-    """The row with these changes; null takes an attribute away."""
+    """The row with these changes; null removes an attribute."""
     kept = {name: value for name, value in row.items() if name not in changes}
     return kept | {name: _attribute(value) for name, value in changes.items() if value is not None}
 

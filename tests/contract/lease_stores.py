@@ -1,4 +1,4 @@
-"""The stores that every lease test runs on, and how to reach the same table from a second process."""
+"""The stores for all lease tests, and how to open the same table from a second process."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from leasehold.ports import RowStore
 from tests.servers import Server
 
 SERVERS = ("dynamodb_local", "ministack")
-SHARED = ("sqlite", *SERVERS)  # what several processes can open at once
+SHARED = ("sqlite", *SERVERS)  # stores that several processes can open
 ALL = ("memory", *SHARED)
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Where a table is: enough to open it again, in this process or in another."""
+    """The location of a table: enough to open it in this process or in another."""
 
     kind: str
     url: str
     table: str
 
     def open(self, settings: TableSettings | None = None) -> RowStore:
-        """The store at this place."""
+        """Open the store at this location."""
         match self.kind:
             case "memory":
                 return MemoryRows()
@@ -40,16 +40,16 @@ class TableLocation:
                 return DynamoDbRows(client, self.table, settings=settings)
 
 
-def place(request: pytest.FixtureRequest, kind: str, folder: Path) -> TableLocation:
-    """A fresh table of this kind."""
+def new_location(request: pytest.FixtureRequest, kind: str, folder: Path) -> TableLocation:
+    """The location of a new table on this kind of store."""
     if kind in SERVERS:
         server: Server = request.getfixturevalue(kind)
         return TableLocation(kind, server.url, f"leases-{uuid.uuid4().hex}")
     return TableLocation(kind, "", str(folder / "leases.sqlite"))
 
 
-async def filled(open_store: Callable[[], RowStore], rows: Sequence[Row]) -> RowStore:
-    """A prepared store that holds these rows."""
+async def create_filled(open_store: Callable[[], RowStore], rows: Sequence[Row]) -> RowStore:
+    """A prepared store with these rows."""
     store = open_store()
     await store.prepare()
     for row in rows:

@@ -1,5 +1,5 @@
-"""The streams that the contract of the `Stream` port runs on: in memory, on our server, on kinesis-local. Each can be
-written to, resharded and, where the clock can be moved, aged.
+"""The streams for the contract of the `Stream` port: in memory, on our server, on kinesis-local. Tests can write to
+each of them, reshard it and, if its clock can be set, age it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ FROM_THE_START = IteratorStart(IteratorKind.TRIM_HORIZON)
 
 
 class StreamCase(ABC):
-    """One stream behind the port, and the hand that changes it."""
+    """One stream behind the port, and the operations that change it."""
 
     server: str
     name: str
@@ -40,7 +40,7 @@ class StreamCase(ABC):
         self._runner = asyncio.Runner()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """The answer of the port; one event loop for the whole test."""
+        """The result of a call of the port; one event loop for the whole test."""
         return self._runner.run(call)
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class StreamCase(ABC):
         return sorted(shard.id for shard in self.run(self.port.list_shards()))
 
     def read(self, shard: ShardId, start: IteratorStart = FROM_THE_START) -> tuple[list[Record], Page]:
-        """Everything from a place to the tip or the end, and the last page."""
+        """All records from a start to the tip or the end, and the last page."""
         iterator: str | None = self.run(self.port.iterator(shard, start))
         records: list[Record] = []
         deadline = time.monotonic() + 60
@@ -87,7 +87,7 @@ class StreamCase(ABC):
         raise AssertionError("neither tip nor end within a minute")
 
     def read_to_end(self, shard: ShardId) -> tuple[list[Record], Page]:
-        """Everything up to the end of a closed shard."""
+        """All records up to the end of a closed shard."""
         found: tuple[list[Record], Page] = eventually(
             lambda: (read := self.read(shard))[1].next_iterator is None and read, f"{shard} ends"
         )
@@ -95,7 +95,7 @@ class StreamCase(ABC):
 
 
 class MovableSystemClock(SystemClock):
-    """The system's clock, put forward by hand."""
+    """The system clock with an offset that the test sets."""
 
     offset_ms = 0
 

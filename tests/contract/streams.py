@@ -1,8 +1,7 @@
-"""What the stream contract tests speak: a Kinesis server under test, one stream on it, and how a shard is read.
+"""Helpers of the stream contract: a Kinesis server under test, one stream on it, and reading of a shard.
 
-Everything goes through boto3 and says nothing about who answers. Where a server is known to differ from AWS, its
-difference is declared in `KNOWN_DEVIATIONS` with the reason, and asserted like a promise: the day it changes, a
-test says so.
+All calls use boto3 and do not depend on the server. Known differences between a server and AWS are declared in
+`KNOWN_DEVIATIONS` with the reason. The tests assert them, so a test fails when a server changes.
 """
 
 import hashlib
@@ -18,20 +17,20 @@ from botocore.exceptions import ClientError
 HASH_KEY_MAX = 2**128 - 1
 DEADLINE_S = 60.0
 
-# A value outside a declared range: the documentation says InvalidArgument, the service's front door often says
-# Validation. Both are "you sent something wrong", and no client can rely on more.
+# For a value out of range the documentation says InvalidArgumentException, but the service often returns
+# ValidationException. A client must expect both.
 BAD_VALUE = ("InvalidArgumentException", "ValidationException")
 
 
 class Deviation(NamedTuple):
-    """What a server does instead of what AWS documents, and the likely cause as seen from outside."""
+    """The behaviour of a server where it differs from AWS's documentation, and the likely cause."""
 
     instead: Any
     because: str
 
 
-ACCEPTED = "accepted"  # a deviation: no error where AWS has one
-CRASHED = "500"  # a deviation: the server failed over the request, and says only that
+ACCEPTED = "accepted"  # a deviation: no error, although AWS has one
+CRASHED = "500"  # a deviation: an internal server error without details
 
 KNOWN_DEVIATIONS: Mapping[str, Mapping[str, Deviation]] = {
     "kinesis_local": {
@@ -42,52 +41,52 @@ KNOWN_DEVIATIONS: Mapping[str, Mapping[str, Deviation]] = {
         "a made-up iterator": Deviation(CRASHED, "it decodes before it checks"),
         "a missing value": Deviation(("SerializationException",), "its decoder needs every member"),
         "a page size of 0": Deviation(CRASHED, "the minimum is not checked"),
-        "a page size of 10001": Deviation(ACCEPTED, "it gives at most 100 anyway"),
+        "a page size of 10001": Deviation(ACCEPTED, "it returns at most 100 anyway"),
         "a position that is no record": Deviation(
-            "ResourceNotFoundException", "it looks the number up instead of comparing it"
+            "ResourceNotFoundException", "it searches for the number instead of comparing it"
         ),
-        "a refused deletion": Deviation("deleted", "it says that consumers exist, and deletes all the same"),
+        "a refused deletion": Deviation("deleted", "it reports that consumers exist, and deletes anyway"),
         "a second split": Deviation("ResourceInUseException", "it calls a closed shard not active"),
         "a split at the start": Deviation(ACCEPTED, "a child without a range is not noticed"),
         "a stream of no shards": Deviation("LimitExceededException", "it treats the minimum as a quota"),
         "an error in CBOR": Deviation((500, "None", ""), "it decodes the iterator before it checks"),
-        "an unknown enum value": Deviation("SerializationException", "its decoder meets the value first"),
+        "an unknown enum value": Deviation("SerializationException", "its decoder rejects the value first"),
         "an unknown operation": Deviation(
-            (400, "AccessDeniedException"), "it takes it for a question of rights"
+            (400, "AccessDeniedException"), "it treats it as a missing permission"
         ),
-        "AT_TRIM_HORIZON": Deviation("every shard", "it takes the filter for FROM_TRIM_HORIZON"),
+        "AT_TRIM_HORIZON": Deviation("every shard", "it treats the filter as FROM_TRIM_HORIZON"),
         "data in CBOR": Deviation("base64", "it writes JSON's form into CBOR; the Java SDK accepts both"),
         "data that is no base64": Deviation((500, ""), "it decodes before it checks"),
         "more than 500 records": Deviation(ACCEPTED, "the number of records is not checked"),
-        "scaling an on-demand stream": Deviation(ACCEPTED, "the mode is not looked at"),
-        "splitting an on-demand stream": Deviation(ACCEPTED, "the mode is not looked at"),
-        "the ending number of a closed shard": Deviation(2**63 - 1, "it shows its internal mark for the end"),
-        "uniform scaling": Deviation("splits every shard in two", "it looks at the count, not at the ranges"),
+        "scaling an on-demand stream": Deviation(ACCEPTED, "it does not check the mode"),
+        "splitting an on-demand stream": Deviation(ACCEPTED, "it does not check the mode"),
+        "the ending number of a closed shard": Deviation(2**63 - 1, "it shows its internal maximum"),
+        "uniform scaling": Deviation("splits every shard in two", "it uses the count, not the ranges"),
     },
     "ministack": {},
 }
 
 
 def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """The first truthy answer of `condition`; fails when there is none before the deadline."""
+    """The first truthy result of `condition`; fails if there is none before the deadline."""
     deadline = time.monotonic() + deadline_s
-    while not (answer := condition()):
+    while not (response := condition()):
         if time.monotonic() > deadline:
             pytest.fail(f"not within {deadline_s} s: {what}")
         time.sleep(0.02)
-    return answer
+    return response
 
 
 @contextmanager
 def refused(*codes: str) -> Iterator[None]:
-    """The calls inside are refused with one of these error codes."""
+    """The calls inside fail with one of these error codes."""
     with pytest.raises(ClientError) as caught:
         yield
     assert caught.value.response["Error"]["Code"] in codes, caught.value
 
 
 def hash_key_of(partition_key: str) -> int:
-    """Where the service puts a partition key in the hash range."""
+    """The hash key of a partition key."""
     return int.from_bytes(hashlib.md5(partition_key.encode()).digest(), "big")
 
 
@@ -99,13 +98,13 @@ class KinesisUnderTest:
     client: Any
 
     def expects(self, behaviour: str, documented: Any) -> Any:
-        """What this server should do: as documented, unless a deviation of it is declared."""
+        """The expected behaviour of this server: as documented, unless a deviation is declared."""
         deviation = KNOWN_DEVIATIONS.get(self.name, {}).get(behaviour)
         return documented if deviation is None else deviation.instead
 
     @contextmanager
     def refuses(self, behaviour: str, *documented: str) -> Iterator[None]:
-        """The call inside is refused with one of the documented codes, or as declared for this server."""
+        """The call inside fails with one of the documented codes, or as declared for this server."""
         expected = self.expects(behaviour, documented)
         if expected == ACCEPTED:
             yield
@@ -116,7 +115,7 @@ class KinesisUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class ShardRead:
-    """A shard as it was read: what it held, and whether and how it ended."""
+    """The result of reading a shard: its records, whether it ended, and its children."""
 
     records: Sequence[Mapping[str, Any]]
     has_ended: bool
@@ -133,7 +132,7 @@ class ShardRead:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream of the server under test. Every change of it is waited for."""
+    """One stream of the server under test. Changes wait until they are complete."""
 
     kinesis: KinesisUnderTest
     name: str
@@ -144,8 +143,8 @@ class Stream:
         return self.kinesis.client
 
     def summary(self) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self.client.describe_stream_summary(StreamName=self.name)
-        described: Mapping[str, Any] = answer["StreamDescriptionSummary"]
+        response: Mapping[str, Any] = self.client.describe_stream_summary(StreamName=self.name)
+        described: Mapping[str, Any] = response["StreamDescriptionSummary"]
         return described
 
     def wait_until_active(self) -> None:
@@ -154,27 +153,27 @@ class Stream:
     # Writing
 
     def put(self, data: bytes = b"x", key: str = "k", **more: Any) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self.client.put_record(
+        response: Mapping[str, Any] = self.client.put_record(
             StreamName=self.name, Data=data, PartitionKey=key, **more
         )
-        return answer
+        return response
 
     def put_many(self, entries: Sequence[tuple[str, bytes]]) -> list[Mapping[str, Any]]:
-        answer = self.client.put_records(
+        response = self.client.put_records(
             StreamName=self.name, Records=[{"PartitionKey": key, "Data": data} for key, data in entries]
         )
-        assert answer["FailedRecordCount"] == 0
-        return list(answer["Records"])
+        assert response["FailedRecordCount"] == 0
+        return list(response["Records"])
 
     # Shards
 
     def shards(self, **request: Any) -> list[dict[str, Any]]:
-        """Every page of ListShards: the name on the first call, the token alone on the others, as AWS wants it."""
-        answer = self.client.list_shards(StreamName=self.name, **request)
-        found = list(answer["Shards"])
-        while answer.get("NextToken"):
-            answer = self.client.list_shards(NextToken=answer["NextToken"])
-            found += answer["Shards"]
+        """All pages of ListShards: the name in the first call, only the token in the others, as AWS requires."""
+        response = self.client.list_shards(StreamName=self.name, **request)
+        found = list(response["Shards"])
+        while response.get("NextToken"):
+            response = self.client.list_shards(NextToken=response["NextToken"])
+            found += response["Shards"]
         return found
 
     def shard_ids(self, **request: Any) -> list[str]:
@@ -187,7 +186,7 @@ class Stream:
         return sorted(shards, key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
 
     def split(self, shard_id: str, at: int | None = None) -> list[str]:
-        """Splits a shard, in the middle unless told where; returns the children, the lower range first."""
+        """Split a shard, by default in the middle; returns the children, the lower range first."""
         shard = next(shard for shard in self.shards() if shard["ShardId"] == shard_id)
         first, last = hash_range(shard)
         middle = (first + last + 1) // 2 if at is None else at
@@ -196,7 +195,7 @@ class Stream:
         return self.children_of(shard_id)
 
     def merge(self, shard_id: str, adjacent_id: str) -> str:
-        """Merges two adjacent shards; returns their child."""
+        """Merge two adjacent shards; returns their child."""
         self.client.merge_shards(
             StreamName=self.name, ShardToMerge=shard_id, AdjacentShardToMerge=adjacent_id
         )
@@ -215,31 +214,31 @@ class Stream:
     # Reading
 
     def iterator(self, shard_id: str, kind: str = "TRIM_HORIZON", **more: Any) -> str:
-        answer = self.client.get_shard_iterator(
+        response = self.client.get_shard_iterator(
             StreamName=self.name, ShardId=shard_id, ShardIteratorType=kind, **more
         )
-        return str(answer["ShardIterator"])
+        return str(response["ShardIterator"])
 
     def read(self, shard_id: str, kind: str = "TRIM_HORIZON", **more: Any) -> ShardRead:
-        """Reads from a position to the tip, or to the end of a closed shard."""
+        """Read from a position to the tip, or to the end of a closed shard."""
         return self.read_on(self.iterator(shard_id, kind, **more))
 
     def read_on(self, iterator: str) -> ShardRead:
-        """Reads from an iterator to the tip, or to the end of a closed shard."""
+        """Read from an iterator to the tip, or to the end of a closed shard."""
         records: list[Mapping[str, Any]] = []
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
-            answer = self.client.get_records(ShardIterator=iterator)
-            records += answer["Records"]
-            if not answer.get("NextShardIterator"):
-                return ShardRead(records, has_ended=True, children=answer.get("ChildShards", ()))
-            if not answer["Records"] and answer["MillisBehindLatest"] == 0:
+            response = self.client.get_records(ShardIterator=iterator)
+            records += response["Records"]
+            if not response.get("NextShardIterator"):
+                return ShardRead(records, has_ended=True, children=response.get("ChildShards", ()))
+            if not response["Records"] and response["MillisBehindLatest"] == 0:
                 return ShardRead(records, has_ended=False)
-            iterator = answer["NextShardIterator"]
+            iterator = response["NextShardIterator"]
         pytest.fail(f"neither tip nor end of a shard of {self.name} within {DEADLINE_S} s")
 
     def read_to_end(self, shard_id: str) -> ShardRead:
-        """Reads a closed shard to its end, however many empty answers stand before it."""
+        """Read a closed shard to its end, with any number of empty responses before it."""
         read = eventually(lambda: _if_ended(self.read(shard_id)), f"{shard_id} ends")
         assert isinstance(read, ShardRead)
         return read

@@ -1,4 +1,4 @@
-"""What the fan-out contract tests speak: a subscription to one shard, and the events it carries."""
+"""Helpers of the fan-out contract: a subscription to one shard, and its events."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ def after(sequence_number: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """An open subscription. Events are pulled; a silent server is ended by the client's read timeout."""
+    """An open subscription. The client's read timeout ends it if the server sends nothing."""
 
     events: Iterator[Mapping[str, Any]]
-    hang_up: Callable[[], None]
+    disconnect: Callable[[], None]
 
     def next_event(self) -> Mapping[str, Any]:
         event: Mapping[str, Any] = next(self.events)["SubscribeToShardEvent"]
         return event
 
     def until_records(self, count: int) -> list[Mapping[str, Any]]:
-        """The events up to the one that completes so many records."""
+        """The events up to the one that completes this number of records."""
         found: list[Mapping[str, Any]] = []
         while len(data_of(found)) < count:
             found.append(self.next_event())
@@ -39,7 +39,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A registered fan-out consumer of a stream. Its subscriptions are closed when the test is over."""
+    """A registered fan-out consumer of a stream. Its subscriptions are closed when the test ends."""
 
     stream: Stream
     arn: str
@@ -55,7 +55,7 @@ class Consumer:
         return subscription
 
     def subscribe_when_free(self, shard_id: str, position: Mapping[str, Any] = TRIM_HORIZON) -> Subscription:
-        """Subscribes as soon as the server lets a second subscription in."""
+        """Subscribe as soon as the server allows a second subscription."""
 
         def attempt() -> Subscription | None:
             try:
@@ -69,7 +69,7 @@ class Consumer:
 
 
 def register(stream: Stream, name: str = "reader") -> Consumer:
-    """Registers a consumer and waits until it is active."""
+    """Register a consumer and wait until it is active."""
     arn = stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName=name)["Consumer"][
         "ConsumerARN"
     ]

@@ -1,4 +1,4 @@
-"""Races between real processes: exactly one winner a step, on every table that processes can share."""
+"""Races between real processes: exactly one winner per round, on every store that processes can share."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 from leasehold.core.model import Lease, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.fleet.table.lease_table import LeaseTable
-from tests.contract.lease_stores import SHARED, TableLocation, filled, place
+from tests.contract.lease_stores import SHARED, TableLocation, create_filled, new_location
 from tests.contract.racer import KEY, command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,10 +22,10 @@ Racers = list["subprocess.Popen[str]"]
 
 
 @contextmanager
-def _racing(where: TableLocation, operation: str, workers: list[str]) -> Iterator[Racers]:
+def _start_racers(location: TableLocation, operation: str, workers: list[str]) -> Iterator[Racers]:
     processes = [
         subprocess.Popen(
-            command(where, operation, worker),
+            command(location, operation, worker),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -47,23 +47,23 @@ def _racing(where: TableLocation, operation: str, workers: list[str]) -> Iterato
                 pipe.close()
 
 
-def _tell(racers: Racers, word: str) -> list[str]:
-    """Tell all of them at once, then hear all of them."""
+def _send_all(racers: Racers, command_name: str) -> list[str]:
+    """Send a command to all racers, then read all their responses."""
     for racer in racers:
         assert racer.stdin is not None
-        racer.stdin.write(f"{word}\n")
+        racer.stdin.write(f"{command_name}\n")
         racer.stdin.flush()
     return [racer.stdout.readline() if racer.stdout else "" for racer in racers]
 
 
-def _step(racers: Racers) -> list[dict[str, Any]]:
-    """One race: all look, then all write."""
-    assert set(_tell(racers, "read")) == {"seen\n"}
-    return [json.loads(answer) for answer in _tell(racers, "go")]
+def _race_once(racers: Racers) -> list[dict[str, Any]]:
+    """One round: all racers read, then all write."""
+    assert set(_send_all(racers, "read")) == {"seen\n"}
+    return [json.loads(line) for line in _send_all(racers, "go")]
 
 
-async def _prepare(where: TableLocation, *, owned: bool) -> None:
-    table = LeaseTable(await filled(where.open, ()))
+async def _prepare(location: TableLocation, *, owned: bool) -> None:
+    table = LeaseTable(await create_filled(location.open, ()))
     lease = Lease(key=KEY, shard_id=ShardId(KEY), checkpoint=TRIM_HORIZON)
     await table.create(lease)
     if owned:
@@ -76,15 +76,15 @@ async def _prepare(where: TableLocation, *, owned: bool) -> None:
     "workers", [["worker-a", "worker-b"], ["twin", "twin"]], ids=["two workers", "one id twice"]
 )
 @pytest.mark.parametrize("kind", SHARED)
-def test_two_processes_race_for_a_lease_a_thousand_times(
+def test_each_of_a_thousand_races_has_one_winner(
     kind: str, workers: list[str], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Each of a thousand races has exactly one winner, also when both processes go by the same worker id."""
-    where = place(request, kind, tmp_path)
-    asyncio.run(_prepare(where, owned=False))
-    with _racing(where, "take", workers) as racers:
+    """Also when both processes use the same worker id."""
+    location = new_location(request, kind, tmp_path)
+    asyncio.run(_prepare(location, owned=False))
+    with _start_racers(location, "take", workers) as racers:
         for step in range(1, 1001):
-            results = _step(racers)
+            results = _race_once(racers)
             assert sorted(result["won"] for result in results) == [False, True]
             assert [result["counter"] for result in results] == [step, step]
             assert len({result["holding"] for result in results}) == 1
@@ -92,14 +92,14 @@ def test_two_processes_race_for_a_lease_a_thousand_times(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SHARED)
-def test_tasks_that_cut_a_batch_differently_agree_on_one_pin(
+def test_tasks_with_different_ends_agree_on_one_pin(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Of several processes that pin the same batch with different ends, one wins, and the others see its end."""
-    where = place(request, kind, tmp_path)
-    asyncio.run(_prepare(where, owned=True))
-    with _racing(where, "pin", ["task", "task-2", "task-no-3"]) as racers:
+    location = new_location(request, kind, tmp_path)
+    asyncio.run(_prepare(location, owned=True))
+    with _start_racers(location, "pin", ["task", "task-2", "task-no-3"]) as racers:
         for _ in range(300):
-            results = _step(racers)
+            results = _race_once(racers)
             assert sorted(result["won"] for result in results) == [False, False, True]
             assert len({result["end"] for result in results}) == 1

@@ -1,4 +1,4 @@
-"""Rows as other members, other versions and strangers write them: read, left alone, or rejected with a reason."""
+"""Rows of other members, other versions and other programs: parsed, skipped, or rejected with a reason."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ CONTENT = json.loads(FILE.read_text(encoding="utf-8"))
 
 @pytest.mark.parametrize("scenario", CONTENT["scenarios"], ids=lambda scenario: scenario["name"])
 def test_row(scenario: Mapping[str, Any]) -> None:
-    """A row is a lease, is another kind of row, or is rejected with a message that names the fault."""
+    """A row is a lease, another kind of row, or is rejected with a message that names the problem."""
     assert scenario.keys() == {"name", "because", "given", "expect"}
     row = changed_row(changed_row({}, CONTENT["row"]), scenario["given"])
     match scenario["expect"]:
@@ -48,8 +48,8 @@ def _lease(shard: str, *parents: str) -> Lease:
     )
 
 
-def test_parents_in_a_circle_are_rejected_and_the_rest_is_read() -> None:
-    """Leases that are each other's ancestors would wait for ever; those outside the circle are unharmed."""
+def test_leases_in_a_cycle_of_parents_are_rejected() -> None:
+    """They would wait for each other forever; the other leases are read."""
     rows = [
         lease_to_row(lease)
         for lease in (_lease("a", "c"), _lease("b", "a"), _lease("c", "b"), _lease("d", "c"))
@@ -59,8 +59,8 @@ def test_parents_in_a_circle_are_rejected_and_the_rest_is_read() -> None:
     assert {error.key for error in listing.rejected} == {"a", "b", "c"}
 
 
-def test_many_circles_cost_little() -> None:
-    """Thousands of rows that are each other's parents are rejected in one pass, with messages that can be read."""
+def test_many_cycles_are_found_in_one_pass() -> None:
+    """Thousands of rows that are each other's parents are rejected fast, with readable messages."""
     pairs = [lease_to_row(_lease(f"s-{n}", f"s-{n ^ 1}")) for n in range(4000)]
     ring = [lease_to_row(_lease(f"r-{n}", f"r-{(n + 1) % 2000}")) for n in range(2000)]
     listing = leases_from_rows([*pairs, *ring, lease_to_row(_lease("good"))])
@@ -70,15 +70,15 @@ def test_many_circles_cost_little() -> None:
 
 
 def test_one_bad_row_does_not_hide_the_others() -> None:
-    """A listing reports what it could not read, and reads everything else."""
+    """A listing reports the rows that cannot be parsed, and returns all others."""
     bad: Row = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "no"}}
     listing = leases_from_rows([bad, lease_to_row(_lease("good"))])
     assert [lease.key for lease in listing.leases] == ["good"]
     assert [error.key for error in listing.rejected] == ["bad"]
 
 
-def test_a_created_lease_reads_back_as_it_was() -> None:
-    """Writing a row and reading it lose nothing."""
+def test_a_created_lease_reads_back_unchanged() -> None:
+    """Writing and parsing a row loses nothing."""
     lease = Lease(
         key=lease_key(ShardId("shardId-7")),
         shard_id=ShardId("shardId-7"),
@@ -110,8 +110,8 @@ NAMES = (
     changes=st.dictionaries(st.sampled_from(NAMES), ATTRIBUTES),
     gone=st.sets(st.sampled_from(NAMES), max_size=3),
 )
-def test_any_row_is_read_or_rejected(changes: dict[str, Any], gone: set[str]) -> None:
-    """Whatever stands in a row, reading it gives a lease or a MalformedRowError, never another failure."""
+def test_any_row_is_parsed_or_rejected(changes: dict[str, Any], gone: set[str]) -> None:
+    """Parsing returns a lease or raises MalformedRowError, never another error."""
     base = lease_to_row(_lease("shardId-1", "shardId-0"))
     row = {name: value for name, value in {**base, **changes}.items() if name not in gone}
     leases_from_rows([row])

@@ -1,4 +1,4 @@
-"""What every lease table promises beside its writes: listing, the index, lost answers, foreign rows."""
+"""The contract of the lease table beside its writes: listing, the index, lost responses, foreign rows."""
 
 import asyncio
 import time
@@ -42,7 +42,7 @@ from leasehold.errors import (
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX
 from leasehold.ports import Refused
-from tests.contract.lease_stores import ALL, SERVERS, TableLocation, filled, place
+from tests.contract.lease_stores import ALL, SERVERS, TableLocation, create_filled, new_location
 from tests.proxy import run_proxy
 from tests.servers import Server
 
@@ -73,15 +73,15 @@ NON_LEASES: tuple[Row, ...] = (
 
 
 @pytest.fixture(params=ALL)
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
-    """A fresh table on each kind of store."""
-    return place(request, request.param, tmp_path)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
+    """A new table on each kind of store."""
+    return new_location(request, request.param, tmp_path)
 
 
 @pytest.fixture(params=SERVERS)
 def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
-    """A fresh table on each DynamoDB server."""
-    return place(request, request.param, tmp_path)
+    """A new table on each DynamoDB server."""
+    return new_location(request, request.param, tmp_path)
 
 
 def new_lease(number: int, stream: str | None = None) -> Lease:
@@ -97,16 +97,16 @@ def with_child(number: int) -> CreateChildren:
 
 
 def held(outcome: Lease | Contended) -> Lease:
-    """The lease, if the write was ours."""
+    """The lease, if the write was applied."""
     assert isinstance(outcome, Lease), outcome
     return outcome
 
 
-def test_listing_finds_leases_and_passes_over_other_rows(where: TableLocation) -> None:
-    """Leases are listed, also by stream; lock, migration and metrics rows are neither leases nor errors."""
+def test_listing_returns_leases_and_skips_other_rows(location: TableLocation) -> None:
+    """Also by stream; lock, migration and metrics rows are neither leases nor errors."""
 
     async def scenario() -> None:
-        store = await filled(where.open, NON_LEASES)
+        store = await create_filled(location.open, NON_LEASES)
         table = LeaseTable(store)
         stream = "123456789012:orders:1700000000"
         leases = [new_lease(1), new_lease(2), new_lease(3, stream)]
@@ -125,8 +125,8 @@ def test_listing_finds_leases_and_passes_over_other_rows(where: TableLocation) -
     asyncio.run(scenario())
 
 
-def test_a_bad_row_is_reported_and_the_others_are_read(where: TableLocation) -> None:
-    """One hostile row costs nobody else's lease."""
+def test_a_bad_row_is_reported_and_the_others_are_read(location: TableLocation) -> None:
+    """One malformed row does not affect the other leases."""
 
     async def scenario() -> None:
         bad: Row = {
@@ -134,7 +134,7 @@ def test_a_bad_row_is_reported_and_the_others_are_read(where: TableLocation) -> 
             "leaseCounter": {"S": "seven"},
             "checkpoint": {"S": "0"},
         }
-        table = LeaseTable(await filled(where.open, [bad]))
+        table = LeaseTable(await create_filled(location.open, [bad]))
         await table.create(new_lease(1))
         listing = await table.list()
         assert listing.leases == (new_lease(1),)
@@ -144,11 +144,11 @@ def test_a_bad_row_is_reported_and_the_others_are_read(where: TableLocation) -> 
     asyncio.run(scenario())
 
 
-def test_a_worker_finds_its_own_leases(where: TableLocation) -> None:
-    """Found are the leases that name the worker, also those on their way to it, without those it knows."""
+def test_a_worker_finds_its_own_leases(location: TableLocation) -> None:
+    """The leases whose owner is the worker, also those in a handoff to it, without those that it already knows."""
 
     async def scenario() -> None:
-        table = LeaseTable(await filled(where.open, ()))
+        table = LeaseTable(await create_filled(location.open, ()))
         leases = [new_lease(number) for number in range(5)]
         for lease in leases:
             await table.create(lease)
@@ -156,23 +156,23 @@ def test_a_worker_finds_its_own_leases(where: TableLocation) -> None:
             held(await table.assign(lease, A))
         held(await table.assign(leases[3], B))
         moving = held(await table.take(held(await table.assign(leases[4], B)), B, H2))
-        held(await table.request_handoff(moving, A))  # names A, but B still serves it
+        held(await table.request_handoff(moving, A))  # the owner is A, but B still serves it
         async with asyncio.timeout(60):
             while True:
                 found = await table.list_owned_by(A, known=[leases[0].key])
                 if {lease.key for lease in found.leases} == {leases[1].key, leases[2].key, moving.key}:
                     break
-                await asyncio.sleep(0.05)  # the index may be behind
+                await asyncio.sleep(0.05)  # the index may lag
         await table.close()
 
     asyncio.run(scenario())
 
 
-def test_the_state_of_a_fleet_is_found_in_either_table(where: TableLocation) -> None:
-    """The generation of the KCL that a fleet runs is read from the lease table, or from the coordinator's own."""
+def test_the_kcl_version_is_found_in_either_table(location: TableLocation) -> None:
+    """In the lease table, or in the coordinator's own table."""
 
     async def scenario() -> None:
-        store = await filled(where.open, ())
+        store = await create_filled(location.open, ())
         assert (await LeaseTable(store).coordinator_rows.find()).migration is None
         row: Row = {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
         await store.write(PutRow("Migration3.0", row))
@@ -185,8 +185,8 @@ def test_the_state_of_a_fleet_is_found_in_either_table(where: TableLocation) -> 
     asyncio.run(scenario())
 
 
-def test_a_missing_coordinator_table_is_no_error(on_server: TableLocation) -> None:
-    """Fleets that never ran KCL 3.0 to 3.4 have no such table."""
+def test_a_missing_coordinator_table_is_not_an_error(on_server: TableLocation) -> None:
+    """Fleets that never ran KCL 3.0 to 3.4 have none."""
 
     async def scenario() -> None:
         coordinator = on_server.open()
@@ -198,14 +198,14 @@ def test_a_missing_coordinator_table_is_no_error(on_server: TableLocation) -> No
 
 
 class _Denied(MemoryRows):
-    """A table that our role may not read."""
+    """A table that this role may not read."""
 
     async def get(self, key: str) -> Row | None:
         raise ServiceError("AccessDeniedException")
 
 
-def test_a_coordinator_table_that_may_not_be_read_is_not_missing() -> None:
-    """Its fleet would be split in two. Who was told that there is none believes it."""
+def test_a_denied_coordinator_table_is_an_error() -> None:
+    """If it counted as missing, the fleet would be split in two."""
 
     async def scenario() -> None:
         coordinator_rows = LeaseTable(MemoryRows(), coordinator=_Denied()).coordinator_rows
@@ -218,11 +218,11 @@ def test_a_coordinator_table_that_may_not_be_read_is_not_missing() -> None:
     asyncio.run(scenario())
 
 
-def test_lock_and_reports_live_on_every_store(where: TableLocation) -> None:
-    """The lock is taken once, beaten and released; a report is made, renewed, seen in a look and taken back."""
+def test_the_leader_lock_and_reports_work_on_every_store(location: TableLocation) -> None:
+    """The lock is taken once, renewed and released; a report is written, renewed, read and deleted."""
 
     async def scenario() -> None:
-        store = await filled(where.open, ())
+        store = await create_filled(location.open, ())
         coordinator_rows, me = LeaseTable(store).coordinator_rows, WorkerId("w-1")
         mode = FleetMode(has_leader=True, reports=True)
         assert await coordinator_rows.write_lock(
@@ -246,8 +246,8 @@ def test_lock_and_reports_live_on_every_store(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def test_a_large_table_is_read_whole(on_server: TableLocation) -> None:
-    """Pages and parallel lanes lose no row and repeat none."""
+def test_a_large_table_is_read_completely(on_server: TableLocation) -> None:
+    """Pages and parallel segments lose no row and repeat none."""
 
     async def scenario() -> None:
         padding = {"S": "x" * 200_000}
@@ -261,7 +261,7 @@ def test_a_large_table_is_read_whole(on_server: TableLocation) -> None:
             }
             for number in range(12)
         ]
-        table = LeaseTable(await filled(on_server.open, rows))
+        table = LeaseTable(await create_filled(on_server.open, rows))
         for segments in (1, 4):
             listing = await table.list(segments=segments)
             assert sorted(lease.key for lease in listing.leases) == sorted(
@@ -272,19 +272,19 @@ def test_a_large_table_is_read_whole(on_server: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def test_own_leases_are_found_before_there_is_an_index(on_server: TableLocation) -> None:
-    """Without an index a scan answers; an index added later takes over, and the same leases are found."""
+def test_own_leases_are_found_without_an_index(on_server: TableLocation) -> None:
+    """By a scan. After the index was added, the same leases are found."""
 
     async def scenario() -> None:
         bare = on_server.open(TableSettings(with_index=False))
-        table = LeaseTable(await filled(lambda: bare, ()))
+        table = LeaseTable(await create_filled(lambda: bare, ()))
         await table.create(new_lease(1))
         held(await table.assign(new_lease(1), A))
         assert await bare.keys_owned_by(A) is None
         assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
 
         indexed = on_server.open()
-        await asyncio.gather(*(indexed.prepare() for _ in range(4)))  # members that start together
+        await asyncio.gather(*(indexed.prepare() for _ in range(4)))  # several members start at the same time
         async with asyncio.timeout(120):
             while await indexed.keys_owned_by(A) != [new_lease(1).key]:
                 assert [lease.key for lease in (await LeaseTable(indexed).list_owned_by(A)).leases]
@@ -295,11 +295,11 @@ def test_own_leases_are_found_before_there_is_an_index(on_server: TableLocation)
     asyncio.run(scenario())
 
 
-def test_an_index_is_made_for_a_table_without_one(where: TableLocation) -> None:
-    """Members ask for it together, and again; in the end each finds its leases by it."""
+def test_the_index_is_added_to_a_table_without_one(location: TableLocation) -> None:
+    """Several members create it at the same time, and again; then each finds its leases through it."""
 
     async def scenario() -> None:
-        store = await filled(lambda: where.open(TableSettings(with_index=False)), ())
+        store = await create_filled(lambda: location.open(TableSettings(with_index=False)), ())
         table = LeaseTable(store)
         await table.create(new_lease(1))
         held(await table.assign(new_lease(1), A))
@@ -307,7 +307,7 @@ def test_an_index_is_made_for_a_table_without_one(where: TableLocation) -> None:
         await store.create_owner_index()
         async with asyncio.timeout(120):
             while (keys := await store.keys_owned_by(A)) != [new_lease(1).key]:
-                assert keys is None or where.kind in SERVERS
+                assert keys is None or location.kind in SERVERS
                 await asyncio.sleep(0.05)
         await store.create_owner_index()
         assert await store.keys_owned_by(B) == []
@@ -316,8 +316,8 @@ def test_an_index_is_made_for_a_table_without_one(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-class StillBuilding:
-    """A DynamoDB client that is told that an index is being filled, and counts who wants another one."""
+class BuildingIndexClient:
+    """A DynamoDB client for which the index is still being built. Counts the requests to create another one."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -328,25 +328,24 @@ class StillBuilding:
         return getattr(self._client, name)
 
     def describe_table(self, **request: Any) -> Any:
-        """What DynamoDB says for minutes on a large table."""
+        """The index has the status CREATING, for minutes on a large table."""
         answer = self._client.describe_table(**request)
         for index in answer["Table"].get("GlobalSecondaryIndexes", []) if self.is_building else []:
             index["IndexStatus"] = "CREATING"
         return answer
 
     def update_table(self, **request: Any) -> Any:
-        """Counted."""
         self.updates += 1
         return self._client.update_table(**request)
 
 
-def test_an_index_that_is_being_built_is_left_alone(on_server: TableLocation) -> None:
-    """While it is filled nobody reads it or asks for a second one; when it is there, it is used."""
+def test_an_index_that_is_being_built_is_not_used(on_server: TableLocation) -> None:
+    """It is neither read nor created again; it is used once it is active."""
 
     async def scenario() -> None:
-        client = StillBuilding(Server(on_server.kind, on_server.url, Path()).client("dynamodb"))
+        client = BuildingIndexClient(Server(on_server.kind, on_server.url, Path()).client("dynamodb"))
         store = DynamoDbRows(client, on_server.table)
-        table = LeaseTable(await filled(lambda: store, ()))
+        table = LeaseTable(await create_filled(lambda: store, ()))
         await table.create(new_lease(1))
         held(await table.assign(new_lease(1), A))
         await store.create_owner_index()
@@ -360,11 +359,11 @@ def test_an_index_that_is_being_built_is_left_alone(on_server: TableLocation) ->
     asyncio.run(scenario())
 
 
-def test_members_that_start_together_share_one_table(where: TableLocation) -> None:
-    """Creating the table at once from several members works for all of them."""
+def test_members_that_start_together_create_one_table(location: TableLocation) -> None:
+    """Concurrent creation works for all of them."""
 
     async def scenario() -> None:
-        stores = [where.open() for _ in range(3)] if where.kind != "memory" else [where.open()]
+        stores = [location.open() for _ in range(3)] if location.kind != "memory" else [location.open()]
         await asyncio.gather(*(store.prepare() for store in stores))
         assert await LeaseTable(stores[0]).create(new_lease(1))
         assert (await LeaseTable(stores[-1]).list()).leases == (new_lease(1),)
@@ -374,11 +373,11 @@ def test_members_that_start_together_share_one_table(where: TableLocation) -> No
     asyncio.run(scenario())
 
 
-def test_table_settings_reach_the_table(ministack: Server, tmp_path: Path) -> None:
-    """Capacity, deletion protection, tags and point-in-time recovery are set as asked."""
+def test_table_settings_are_applied(ministack: Server, tmp_path: Path) -> None:
+    """Capacity, deletion protection, tags and point-in-time recovery."""
 
     async def scenario() -> None:
-        where = TableLocation("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
+        location = TableLocation("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
         settings = TableSettings(
             read_capacity=3,
             write_capacity=4,
@@ -386,28 +385,28 @@ def test_table_settings_reach_the_table(ministack: Server, tmp_path: Path) -> No
             point_in_time_recovery=True,
             tags={"team": "data"},
         )
-        store = where.open(settings)
+        store = location.open(settings)
         await store.prepare()
         client = ministack.client("dynamodb")
-        table = client.describe_table(TableName=where.table)["Table"]
+        table = client.describe_table(TableName=location.table)["Table"]
         assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3
         assert table["DeletionProtectionEnabled"] is True
         tags = client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"]
         assert tags == [{"Key": "team", "Value": "data"}]
-        backups = client.describe_continuous_backups(TableName=where.table)["ContinuousBackupsDescription"]
+        backups = client.describe_continuous_backups(TableName=location.table)["ContinuousBackupsDescription"]
         assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
         await store.close()
 
     asyncio.run(scenario())
 
 
-def test_half_a_capacity_is_refused() -> None:
-    """A setting that cannot work is refused with the remedy, before anything is created."""
+def test_incomplete_capacity_is_refused() -> None:
+    """The error says what to set, before anything is created."""
     with pytest.raises(ConfigError, match="both read_capacity and write_capacity"):
         TableSettings(read_capacity=5)
 
 
-def test_a_missing_table_is_named(on_server: TableLocation) -> None:
+def test_a_missing_table_is_named_in_the_error(on_server: TableLocation) -> None:
     """Reading from a table that does not exist says which one."""
 
     async def scenario() -> None:
@@ -419,38 +418,40 @@ def test_a_missing_table_is_named(on_server: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-# -- lost answers ----------------------------------------------------------------------------------------------
+# -- lost responses --------------------------------------------------------------------------------------------
 
 
-def once(operation: str, trouble: StoreFault, times: int = 1) -> Callable[[str, str], StoreFault | None]:
-    """Trouble for the first calls of an operation."""
+def once(operation: str, fault: StoreFault, times: int = 1) -> Callable[[str, str], StoreFault | None]:
+    """Faults for the first calls of an operation."""
     left = [times]
 
     def fault_for(called: str, _key: str) -> StoreFault | None:
         if called != operation or left[0] == 0:
             return None
         left[0] -= 1
-        return trouble
+        return fault
 
     return fault_for
 
 
-async def troubled(
-    where: TableLocation, fault_for: Callable[[str, str], StoreFault | None]
+async def open_faulty(
+    location: TableLocation, fault_for: Callable[[str, str], StoreFault | None]
 ) -> tuple[LeaseTable, LeaseTable]:
-    """A table with one free lease, and the same table behind trouble."""
-    store = await filled(where.open, ())
+    """A table with one free lease, and the same table with faults."""
+    store = await create_filled(location.open, ())
     table = LeaseTable(store)
     await table.create(new_lease(1))
     return table, LeaseTable(FaultyRows(store, fault_for))
 
 
-@pytest.mark.parametrize("trouble", [StoreFault.RESPONSE_LOST, StoreFault.REQUEST_LOST])
-def test_a_write_without_an_answer_is_settled(where: TableLocation, trouble: StoreFault) -> None:
-    """Whether the write or its answer was lost, the caller gets the lease, and the counter moved once a write."""
+@pytest.mark.parametrize("fault", [StoreFault.RESPONSE_LOST, StoreFault.REQUEST_LOST])
+def test_a_write_without_a_response_is_confirmed(location: TableLocation, fault: StoreFault) -> None:
+    """Whether the request or the response was lost, the caller gets the lease, and the counter increased once per
+    write.
+    """
 
     async def scenario() -> None:
-        _, after_take = await troubled(where, once("write", trouble))
+        _, after_take = await open_faulty(location, once("write", fault))
         lease = held(await after_take.take(new_lease(1), A, H1))
         store = after_take._rows
         moves: tuple[Callable[[LeaseTable, Lease], Awaitable[Lease | Contended]], ...] = (
@@ -470,13 +471,13 @@ def test_a_write_without_an_answer_is_settled(where: TableLocation, trouble: Sto
         )
         for move in moves:
             before = lease
-            lease = held(await move(LeaseTable(FaultyRows(store, once("write", trouble))), lease))
+            lease = held(await move(LeaseTable(FaultyRows(store, once("write", fault))), lease))
             assert lease.counter == before.counter + (
                 0 if lease.checkpoint_owner and not before.checkpoint_owner else 1
             )
             assert await LeaseTable(store).get(lease.key) == lease
         assert await LeaseTable(store).get(new_lease(2).key) == new_lease(2)
-        deleting = LeaseTable(FaultyRows(store, once("write", trouble)))
+        deleting = LeaseTable(FaultyRows(store, once("write", fault)))
         assert await deleting.delete(lease)
         assert await deleting.get(lease.key) is None
         await after_take.close()
@@ -484,11 +485,11 @@ def test_a_write_without_an_answer_is_settled(where: TableLocation, trouble: Sto
     asyncio.run(scenario())
 
 
-def test_a_lost_answer_does_not_hide_a_lost_race(where: TableLocation) -> None:
-    """If the request was lost and someone else took the lease meanwhile, the answer is Contended."""
+def test_a_lost_request_does_not_hide_a_lost_race(location: TableLocation) -> None:
+    """If another member took the lease in between, the result is Contended."""
 
     async def scenario() -> None:
-        table, _ = await troubled(where, lambda *_: None)
+        table, _ = await open_faulty(location, lambda *_: None)
         seen = new_lease(1)
         winner = held(await table.take(seen, B, H2))
         loser = LeaseTable(FaultyRows(table._rows, once("write", StoreFault.REQUEST_LOST)))
@@ -498,12 +499,12 @@ def test_a_lost_answer_does_not_hide_a_lost_race(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def test_lasting_silence_is_the_callers_to_bear(where: TableLocation) -> None:
-    """After a few attempts the trouble is raised, and nothing was written."""
+def test_a_lasting_failure_is_raised(location: TableLocation) -> None:
+    """After a few attempts, and nothing was written."""
 
     async def scenario() -> None:
         silent = once("write", StoreFault.REQUEST_LOST, times=WRITE_ATTEMPTS_MAX)
-        table, behind = await troubled(where, silent)
+        table, behind = await open_faulty(location, silent)
         with pytest.raises(UnavailableError):
             await behind.take(new_lease(1), A, H1)
         assert await table.get(new_lease(1).key) == new_lease(1)
@@ -512,11 +513,11 @@ def test_lasting_silence_is_the_callers_to_bear(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def test_throttling_is_raised_at_once(where: TableLocation) -> None:
-    """Throttling means that nothing happened; when to try again is the caller's decision."""
+def test_throttling_is_raised_at_once(location: TableLocation) -> None:
+    """A throttled write was not applied; the caller decides when to retry."""
 
     async def scenario() -> None:
-        table, behind = await troubled(where, once("write", StoreFault.THROTTLED))
+        table, behind = await open_faulty(location, once("write", StoreFault.THROTTLED))
         with pytest.raises(ThrottledError):
             await behind.take(new_lease(1), A, H1)
         assert await table.get(new_lease(1).key) == new_lease(1)
@@ -525,11 +526,13 @@ def test_throttling_is_raised_at_once(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def test_a_line_cut_before_the_answer_is_settled(on_server: TableLocation, tmp_path: Path) -> None:
-    """On a real connection: the server applied the write, the line was cut, boto3 tried again, the lease is ours."""
+def test_a_connection_cut_before_the_response_is_handled(on_server: TableLocation, tmp_path: Path) -> None:
+    """On a real connection: the server applied the write, the connection was cut, boto3 retried, and the lease is
+    ours.
+    """
 
     async def scenario() -> None:
-        direct = LeaseTable(await filled(on_server.open, ()))
+        direct = LeaseTable(await create_filled(on_server.open, ()))
         await direct.create(new_lease(1))
         with run_proxy(on_server.url) as proxy:
             client = Server(on_server.kind, proxy.url, tmp_path).client("dynamodb")
@@ -547,18 +550,18 @@ def test_a_line_cut_before_the_answer_is_settled(on_server: TableLocation, tmp_p
     asyncio.run(scenario())
 
 
-def test_a_zombie_gets_nothing_through(where: TableLocation) -> None:
-    """After losing a lease, every write of the old holder is refused, and the row is the new owner's."""
+def test_every_write_of_a_previous_owner_is_refused(location: TableLocation) -> None:
+    """The row keeps the values of the new owner."""
 
     async def scenario() -> None:
-        table = LeaseTable(await filled(where.open, ()))
+        table = LeaseTable(await create_filled(location.open, ()))
         await table.create(new_lease(1))
         zombie = held(await table.take(new_lease(1), A, H1))
         owner = held(await table.take(zombie, B, H2))
         owner = held(await table.checkpoint(owner, Position("500")))
-        # It may even learn the counter, say from a scan: the holding still gives it away.
+        # Even if it knows the counter from a scan, its session id is outdated.
         for stale in (zombie, replace(zombie, counter=owner.counter)):
-            for write in _holders_writes(table, stale):
+            for write in _owner_writes(table, stale):
                 assert await write() == Contended(owner)
         assert await table.get(owner.key) == owner
         assert await table.get(new_lease(2).key) is None
@@ -567,7 +570,7 @@ def test_a_zombie_gets_nothing_through(where: TableLocation) -> None:
     asyncio.run(scenario())
 
 
-def _holders_writes(table: LeaseTable, lease: Lease) -> Iterable[Callable[[], Awaitable[object]]]:
+def _owner_writes(table: LeaseTable, lease: Lease) -> Iterable[Callable[[], Awaitable[object]]]:
     pinned = replace(lease, pin=None)
     return (
         lambda: table.renew(lease),
@@ -582,8 +585,8 @@ def _holders_writes(table: LeaseTable, lease: Lease) -> Iterable[Callable[[], Aw
 # -- SQLite ----------------------------------------------------------------------------------------------------
 
 
-def test_sqlite_leases_survive_the_process(tmp_path: Path) -> None:
-    """A second opening of the file sees what the first wrote, bytes and unknown attributes included."""
+def test_sqlite_leases_are_durable(tmp_path: Path) -> None:
+    """A second connection reads the rows of the first, with bytes and unknown attributes."""
 
     async def scenario() -> None:
         path = tmp_path / "leases.sqlite"
@@ -593,7 +596,7 @@ def test_sqlite_leases_survive_the_process(tmp_path: Path) -> None:
             "state": {"B": b"\x00\xff"},
             "nested": {"M": {"list": {"L": [{"B": b"\x01"}, {"NULL": True}]}, "set": {"BS": [b"\x02"]}}},
         }
-        first = await filled(lambda: SqliteRows(path), [row])
+        first = await create_filled(lambda: SqliteRows(path), [row])
         await first.close()
         second = SqliteRows(path)
         assert await second.get("x") == row
@@ -602,8 +605,8 @@ def test_sqlite_leases_survive_the_process(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_sqlite_refuses_what_is_not_its_file(tmp_path: Path) -> None:
-    """A file of another kind, and a table that was never prepared, are told apart and named."""
+def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
+    """Another file format, and a missing table, are different errors that name the file."""
 
     async def scenario() -> None:
         other = tmp_path / "notes.txt"
@@ -630,17 +633,17 @@ DAMAGED = (
     '{"leaseKey": {"S": "shardId-bad"}, "x": {"N": 1}}',
     '{"leaseKey": {"S": "shardId-bad"}, "x": ' + '{"L":[' * 3000 + "]}" * 3000 + "}",
     "[" * 100_000,
-    '{"leaseKey": {"S": "shardId-000000000001"}, "checkpoint": {"S": "SHARD_END"}}',  # another row's name
+    '{"leaseKey": {"S": "shardId-000000000001"}, "checkpoint": {"S": "SHARD_END"}}',  # the key of another row
 )
 
 
 @pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
 def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
-    """A row that is not in DynamoDB's JSON form is rejected by name; the others are read."""
+    """A row that is not in DynamoDB's JSON format is rejected by name; the others are read."""
 
     async def scenario() -> None:
         store = SqliteRows(tmp_path / "leases.sqlite")
-        table = LeaseTable(await filled(lambda: store, ()))
+        table = LeaseTable(await create_filled(lambda: store, ()))
         await table.create(new_lease(1))
         store._open().execute("INSERT INTO rows VALUES ('shardId-bad', NULL, ?)", (damage,))
         listing = await table.list()
@@ -653,13 +656,13 @@ def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
     asyncio.run(scenario())
 
 
-def test_numbers_that_are_none_are_equal_to_nothing(tmp_path: Path) -> None:
-    """A hostile file may hold what DynamoDB would not: no condition on it holds, and nothing crashes."""
+def test_an_invalid_number_satisfies_no_condition(tmp_path: Path) -> None:
+    """A damaged file may hold numbers that DynamoDB would refuse; nothing crashes."""
 
     async def scenario() -> None:
         for counter in ("sNaN", "Infinity", "one"):
             row: Row = {**lease_to_row(new_lease(1)), "leaseCounter": {"N": counter}}
-            store = await filled(lambda: SqliteRows(tmp_path / f"{counter}.sqlite"), [row])  # noqa: B023 - used at once
+            store = await create_filled(lambda: SqliteRows(tmp_path / f"{counter}.sqlite"), [row])  # noqa: B023 - used at once
             assert isinstance(await store.write(lease_rules.take(new_lease(1), A, H1)), Refused)
             assert (await LeaseTable(store).list()).rejected
             await store.close()

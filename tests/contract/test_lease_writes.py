@@ -17,7 +17,7 @@ from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from tests.contract.lease_scenarios import Scenario, load
-from tests.contract.lease_stores import ALL, filled, place
+from tests.contract.lease_stores import ALL, create_filled, new_location
 
 SCENARIOS = load()
 
@@ -25,14 +25,14 @@ SCENARIOS = load()
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_lease_write(scenario: Scenario, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """The write has the outcome that the scenario states, and touches nothing else."""
-    asyncio.run(_play(scenario, request, kind, tmp_path))
+    """The write has the expected result, and changes no other row."""
+    asyncio.run(_run_scenario(scenario, request, kind, tmp_path))
 
 
-async def _play(scenario: Scenario, request: pytest.FixtureRequest, kind: str, folder: Path) -> None:
-    where = place(request, kind, folder)
+async def _run_scenario(scenario: Scenario, request: pytest.FixtureRequest, kind: str, folder: Path) -> None:
+    location = new_location(request, kind, folder)
     before = [row for row in (scenario.before, *scenario.others) if row is not None]
-    store = await filled(where.open, before)
+    store = await create_filled(location.open, before)
     table = LeaseTable(store)
     lease = lease_from_row(scenario.seen)
     try:

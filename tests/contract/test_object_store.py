@@ -1,4 +1,4 @@
-"""Every object store behaves alike: memory, a folder, and S3."""
+"""The contract of object stores, on memory, a folder, and S3."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,18 +26,18 @@ def store(
         case "memory":
             return MemoryObjects()
         case "obstore_memory":
-            return _opened("memory://")
+            return _open("memory://")
         case "folder":
-            return _opened(str(tmp_path / "objects"))
+            return _open(str(tmp_path / "objects"))
         case _:
             server: Server = request.getfixturevalue("ministack")
             bucket = unique_name("objects")
             server.client("s3").create_bucket(Bucket=bucket)
             monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-            return _opened(f"s3://{bucket}/below/here", endpoint_url=server.url)
+            return _open(f"s3://{bucket}/below/here", endpoint_url=server.url)
 
 
-def _opened(url: str, endpoint_url: str | None = None) -> ObjectStore:
+def _open(url: str, endpoint_url: str | None = None) -> ObjectStore:
     return open_object_store(url, AwsAccess(endpoint_url=endpoint_url), setting="url", extra="archive")
 
 
@@ -46,57 +46,57 @@ async def _listed(store: ObjectStore, offset: str = "", prefix: str = "") -> lis
     return sorted(found, key=lambda each: each.key)
 
 
-def test_the_first_writer_creates_and_nobody_replaces(store: ObjectStore) -> None:
-    """A second put of a name is told so, and the first content stays."""
+def test_an_object_is_never_replaced(store: ObjectStore) -> None:
+    """A second put of the same name returns Exists, and the first content stays."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert await store.put_if_absent("a/b/1.parquet", b"first") == Created()
         assert await store.put_if_absent("a/b/1.parquet", b"second, longer") == Exists()
         assert await store.get("a/b/1.parquet") == b"first"
         assert await store.size("a/b/1.parquet") == 5
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_of_many_at_once_one_creates(store: ObjectStore) -> None:
-    """Creating only if absent is atomic."""
+def test_one_of_many_concurrent_puts_creates_the_object(store: ObjectStore) -> None:
+    """`put_if_absent` is atomic."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         bodies = [bytes([number]) * 100 for number in range(8)]
         outcomes = await asyncio.gather(*(store.put_if_absent("race", body) for body in bodies))
         (winner,) = [number for number, outcome in enumerate(outcomes) if outcome == Created()]
         assert await store.get("race") == bodies[winner]
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_an_object_beyond_the_size_of_one_part_is_created_only_if_absent(store: ObjectStore) -> None:
-    """Large objects are not cut into parts, which would replace what is there."""
+def test_a_large_object_is_created_only_if_absent(store: ObjectStore) -> None:
+    """Large objects are not uploaded in parts, because a multipart upload would replace an existing object."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         large = b"x" * (6 * 1024 * 1024)
         assert await store.put_if_absent("large", large) == Created()
         assert await store.put_if_absent("large", large + b"x") == Exists()
         assert await store.size("large") == len(large)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_what_is_not_there_is_none(store: ObjectStore) -> None:
-    """A missing object is a value, no error."""
+def test_a_missing_object_is_none(store: ObjectStore) -> None:
+    """It is a return value, not an error."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         assert await store.get("a/nothing") is None
         assert await store.size("a/nothing") is None
         assert await _listed(store) == []
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_listing_begins_after_the_offset_and_stays_below_the_prefix(store: ObjectStore) -> None:
-    """Names come with their sizes; the prefix counts in whole segments."""
+def test_a_listing_starts_after_the_offset_and_stays_below_the_prefix(store: ObjectStore) -> None:
+    """Names come with their sizes; the prefix matches whole segments."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         for key in ("x/2026/01", "x/2026/02", "x/2026/03/deep", "xy/2026/04", "w/2026/05"):
             await store.put_if_absent(key, key.encode())
         assert await _listed(store, "x/2026/01", "x") == [
@@ -106,32 +106,32 @@ def test_a_listing_begins_after_the_offset_and_stays_below_the_prefix(store: Obj
         assert [each.key for each in await _listed(store, "x/2026/02")] == ["x/2026/03/deep", "xy/2026/04"]
         assert len(await _listed(store)) == 5
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_a_listing_has_all_pages(store: ObjectStore) -> None:
-    """More objects than a page holds are all listed, once."""
+    """All objects are listed once, also if they need several pages."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         keys = [f"k/{number:04}" for number in range(1_050)]
         for first in range(0, len(keys), 50):
             await asyncio.gather(*(store.put_if_absent(key, b"") for key in keys[first : first + 50]))
         assert [each.key for each in await _listed(store)] == keys
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_a_bucket_that_is_not_there_is_an_error_of_ours(ministack: Server) -> None:
-    """The error says what was tried and where."""
-    store = _opened("s3://no-such-bucket-here/x", endpoint_url=ministack.url)
+def test_a_missing_bucket_is_a_translated_error(ministack: Server) -> None:
+    """The error names the operation and the location."""
+    store = _open("s3://no-such-bucket-here/x", endpoint_url=ministack.url)
     with pytest.raises(ServiceError, match="put key in s3://no-such-bucket-here/x: "):
         asyncio.run(store.put_if_absent("key", b""))
 
 
-def test_a_url_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_url_scheme_is_refused(tmp_path: Path) -> None:
     """The error names the setting and the value."""
     with pytest.raises(ConfigError, match="url='ftp://host/x'"):
-        _opened("ftp://host/x")
+        _open("ftp://host/x")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="url="):
-        _opened(str(tmp_path / "file" / "below"))
+        _open(str(tmp_path / "file" / "below"))

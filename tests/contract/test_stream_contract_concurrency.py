@@ -1,4 +1,4 @@
-"""Stream contract: many producers at once. What was acknowledged is there, once, in an order that never turns."""
+"""Stream contract: concurrent producers. Every acknowledged record is stored once, in a stable order."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,11 @@ from tests.contract.streams import Stream
 
 PRODUCERS = 8
 REQUESTS = 6
-RECORDS_PER_REQUEST = 10  # kinesis-local's cost of a put grows with what its shard holds
+RECORDS_PER_REQUEST = 10  # in kinesis-local a put takes longer the more its shard holds
 
 
 def produce(stream: Stream, producer: int) -> list[tuple[str, bytes]]:
-    """Puts some requests one after the other; returns what was acknowledged: number and data."""
+    """Send some requests one after the other; returns number and data of all acknowledged records."""
     acknowledged: list[tuple[str, bytes]] = []
     for request in range(REQUESTS):
         data = [b"%d/%d/%d" % (producer, request, n) for n in range(RECORDS_PER_REQUEST)]
@@ -21,7 +21,7 @@ def produce(stream: Stream, producer: int) -> list[tuple[str, bytes]]:
 
 
 def test_nothing_acknowledged_is_lost(stream: Stream, shard_id: str) -> None:
-    """Eight producers into one shard: every acknowledged record is read back once, under its own number."""
+    """Eight producers write to one shard: every acknowledged record is read once, with its own number."""
     with ThreadPoolExecutor(PRODUCERS) as pool:
         acknowledged = list(pool.map(lambda producer: produce(stream, producer), range(PRODUCERS)))
     read = stream.read(shard_id)
@@ -32,7 +32,7 @@ def test_nothing_acknowledged_is_lost(stream: Stream, shard_id: str) -> None:
 
 
 def test_a_producers_requests_stay_in_order(stream: Stream, shard_id: str) -> None:
-    """Requests that a producer sends one after the other are read in that order, whoever else writes."""
+    """Requests that one producer sends one after the other are read in that order."""
     with ThreadPoolExecutor(PRODUCERS) as pool:
         list(pool.map(lambda producer: produce(stream, producer), range(PRODUCERS)))
     for producer in range(PRODUCERS):
@@ -43,7 +43,7 @@ def test_a_producers_requests_stay_in_order(stream: Stream, shard_id: str) -> No
 
 
 def test_records_put_during_a_split_are_in_the_parent_or_a_child(stream: Stream, shard_id: str) -> None:
-    """A split in the middle of the writing loses and doubles nothing."""
+    """A split while producers write loses and repeats no record."""
     with ThreadPoolExecutor(PRODUCERS) as pool:
         producing = [pool.submit(produce, stream, producer) for producer in range(PRODUCERS)]
         children = stream.split(shard_id)

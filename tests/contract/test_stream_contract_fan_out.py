@@ -1,6 +1,6 @@
-"""Stream contract: enhanced fan-out as boto3 sees it, on our server and on ministack, two servers written apart.
+"""Stream contract: enhanced fan-out as boto3 sees it, on our server and on ministack, two independent servers.
 
-What ministack cannot show (the end of a shard, merges) is in `test_stream_contract_local.py`.
+`test_stream_contract_local.py` covers the parts that ministack lacks (the end of a shard, merges).
 """
 
 import http.client
@@ -28,8 +28,8 @@ def consumer(make_consumer: MakeConsumer, stream: Stream) -> Consumer:
     return make_consumer(stream)
 
 
-def test_a_subscription_delivers_what_is_there_and_what_comes(consumer: Consumer, shard_id: str) -> None:
-    """From TRIM_HORIZON on, old and new records arrive in order, byte for byte."""
+def test_a_subscription_delivers_old_and_new_records(consumer: Consumer, shard_id: str) -> None:
+    """From TRIM_HORIZON, records arrive in order, byte for byte."""
     stream = consumer.stream
     stream.put(bytes(range(256)), key="Schlüssel ✓")
     subscription = consumer.subscribe(shard_id)
@@ -42,8 +42,8 @@ def test_a_subscription_delivers_what_is_there_and_what_comes(consumer: Consumer
     assert [record["SequenceNumber"] for event in events for record in event["Records"]] == numbers
 
 
-def test_latest_delivers_only_what_comes(consumer: Consumer, shard_id: str) -> None:
-    """From LATEST on, what was put before is not sent."""
+def test_latest_delivers_only_new_records(consumer: Consumer, shard_id: str) -> None:
+    """From LATEST, earlier records are not sent."""
     consumer.stream.put(b"before")
     subscription = consumer.subscribe(shard_id, LATEST)
     consumer.stream.put(b"after")
@@ -70,27 +70,27 @@ def test_a_subscription_starts_at_a_time(consumer: Consumer, shard_id: str) -> N
     assert data_of(subscription.until_records(1)) == [b"old"]
 
 
-def test_an_event_says_where_to_go_on(consumer: Consumer, shard_id: str) -> None:
-    """After hanging up, the last continuation number leads on without a loss or a repetition."""
+def test_a_subscription_can_be_continued(consumer: Consumer, shard_id: str) -> None:
+    """After a disconnect, the last continuation number continues without loss or repetition."""
     consumer.stream.put_many([("k", b"a"), ("k", b"b")])
     first = consumer.subscribe(shard_id)
     events = first.until_records(2)
-    first.hang_up()
+    first.disconnect()
     consumer.stream.put_many([("k", b"c"), ("k", b"d")])
     second = consumer.subscribe_when_free(shard_id, after(events[-1]["ContinuationSequenceNumber"]))
     assert data_of(events) + data_of(second.until_records(2)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_an_idle_subscription_shows_that_it_lives(consumer: Consumer, shard_id: str) -> None:
-    """At the tip, events without records come now and then, zero milliseconds behind, with a way to go on."""
+def test_an_idle_subscription_sends_empty_events(consumer: Consumer, shard_id: str) -> None:
+    """At the tip, events without records arrive regularly, zero milliseconds behind, with a continuation number."""
     subscription = consumer.subscribe(shard_id, TRIM_HORIZON)
     event = subscription.next_event()
     assert (event["Records"], event["MillisBehindLatest"]) == ([], 0)
     assert event["ContinuationSequenceNumber"]
 
 
-def test_a_consumer_gets_a_shard_once(consumer: Consumer, shard_id: str) -> None:
-    """A second subscription to the same shard right after the first is refused, and the first goes on."""
+def test_a_consumer_has_one_subscription_per_shard(consumer: Consumer, shard_id: str) -> None:
+    """A second subscription right after the first is refused, and the first continues."""
     first = consumer.subscribe(shard_id)
     with refused("ResourceInUseException"):
         consumer.subscribe(shard_id)
@@ -98,8 +98,8 @@ def test_a_consumer_gets_a_shard_once(consumer: Consumer, shard_id: str) -> None
     assert data_of(first.until_records(1)) == [b"for the first"]
 
 
-def test_a_later_subscription_takes_over(consumer: Consumer, shard_id: str) -> None:
-    """After five seconds a second subscription is let in, and the first ends with ResourceInUse."""
+def test_a_later_subscription_replaces_the_first(consumer: Consumer, shard_id: str) -> None:
+    """After five seconds a second subscription is accepted, and the first ends with ResourceInUse."""
     first = consumer.subscribe(shard_id)
     second = consumer.subscribe_when_free(shard_id)
     with pytest.raises(EventStreamError, match="ResourceInUse"):
@@ -108,10 +108,8 @@ def test_a_later_subscription_takes_over(consumer: Consumer, shard_id: str) -> N
     assert data_of(second.until_records(1)) == [b"for the second"]
 
 
-def test_two_consumers_each_get_everything(
-    make_consumer: MakeConsumer, stream: Stream, shard_id: str
-) -> None:
-    """Consumers do not share records: each gets them all, at the same time."""
+def test_every_consumer_gets_all_records(make_consumer: MakeConsumer, stream: Stream, shard_id: str) -> None:
+    """Consumers do not share records."""
     readers = [make_consumer(stream, name).subscribe(shard_id) for name in ("one", "two")]
     stream.put_many([("k", b"a"), ("k", b"b")])
     assert [data_of(reader.until_records(2)) for reader in readers] == [[b"a", b"b"]] * 2
@@ -146,9 +144,9 @@ def test_the_frames_are_those_of_an_aws_event_stream(consumer: Consumer, shard_i
 def raw_subscription(
     consumer: Consumer, shard_id: str, frames: int
 ) -> tuple[http.client.HTTPResponse, list[EventStreamMessage]]:
-    """A subscription without an SDK in between: the answer, and its first frames."""
-    place = urlsplit(consumer.stream.client.meta.endpoint_url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    """A subscription without an SDK: the response, and its first frames."""
+    url = urlsplit(consumer.stream.client.meta.endpoint_url)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
     request = {"ConsumerARN": consumer.arn, "ShardId": shard_id, "StartingPosition": TRIM_HORIZON}
     headers = {
         "Content-Type": "application/x-amz-json-1.1",

@@ -1,4 +1,4 @@
-"""Stream contract: ListShards, its pages and its six filters, on a stream that was split, twice, over time."""
+"""Stream contract: ListShards, its pages and its six filters, on a stream that was split twice."""
 
 import time
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from tests.contract.conftest import MakeStream
 from tests.contract.streams import BAD_VALUE, Stream, eventually, refused
 
 
-def test_pages_follow_each_other_by_token_alone(make_stream: MakeStream) -> None:
-    """MaxResults cuts the list; the token without the name goes on; together they are the whole list."""
+def test_pages_are_continued_by_token(make_stream: MakeStream) -> None:
+    """MaxResults limits a page; the token without the name returns the next one; together they are the whole list."""
     stream = make_stream(shards=5)
     first = stream.client.list_shards(StreamName=stream.name, MaxResults=2)
     second = stream.client.list_shards(NextToken=first["NextToken"], MaxResults=2)
@@ -22,8 +22,8 @@ def test_pages_follow_each_other_by_token_alone(make_stream: MakeStream) -> None
     assert found == stream.shard_ids()
 
 
-def test_a_token_comes_alone(make_stream: MakeStream) -> None:
-    """A token already says which stream and from where: naming either again is refused."""
+def test_a_token_with_other_parameters_is_refused(make_stream: MakeStream) -> None:
+    """A token already contains the stream and the start."""
     stream = make_stream(shards=2)
     token = stream.client.list_shards(StreamName=stream.name, MaxResults=1)["NextToken"]
     with refused("InvalidArgumentException"):
@@ -32,20 +32,20 @@ def test_a_token_comes_alone(make_stream: MakeStream) -> None:
         stream.client.list_shards(NextToken=token, ExclusiveStartShardId="shardId-000000000000")
 
 
-def test_a_made_up_token_is_refused(stream: Stream) -> None:
-    """A token that the service did not hand out is an invalid argument."""
+def test_an_unknown_token_is_refused(stream: Stream) -> None:
+    """A token that the service did not issue is an invalid argument."""
     with refused(*BAD_VALUE):
         stream.client.list_shards(NextToken="garbage")
 
 
 def test_a_list_can_start_after_a_shard(make_stream: MakeStream) -> None:
-    """ExclusiveStartShardId leaves out that shard and everything before it."""
+    """ExclusiveStartShardId excludes that shard and everything before it."""
     stream = make_stream(shards=3)
     assert stream.shard_ids(ExclusiveStartShardId="shardId-000000000000") == stream.shard_ids()[1:]
 
 
 def test_a_list_needs_a_stream_or_a_token(stream: Stream) -> None:
-    """Neither a name nor a token is refused."""
+    """A request without both is refused."""
     with refused("InvalidArgumentException"):
         stream.client.list_shards()
 
@@ -60,7 +60,7 @@ def test_a_page_size_out_of_range_is_refused(stream: Stream) -> None:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A root, split into two; the lower child split into two. One moment between each of the steps."""
+    """A root, split into two; the lower child split into two; with a time between each of the steps."""
 
     stream: Stream
     before: datetime
@@ -83,25 +83,25 @@ class History:
 def history(make_stream: MakeStream) -> History:
     before = datetime.now(UTC) - timedelta(hours=1)
     stream = make_stream()
-    root_only = a_moment_of_its_own()
+    root_only = wait_for_a_new_second()
     stream.split(History.ROOT)
-    after_first_split = a_moment_of_its_own()
+    after_first_split = wait_for_a_new_second()
     stream.split(History.LOW)
-    after_second_split = a_moment_of_its_own()
+    after_second_split = wait_for_a_new_second()
     return History(stream, before, root_only, after_first_split, after_second_split)
 
 
-def a_moment_of_its_own() -> datetime:
-    """The start of a second in which nothing else happens: kinesis-local compares whole seconds."""
+def wait_for_a_new_second() -> datetime:
+    """The start of a second without other changes: kinesis-local compares whole seconds."""
     second = int(time.time()) + 1
     eventually(lambda: time.time() >= second + 1, "a whole second has passed")
     return datetime.fromtimestamp(second, UTC)
 
 
-def test_every_filter_lists_the_shards_it_promises(history: History) -> None:
-    """The six filters, each at the moments that tell it from the others.
+def test_every_filter_lists_the_documented_shards(history: History) -> None:
+    """The six filters, each at the times at which their results differ.
 
-    One test, because the history takes some seconds to make.
+    One test, because the history takes some seconds to create.
     """
     assert history.filtered("AT_LATEST") == History.OPEN
     assert history.filtered("FROM_TRIM_HORIZON") == History.ALL
@@ -126,7 +126,7 @@ def test_every_filter_lists_the_shards_it_promises(history: History) -> None:
 
 
 def test_a_filter_holds_on_every_page(stream: Stream, shard_id: str) -> None:
-    """The token carries the filter along: the second page is filtered like the first."""
+    """The token contains the filter: the second page is filtered like the first."""
     low, high = stream.split(shard_id)
     left, right = stream.split(high)
     stream.merge(left, right)
@@ -139,7 +139,7 @@ def test_a_filter_holds_on_every_page(stream: Stream, shard_id: str) -> None:
 
 
 def test_a_filter_by_time_or_shard_needs_its_value(stream: Stream) -> None:
-    """A filter without the time or the shard that it is about is refused."""
+    """A filter without its time or shard is refused."""
     for kind in ("AT_TIMESTAMP", "FROM_TIMESTAMP", "AFTER_SHARD_ID"):
         with refused(*BAD_VALUE):
             stream.client.list_shards(StreamName=stream.name, ShardFilter={"Type": kind})

@@ -1,6 +1,6 @@
-"""Stream contract: what only our server can show, because no other lets the clock be moved, limits be switched on,
-or a fan-out subscription see the end of its shard. Each test has a server of its own: clock and settings are shared
-by all streams of a server.
+"""Stream contract: behaviour that only our server can show, because only its clock can be set, its limits enabled,
+and its fan-out subscriptions see the end of a shard. Each test has its own server, because all streams of a server
+share clock and settings.
 """
 
 import socket
@@ -62,7 +62,7 @@ def test_a_longer_retention_keeps_records_longer(server: LocalKinesis, stream: S
 
 
 def test_a_trimmed_number_is_still_a_position(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """A checkpoint that has been trimmed away leads to the oldest record that is left."""
+    """A trimmed checkpoint leads to the oldest retained record."""
     trimmed = stream.put(b"trimmed")["SequenceNumber"]
     server.advance(timedelta(hours=25))
     stream.put(b"left")
@@ -73,7 +73,7 @@ def test_a_trimmed_number_is_still_a_position(server: LocalKinesis, stream: Stre
 def test_a_closed_shard_disappears_after_its_records(
     server: LocalKinesis, stream: Stream, shard_id: str
 ) -> None:
-    """A closed shard is listed as long as its records are kept; then it is unknown, and its children are roots."""
+    """A closed shard is listed as long as its records are retained; then it is unknown, and its children are roots."""
     stream.put(b"old")
     children = stream.split(shard_id)
     server.advance(timedelta(hours=23))
@@ -85,8 +85,8 @@ def test_a_closed_shard_disappears_after_its_records(
         stream.iterator(shard_id)
 
 
-def test_an_iterator_lives_five_minutes(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """An iterator works for five minutes and is refused as expired after that."""
+def test_an_iterator_expires_after_five_minutes(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """It works until then, and is refused as expired afterwards."""
     stream.put(b"x")
     iterator = stream.iterator(shard_id)
     server.advance(timedelta(minutes=4, seconds=30))
@@ -96,8 +96,8 @@ def test_an_iterator_lives_five_minutes(server: LocalKinesis, stream: Stream, sh
         stream.client.get_records(ShardIterator=iterator)
 
 
-def test_a_list_token_lives_five_minutes(server: LocalKinesis, make_stream: MakeStream) -> None:
-    """A token of ListShards is refused as expired after five minutes."""
+def test_a_list_token_expires_after_five_minutes(server: LocalKinesis, make_stream: MakeStream) -> None:
+    """Afterwards it is refused as expired."""
     stream = make_stream(shards=2)
     token = stream.client.list_shards(StreamName=stream.name, MaxResults=1)["NextToken"]
     server.advance(timedelta(minutes=6))
@@ -105,7 +105,9 @@ def test_a_list_token_lives_five_minutes(server: LocalKinesis, make_stream: Make
         stream.client.list_shards(NextToken=token)
 
 
-def test_a_time_is_a_position_to_the_millisecond(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+def test_at_timestamp_is_exact_to_the_millisecond(
+    server: LocalKinesis, stream: Stream, shard_id: str
+) -> None:
     """AT_TIMESTAMP at a record's arrival includes it; a millisecond later does not."""
     stream.put(b"first")
     server.advance(timedelta(milliseconds=5))
@@ -116,10 +118,8 @@ def test_a_time_is_a_position_to_the_millisecond(server: LocalKinesis, stream: S
     assert stream.read(shard_id, "AT_TIMESTAMP", Timestamp=just_after).data == []
 
 
-def test_a_reader_behind_is_told_how_far_by_the_clock(
-    server: LocalKinesis, stream: Stream, shard_id: str
-) -> None:
-    """MillisBehindLatest counts from now back to what was read, not to the newest record."""
+def test_millis_behind_latest_counts_from_now(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """It is the time from the last read record until now, not until the newest record."""
     stream.put_many([("k", b"a"), ("k", b"b")])
     server.advance(timedelta(hours=1))
     answer = stream.client.get_records(ShardIterator=stream.iterator(shard_id), Limit=1)
@@ -127,8 +127,8 @@ def test_a_reader_behind_is_told_how_far_by_the_clock(
     assert hour_ms <= answer["MillisBehindLatest"] < hour_ms + 5 * minute_ms
 
 
-def test_changes_can_take_their_time(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """With a delay, a stream is UPDATING after a split until the time has passed, and refuses another split."""
+def test_changes_can_be_delayed(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """With a delay, a stream is UPDATING after a split, and refuses another split until the delay is over."""
     server.settings(status_delay_ms=60_000)
     split = {"StreamName": stream.name, "ShardToSplit": shard_id, "NewStartingHashKey": str(2**127)}
     stream.client.split_shard(**split)
@@ -140,7 +140,7 @@ def test_changes_can_take_their_time(server: LocalKinesis, stream: Stream, shard
     assert len(stream.open_shards()) == 2
 
 
-def test_a_new_stream_can_take_its_time(server: LocalKinesis, kinesis: KinesisUnderTest) -> None:
+def test_creation_and_deletion_can_be_delayed(server: LocalKinesis, kinesis: KinesisUnderTest) -> None:
     """With a delay, a stream is CREATING at first, and DELETING before it is gone."""
     server.settings(status_delay_ms=60_000)
     kinesis.client.create_stream(StreamName="slow", ShardCount=1)
@@ -158,8 +158,8 @@ def test_a_new_stream_can_take_its_time(server: LocalKinesis, kinesis: KinesisUn
 # Volume
 
 
-def test_an_answer_holds_at_most_ten_thousand_records(stream: Stream, shard_id: str) -> None:
-    """However many lie there, an answer stops at 10,000, and the next one goes on."""
+def test_a_response_holds_at_most_ten_thousand_records(stream: Stream, shard_id: str) -> None:
+    """The next response continues after them."""
     for _ in range(21):
         stream.put_many([("k", b"x")] * 500)
     first = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
@@ -167,8 +167,8 @@ def test_an_answer_holds_at_most_ten_thousand_records(stream: Stream, shard_id: 
     assert len(stream.read_on(first["NextShardIterator"]).records) == 500
 
 
-def test_put_records_takes_ten_mebibytes_in_all(stream: Stream) -> None:
-    """A request whose records are too large together is refused whole."""
+def test_put_records_accepts_ten_mebibytes_in_total(stream: Stream) -> None:
+    """A larger request is refused as a whole."""
     with refused("InvalidArgumentException", "ValidationException"):
         stream.put_many([("k", bytes(1024 * 1024 - 1))] * 11)
     assert stream.read(stream.shard_ids()[0]).records == []
@@ -177,15 +177,15 @@ def test_put_records_takes_ten_mebibytes_in_all(stream: Stream) -> None:
 # Limits
 
 
-def test_nothing_is_throttled_unless_asked_for(stream: Stream, shard_id: str) -> None:
-    """A server for development answers as fast as it can."""
+def test_nothing_is_throttled_by_default(stream: Stream, shard_id: str) -> None:
+    """A development server responds as fast as it can."""
     iterator = stream.iterator(shard_id)
     for _ in range(20):
         stream.client.get_records(ShardIterator=iterator)
 
 
-def test_five_reads_a_second(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """With limits on, a burst of reads is refused after the fifth, and a second later reading goes on."""
+def test_five_reads_per_second_are_allowed(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """With limits enabled, the sixth read is throttled; a second later reading works again."""
     server.settings(enforce_limits=True)
     iterator = stream.iterator(shard_id)
     with refused(THROTTLED):
@@ -195,8 +195,8 @@ def test_five_reads_a_second(server: LocalKinesis, stream: Stream, shard_id: str
     stream.client.get_records(ShardIterator=iterator)
 
 
-def test_two_megabytes_out_a_second(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """A large answer is given, and paid for by refusals until its bytes are worked off."""
+def test_two_megabytes_per_second_can_be_read(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
+    """A larger response is returned, but then reads are throttled until its bytes are within the limit."""
     for _ in range(10):
         stream.put(bytes(1_000_000))
     server.settings(enforce_limits=True)
@@ -209,8 +209,10 @@ def test_two_megabytes_out_a_second(server: LocalKinesis, stream: Stream, shard_
     stream.client.get_records(ShardIterator=iterator)
 
 
-def test_a_thousand_records_in_a_second(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
-    """Above a thousand records a second, entries of PutRecords fail one by one, and only those."""
+def test_a_thousand_records_per_second_can_be_written(
+    server: LocalKinesis, stream: Stream, shard_id: str
+) -> None:
+    """Above that, single entries of PutRecords fail, and only those."""
     server.settings(enforce_limits=True)
     put = {"StreamName": stream.name, "Records": [{"Data": b"x", "PartitionKey": "k"}] * 500}
     answers = [stream.client.put_records(**put) for _ in range(5)]
@@ -223,8 +225,8 @@ def test_a_thousand_records_in_a_second(server: LocalKinesis, stream: Stream, sh
     assert len(stream.read(shard_id).records) == 2500 - failed
 
 
-def test_one_megabyte_in_a_second(server: LocalKinesis, stream: Stream) -> None:
-    """Above a mebibyte a second a put is refused, and a second later it is taken."""
+def test_one_mebibyte_per_second_can_be_written(server: LocalKinesis, stream: Stream) -> None:
+    """Above that a put is throttled; a second later it is accepted."""
     server.settings(enforce_limits=True)
     with refused(THROTTLED):
         for _ in range(5):
@@ -234,7 +236,7 @@ def test_one_megabyte_in_a_second(server: LocalKinesis, stream: Stream) -> None:
 
 
 def test_limits_are_per_shard(server: LocalKinesis, make_stream: MakeStream) -> None:
-    """A shard that is read too fast does not slow another one down."""
+    """Throttling of one shard does not affect another one."""
     stream = make_stream(shards=2)
     server.settings(enforce_limits=True)
     busy, quiet = (stream.iterator(shard_id) for shard_id in stream.shard_ids())
@@ -244,16 +246,16 @@ def test_limits_are_per_shard(server: LocalKinesis, make_stream: MakeStream) -> 
     stream.client.get_records(ShardIterator=quiet)
 
 
-# The end of a shard, in both forms that consumers meet
+# The end of a shard
 
 
 @pytest.mark.parametrize(
     "with_last_records", [True, False], ids=["with the last records", "in an empty answer"]
 )
-def test_the_end_comes_in_either_form(
+def test_a_shard_can_end_in_two_ways(
     server: LocalKinesis, stream: Stream, shard_id: str, with_last_records: bool
 ) -> None:
-    """The missing iterator and the children come with the last records, or in an answer of their own after them."""
+    """The missing iterator and the children come with the last records, or in a separate empty response after them."""
     server.settings(shard_end_with_last_records=with_last_records)
     stream.put_many([("k", b"a"), ("k", b"b")])
     children = stream.split(shard_id)
@@ -269,7 +271,9 @@ def test_the_end_comes_in_either_form(
 
 
 def test_a_subscription_ends_with_its_shard(consumer: Consumer, shard_id: str) -> None:
-    """A split during a subscription: the rest of the records, then the children and no way to go on, then the end."""
+    """After a split, a subscription delivers the remaining records, then the children without a continuation number,
+    then ends.
+    """
     stream = consumer.stream
     stream.put(b"first")
     subscription = consumer.subscribe(shard_id)
@@ -296,7 +300,7 @@ def test_a_closed_shard_can_be_subscribed_to(consumer: Consumer, shard_id: str) 
 
 
 def test_latest_of_a_closed_shard_is_its_end(consumer: Consumer, shard_id: str) -> None:
-    """A subscription from LATEST to a closed shard has nothing to deliver but the end."""
+    """A subscription from LATEST to a closed shard delivers only the end."""
     consumer.stream.put(b"old")
     children = consumer.stream.split(shard_id)
     events = consumer.subscribe(shard_id, LATEST).until_end()
@@ -318,10 +322,10 @@ def test_both_parents_of_a_merge_end_with_the_child(
         assert (told["ShardId"], sorted(told["ParentShards"])) == (child, parents)
 
 
-def test_a_subscription_ends_after_its_time_and_goes_on(
+def test_a_subscription_ends_after_five_minutes_and_can_be_continued(
     server: LocalKinesis, consumer: Consumer, shard_id: str
 ) -> None:
-    """The server ends a subscription after its time; the continuation number leads on without loss or repetition."""
+    """The continuation number continues without loss or repetition."""
     server.settings(subscription_lifetime_ms=500, takeover_after_ms=0, heartbeat_ms=100)
     consumer.stream.put(b"a")
     events = consumer.subscribe(shard_id).until_end()
@@ -331,10 +335,8 @@ def test_a_subscription_ends_after_its_time_and_goes_on(
     assert data_of(again.until_end()) == [b"b"]
 
 
-def test_a_subscription_behind_is_told_how_far(
-    server: LocalKinesis, consumer: Consumer, shard_id: str
-) -> None:
-    """The first event of a reader who catches up says how far behind it was, the last says zero."""
+def test_events_have_millis_behind_latest(server: LocalKinesis, consumer: Consumer, shard_id: str) -> None:
+    """The first event of a consumer that catches up shows how far it was behind, the last shows zero."""
     consumer.stream.put(b"old")
     server.advance(timedelta(hours=1))
     subscription = consumer.subscribe(shard_id)
@@ -345,7 +347,7 @@ def test_a_subscription_behind_is_told_how_far(
 
 
 def test_a_large_backlog_comes_in_several_events(consumer: Consumer, shard_id: str) -> None:
-    """Catching up is cut into events that a reader can hold: none above 10,000 records, in order, complete."""
+    """Each event has at most 10,000 records; they are in order and complete."""
     for batch in range(21):
         consumer.stream.put_many([("k", b"%d" % (batch * 500 + n)) for n in range(500)])
     events = consumer.subscribe(shard_id).until_records(10_500)
@@ -354,10 +356,10 @@ def test_a_large_backlog_comes_in_several_events(consumer: Consumer, shard_id: s
 
 
 def test_deregistering_ends_the_subscription(consumer: Consumer, shard_id: str) -> None:
-    """A consumer that is removed gets no more events and cannot subscribe again."""
+    """A deregistered consumer gets no more events and cannot subscribe again."""
     subscription = consumer.subscribe(shard_id)
     consumer.stream.client.deregister_stream_consumer(ConsumerARN=consumer.arn)
-    with suppress(EventStreamError):  # a clean end and an error frame are both an end
+    with suppress(EventStreamError):  # both a clean end and an error frame are valid
         subscription.until_end()
     with refused("ResourceNotFoundException"):
         consumer.subscribe(shard_id)
@@ -366,10 +368,10 @@ def test_deregistering_ends_the_subscription(consumer: Consumer, shard_id: str) 
 # The wire
 
 
-def test_small_answers_are_not_held_back() -> None:
-    """The kernel sends each answer at once: asyncio turns Nagle's delay off only where the protocol is named.
+def test_small_responses_are_sent_at_once() -> None:
+    """Asyncio disables Nagle's algorithm only if the protocol number is given.
 
-    Without it, every call of a client that keeps its connection takes 40 ms.
+    Otherwise every call on a kept-alive connection takes 40 ms.
     """
     server = LocalServer(ServerOptions())
     with server._socket as listening:

@@ -1,4 +1,4 @@
-"""Stream contract: putting records, where they go, and getting them back from every kind of position."""
+"""Stream contract: putting records, their shard, and reading them from every kind of position."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -24,8 +24,8 @@ ANSWER_BYTES_MAX = 10 * 1024 * 1024
 # Writing
 
 
-def test_a_record_comes_back_as_it_was_put(stream: Stream, shard_id: str) -> None:
-    """Data is returned byte for byte, with its partition key and the number that the put answered."""
+def test_a_record_is_returned_unchanged(stream: Stream, shard_id: str) -> None:
+    """Byte for byte, with its partition key and the sequence number that the put returned."""
     data = bytes(range(256))
     put = stream.put(data, key="Schlüssel ✓")
     (record,) = stream.read(shard_id).records
@@ -33,14 +33,14 @@ def test_a_record_comes_back_as_it_was_put(stream: Stream, shard_id: str) -> Non
     assert (put["ShardId"], put["SequenceNumber"]) == (shard_id, record["SequenceNumber"])
 
 
-def test_an_empty_record_is_a_record(stream: Stream, shard_id: str) -> None:
-    """A record may hold no bytes at all."""
+def test_a_record_may_be_empty(stream: Stream, shard_id: str) -> None:
+    """Without any data."""
     stream.put(b"")
     assert stream.read(shard_id).data == [b""]
 
 
-def test_arrival_time_is_now_with_milliseconds(stream: Stream, shard_id: str) -> None:
-    """ApproximateArrivalTimestamp is when the server got the record, to the millisecond, and never goes back."""
+def test_the_arrival_time_has_milliseconds(stream: Stream, shard_id: str) -> None:
+    """ApproximateArrivalTimestamp is the time at which the server received the record. It never decreases."""
     for _ in range(5):
         stream.put()
     arrivals = [record["ApproximateArrivalTimestamp"] for record in stream.read(shard_id).records]
@@ -50,8 +50,8 @@ def test_arrival_time_is_now_with_milliseconds(stream: Stream, shard_id: str) ->
     assert any(arrival.microsecond for arrival in arrivals)
 
 
-def test_sequence_numbers_have_56_digits_and_rise(stream: Stream, shard_id: str) -> None:
-    """Numbers are 56 digits without leading zeros, and rise from record to record, compared as integers."""
+def test_sequence_numbers_have_56_digits_and_increase(stream: Stream, shard_id: str) -> None:
+    """Without leading zeros, compared as integers."""
     numbers = [stream.put()["SequenceNumber"] for _ in range(5)]
     numbers += [entry["SequenceNumber"] for entry in stream.put_many([("k", b"x")] * 5)]
     assert all(len(number) == 56 and number.isdigit() and number[0] != "0" for number in numbers)
@@ -60,15 +60,15 @@ def test_sequence_numbers_have_56_digits_and_rise(stream: Stream, shard_id: str)
 
 
 def test_sequence_numbers_lie_in_the_range_of_their_shard(stream: Stream, shard_id: str) -> None:
-    """The first record of a shard comes after the shard's own starting number."""
+    """The first record of a shard has a number after the shard's starting number."""
     number = int(stream.put()["SequenceNumber"])
     (shard,) = stream.shards()
     assert int(shard["SequenceNumberRange"]["StartingSequenceNumber"]) < number
     assert "EndingSequenceNumber" not in shard["SequenceNumberRange"]
 
 
-def test_put_records_answers_in_the_order_of_the_request(make_stream: MakeStream) -> None:
-    """Each entry of a PutRecords answer belongs to the entry of the request at the same place."""
+def test_put_records_responds_in_the_order_of_the_request(make_stream: MakeStream) -> None:
+    """Each entry of the response belongs to the request entry at the same index."""
     stream = make_stream(shards=2)
     answers = stream.put_many([(f"key-{number}", f"{number}".encode()) for number in range(20)])
     where = {(answer["ShardId"], answer["SequenceNumber"]): number for number, answer in enumerate(answers)}
@@ -79,7 +79,7 @@ def test_put_records_answers_in_the_order_of_the_request(make_stream: MakeStream
 
 
 def test_records_go_to_the_shard_of_their_key_hash(make_stream: MakeStream) -> None:
-    """A record lies in the shard whose range holds the MD5 of its partition key."""
+    """A record is stored in the shard whose range contains the MD5 of its partition key."""
     stream = make_stream(shards=4)
     ranges = {shard["ShardId"]: hash_range(shard) for shard in stream.shards()}
     for number in range(20):
@@ -87,8 +87,8 @@ def test_records_go_to_the_shard_of_their_key_hash(make_stream: MakeStream) -> N
         assert first <= hash_key_of(f"key-{number}") <= last
 
 
-def test_an_explicit_hash_key_decides_instead_of_the_partition_key(make_stream: MakeStream) -> None:
-    """ExplicitHashKey sends a record anywhere in the range, the ends included."""
+def test_an_explicit_hash_key_overrides_the_partition_key(make_stream: MakeStream) -> None:
+    """It may be any value of the range, both ends included."""
     stream = make_stream(shards=2)
     low, high = (shard["ShardId"] for shard in stream.open_shards())
     boundary = hash_range(stream.open_shards()[1])[0]
@@ -108,13 +108,13 @@ def test_a_hash_key_outside_the_range_is_refused(stream: Stream, hash_key: str) 
 
 @pytest.mark.parametrize("hash_key", ["0x10", "ten"])
 def test_a_hash_key_is_a_number(stream: Stream, hash_key: str) -> None:
-    """A hash key is decimal digits."""
+    """A hash key consists of decimal digits."""
     with stream.kinesis.refuses("a hash key that is no number", *BAD_VALUE):
         stream.put(ExplicitHashKey=hash_key)
 
 
 def test_a_partition_key_has_1_to_256_characters(stream: Stream) -> None:
-    """A key of 256 characters is taken, one more is refused, and so is none."""
+    """An empty key and one of 257 characters are refused."""
     stream.put(key="é" * 256)
     with refused(*BAD_VALUE):
         stream.put(key="k" * 257)
@@ -123,14 +123,14 @@ def test_a_partition_key_has_1_to_256_characters(stream: Stream) -> None:
 
 
 def test_a_record_holds_up_to_one_mebibyte(stream: Stream, shard_id: str) -> None:
-    """Data and partition key together may be 1 MiB; a byte more is refused and nothing is stored."""
+    """Data and partition key together; one byte more is refused and nothing is stored."""
     stream.put(bytes(1024 * 1024 - 1), key="k")
     with refused(*BAD_VALUE):
         stream.put(bytes(1024 * 1024 + 1), key="k")
     assert len(stream.read(shard_id).records) == 1
 
 
-def test_put_records_takes_up_to_500(stream: Stream) -> None:
+def test_put_records_accepts_up_to_500_records(stream: Stream) -> None:
     """A request of 501 records is refused."""
     with stream.kinesis.refuses("more than 500 records", *BAD_VALUE):
         stream.put_many([("k", b"x")] * 501)
@@ -139,7 +139,7 @@ def test_put_records_takes_up_to_500(stream: Stream) -> None:
 # Positions
 
 
-def test_every_kind_of_iterator_starts_where_it_says(stream: Stream, shard_id: str) -> None:
+def test_every_iterator_type_starts_at_its_position(stream: Stream, shard_id: str) -> None:
     """TRIM_HORIZON is the oldest record, AT a number includes it, AFTER a number does not."""
     numbers = [stream.put(f"{number}".encode())["SequenceNumber"] for number in range(4)]
     assert stream.read(shard_id, "TRIM_HORIZON").data == [b"0", b"1", b"2", b"3"]
@@ -148,16 +148,16 @@ def test_every_kind_of_iterator_starts_where_it_says(stream: Stream, shard_id: s
     assert stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[3]).data == []
 
 
-def test_latest_starts_after_what_is_there(stream: Stream, shard_id: str) -> None:
-    """A LATEST iterator skips what was put before it was made, and sees what is put after."""
+def test_latest_starts_after_existing_records(stream: Stream, shard_id: str) -> None:
+    """A LATEST iterator returns only records that are put after it was created."""
     stream.put(b"before")
     iterator = stream.iterator(shard_id, "LATEST")
     stream.put(b"after")
     assert stream.read_on(iterator).data == [b"after"]
 
 
-def test_an_iterator_may_start_at_the_shards_own_number(stream: Stream, shard_id: str) -> None:
-    """The starting number of a shard is a valid position before its first record."""
+def test_an_iterator_may_start_at_the_starting_number_of_the_shard(stream: Stream, shard_id: str) -> None:
+    """It is a valid position before the first record."""
     stream.put(b"first")
     (shard,) = stream.shards()
     start = shard["SequenceNumberRange"]["StartingSequenceNumber"]
@@ -166,7 +166,7 @@ def test_an_iterator_may_start_at_the_shards_own_number(stream: Stream, shard_id
 
 
 def test_at_timestamp_starts_at_the_first_record_of_that_time(stream: Stream, shard_id: str) -> None:
-    """AT_TIMESTAMP gives what arrived at that moment or later; before the first record, everything."""
+    """AT_TIMESTAMP returns records that arrived at that time or later; before the first record, all of them."""
     old = put_and_wait_for_the_next_second(stream, b"old")
     stream.put(b"new")
     next_second = old.replace(microsecond=0) + timedelta(seconds=1)
@@ -176,8 +176,8 @@ def test_at_timestamp_starts_at_the_first_record_of_that_time(stream: Stream, sh
 
 
 def put_and_wait_for_the_next_second(stream: Stream, data: bytes) -> datetime:
-    """Puts a record and returns its arrival, once the clock shows a later second: kinesis-local
-    compares whole seconds.
+    """Put a record and return its arrival time, once the clock shows a later second: kinesis-local compares whole
+    seconds.
     """
     shard_id = stream.put(data)["ShardId"]
     arrival: datetime = stream.read(shard_id).records[-1]["ApproximateArrivalTimestamp"]
@@ -186,7 +186,7 @@ def put_and_wait_for_the_next_second(stream: Stream, data: bytes) -> datetime:
 
 
 def test_a_number_between_records_is_a_position(stream: Stream, shard_id: str) -> None:
-    """AT and AFTER take any number of the shard, stored or not, and go on with the next record."""
+    """AT and AFTER accept any number of the shard, stored or not, and continue with the next record."""
     before, after = (int(stream.put(data)["SequenceNumber"]) for data in (b"a", b"b"))
     between = str(before + (after - before) // 2) if after - before > 1 else str(before)
     documented = [b"b"]
@@ -202,20 +202,20 @@ def test_a_number_between_records_is_a_position(stream: Stream, shard_id: str) -
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"])
 def test_a_position_needs_its_value(stream: Stream, shard_id: str, kind: str) -> None:
-    """An iterator by number or time without the number or time is refused."""
+    """An iterator by number or time without that value is refused."""
     with refused(*BAD_VALUE):
         stream.iterator(shard_id, kind)
 
 
 @pytest.mark.parametrize("number", ["abc", "-5", "0x1F"])
-def test_a_position_is_a_number(stream: Stream, shard_id: str, number: str) -> None:
-    """A starting number that is none is refused."""
+def test_a_starting_number_must_be_a_number(stream: Stream, shard_id: str, number: str) -> None:
+    """Other texts are refused."""
     with refused(*BAD_VALUE):
         stream.iterator(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=number)
 
 
-def test_an_unknown_kind_of_position_is_refused(stream: Stream, shard_id: str) -> None:
-    """Only the five documented iterator types exist."""
+def test_an_unknown_iterator_type_is_refused(stream: Stream, shard_id: str) -> None:
+    """Only the five documented types exist."""
     with stream.kinesis.refuses("an unknown enum value", *BAD_VALUE):
         stream.iterator(shard_id, "SOMEWHERE")
 
@@ -227,8 +227,8 @@ def test_an_unknown_shard_is_not_found(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("iterator", ["garbage", "AAAAAAAAAAE" + "A" * 200, "x"])
-def test_a_made_up_iterator_is_refused(stream: Stream, iterator: str) -> None:
-    """An iterator that the service did not hand out is an invalid argument."""
+def test_an_unknown_iterator_is_refused(stream: Stream, iterator: str) -> None:
+    """An iterator that the service did not issue is an invalid argument."""
     with stream.kinesis.refuses("a made-up iterator", "InvalidArgumentException"):
         stream.client.get_records(ShardIterator=iterator)
 
@@ -236,8 +236,8 @@ def test_a_made_up_iterator_is_refused(stream: Stream, iterator: str) -> None:
 # Reading
 
 
-def test_the_tip_of_a_shard_answers_nothing_and_goes_on(stream: Stream, shard_id: str) -> None:
-    """At the tip there are no records, zero milliseconds behind, and an iterator to ask again with."""
+def test_the_tip_of_a_shard_has_a_next_iterator(stream: Stream, shard_id: str) -> None:
+    """There are no records, zero milliseconds behind, and an iterator for the next call."""
     tip = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
     assert (tip["Records"], tip["MillisBehindLatest"]) == ([], 0)
     stream.put(b"later")
@@ -247,14 +247,14 @@ def test_the_tip_of_a_shard_answers_nothing_and_goes_on(stream: Stream, shard_id
 
 
 def test_an_iterator_can_be_used_again(stream: Stream, shard_id: str) -> None:
-    """Asking twice with one iterator gives the same records twice: reading changes nothing."""
+    """Two calls with the same iterator return the same records."""
     stream.put_many([("k", b"a"), ("k", b"b")])
     iterator = stream.iterator(shard_id)
     assert data_and_keys(stream.read_on(iterator)) == data_and_keys(stream.read_on(iterator))
 
 
-def test_limit_cuts_an_answer_and_the_next_goes_on(stream: Stream, shard_id: str) -> None:
-    """Limit is the most records of one answer; following the iterators gives each record once, in order."""
+def test_limit_is_the_maximum_of_one_response(stream: Stream, shard_id: str) -> None:
+    """Following the iterators returns each record once, in order."""
     data = [f"{number}".encode() for number in range(7)]
     stream.put_many([("k", entry) for entry in data])
     pages: list[list[bytes]] = []
@@ -274,8 +274,8 @@ def test_a_limit_out_of_range_is_refused(stream: Stream, shard_id: str, limit: i
         stream.client.get_records(ShardIterator=iterator, Limit=limit)
 
 
-def test_an_answer_holds_at_most_ten_megabytes(stream: Stream, shard_id: str) -> None:
-    """However much lies there, an answer stops before 10 MiB, and the next one goes on."""
+def test_a_response_holds_at_most_ten_megabytes(stream: Stream, shard_id: str) -> None:
+    """The next response continues after them."""
     for number in range(11):
         stream.put(bytes([number]) * MEGABYTE)
     first = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
@@ -285,8 +285,8 @@ def test_an_answer_holds_at_most_ten_megabytes(stream: Stream, shard_id: str) ->
     assert [record["Data"][0] for record in [*first["Records"], *rest.records]] == list(range(11))
 
 
-def test_a_reader_who_is_behind_is_told_so(stream: Stream, shard_id: str) -> None:
-    """MillisBehindLatest is above zero while newer records wait, and zero when the last one was given."""
+def test_millis_behind_latest_is_positive_behind_the_tip(stream: Stream, shard_id: str) -> None:
+    """It is zero when the last record was returned."""
     put_and_wait_for_the_next_second(stream, b"old")
     stream.put(b"new")
     iterator = stream.iterator(shard_id)

@@ -1,5 +1,5 @@
-"""Stream contract: splitting, merging and scaling; what becomes of parents, children and hash ranges; and the
-end of a shard as its reader sees it.
+"""Stream contract: split, merge and scaling; parents, children and hash ranges; and the end of a shard as a reader
+sees it.
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ def numbers_of(shard: Mapping[str, Any]) -> tuple[int, int]:
     return int(numbers["StartingSequenceNumber"]), int(numbers["EndingSequenceNumber"])
 
 
-def as_facts(children: ShardRead) -> list[tuple[str, frozenset[str], tuple[int, int]]]:
-    """The children that a reader was told of at the end: id, parents, range; the lowest range first."""
+def child_facts(children: ShardRead) -> list[tuple[str, frozenset[str], tuple[int, int]]]:
+    """The children at the end of a shard: id, parents, range; the lowest range first."""
     facts = [
         (child["ShardId"], frozenset(child["ParentShards"]), hash_range(child)) for child in children.children
     ]
@@ -47,8 +47,8 @@ def as_facts(children: ShardRead) -> list[tuple[str, frozenset[str], tuple[int, 
 # Splitting
 
 
-def test_a_split_shares_out_the_range_at_the_point(stream: Stream, shard_id: str) -> None:
-    """The lower child ends just before the new starting hash key, the upper begins with it."""
+def test_a_split_divides_the_range_at_the_given_key(stream: Stream, shard_id: str) -> None:
+    """The lower child ends just before the new starting hash key, the upper starts with it."""
     low, high = stream.split(shard_id, at=1000)
     shards = by_id(stream)
     assert (hash_range(shards[low]), hash_range(shards[high])) == ((0, 999), (1000, HASH_KEY_MAX))
@@ -74,7 +74,7 @@ def test_a_split_closes_the_parent_and_keeps_its_records(stream: Stream, shard_i
 
 
 def test_new_records_go_to_the_children(stream: Stream, shard_id: str) -> None:
-    """After a split, each key goes to the child that holds its hash, with numbers above all of the parent's."""
+    """After a split, each key goes to the child whose range contains it, with numbers above all of the parent's."""
     before = int(stream.put(b"before")["SequenceNumber"])
     children = stream.split(shard_id)
     ranges = {shard: hash_range(found) for shard, found in by_id(stream).items()}
@@ -90,24 +90,24 @@ def test_new_records_go_to_the_children(stream: Stream, shard_id: str) -> None:
 
 
 def test_the_end_of_a_split_shard_names_its_children(stream: Stream, shard_id: str) -> None:
-    """Reading past the last record of a split shard gives no iterator, and both children with their ranges."""
+    """After the last record there is no iterator, and both children are listed with their ranges."""
     stream.put(b"last")
     low, high = stream.split(shard_id, at=2**127)
     read = stream.read_to_end(shard_id)
     assert read.data == [b"last"]
     parents = frozenset({shard_id})
-    assert as_facts(read) == [(low, parents, (0, 2**127 - 1)), (high, parents, (2**127, HASH_KEY_MAX))]
+    assert child_facts(read) == [(low, parents, (0, 2**127 - 1)), (high, parents, (2**127, HASH_KEY_MAX))]
 
 
-def test_an_empty_shard_ends_too(stream: Stream, shard_id: str) -> None:
-    """A shard that never held a record ends like any other."""
+def test_an_empty_shard_also_ends(stream: Stream, shard_id: str) -> None:
+    """A shard without records ends like any other."""
     children = stream.split(shard_id)
     read = stream.read_to_end(shard_id)
     assert (read.data, [child["ShardId"] for child in read.children]) == ([], children)
 
 
-def test_a_reader_at_the_tip_sees_the_end_come(stream: Stream, shard_id: str) -> None:
-    """An iterator that was taken while the shard was open runs into its end after the split."""
+def test_an_iterator_of_an_open_shard_reaches_its_end(stream: Stream, shard_id: str) -> None:
+    """An iterator that was created before the split reaches the end after it."""
     iterator = stream.iterator(shard_id, "LATEST")
     stream.put(b"late")
     children = stream.split(shard_id)
@@ -117,7 +117,7 @@ def test_a_reader_at_the_tip_sees_the_end_come(stream: Stream, shard_id: str) ->
 
 
 def test_latest_of_a_closed_shard_is_its_end(stream: Stream, shard_id: str) -> None:
-    """There is nothing after the last record of a closed shard, and LATEST says so."""
+    """There is nothing after the last record of a closed shard."""
     stream.put(b"old")
     stream.split(shard_id)
     read = stream.read(shard_id, "LATEST")
@@ -125,7 +125,7 @@ def test_latest_of_a_closed_shard_is_its_end(stream: Stream, shard_id: str) -> N
 
 
 def test_a_split_at_the_start_is_refused(stream: Stream, shard_id: str) -> None:
-    """The new starting hash key must leave something to both children."""
+    """Both children must have a range."""
     with stream.kinesis.refuses("a split at the start", *BAD_VALUE):
         stream.client.split_shard(StreamName=stream.name, ShardToSplit=shard_id, NewStartingHashKey="0")
 
@@ -152,7 +152,7 @@ def test_a_split_point_in_another_shard_is_refused(make_stream: MakeStream) -> N
 
 
 def test_a_closed_shard_is_not_split_again(stream: Stream, shard_id: str) -> None:
-    """What has been split stays split."""
+    """A second split is refused."""
     stream.split(shard_id)
     with stream.kinesis.refuses("a second split", "InvalidArgumentException"):
         stream.client.split_shard(
@@ -183,8 +183,8 @@ def test_a_merge_joins_two_ranges(make_stream: MakeStream) -> None:
     assert [shard["ShardId"] for shard in stream.open_shards()] == [child]
 
 
-def test_both_parents_of_a_merge_name_the_child_and_each_other(make_stream: MakeStream) -> None:
-    """At the end of either parent, the reader learns of the one child and that it has two parents."""
+def test_both_parents_of_a_merge_list_the_child(make_stream: MakeStream) -> None:
+    """The child lists both parents."""
     stream = make_stream(shards=2)
     low, high = (shard["ShardId"] for shard in stream.open_shards())
     for number in range(6):
@@ -192,12 +192,12 @@ def test_both_parents_of_a_merge_name_the_child_and_each_other(make_stream: Make
     child = stream.merge(low, high)
     reads = [stream.read_to_end(parent) for parent in (low, high)]
     told = [(child, frozenset({low, high}), (0, HASH_KEY_MAX))]
-    assert [as_facts(read) for read in reads] == [told, told]
+    assert [child_facts(read) for read in reads] == [told, told]
     assert sorted(reads[0].data + reads[1].data) == [f"{number}".encode() for number in range(6)]
 
 
-def test_shards_that_are_not_neighbours_are_not_merged(make_stream: MakeStream) -> None:
-    """Merging needs adjacent ranges; the refusal changes nothing."""
+def test_shards_that_are_not_adjacent_are_not_merged(make_stream: MakeStream) -> None:
+    """The refusal changes nothing."""
     stream = make_stream(shards=3)
     first, _, third = (shard["ShardId"] for shard in stream.open_shards())
     with refused("InvalidArgumentException"):
@@ -216,7 +216,7 @@ def test_merging_an_unknown_shard_is_not_found(stream: Stream, shard_id: str) ->
 
 
 def test_a_history_of_splits_and_merges_can_be_read_parents_first(stream: Stream, shard_id: str) -> None:
-    """Split, split, merge across: following ChildShards from the root meets every record once, none too early."""
+    """Split, split, merge: following ChildShards from the root returns every record once, none too early."""
     stream.put_many([(f"key-{n}", b"a%d" % n) for n in range(6)])
     low, high = stream.split(shard_id)
     stream.put_many([(f"key-{n}", b"b%d" % n) for n in range(6)])
@@ -231,7 +231,7 @@ def test_a_history_of_splits_and_merges_can_be_read_parents_first(stream: Stream
 
 
 def follow_children(stream: Stream, root: str) -> tuple[list[bytes], list[str]]:
-    """Reads from the root on: a child when all the parents it names have ended, as a consumer must."""
+    """Reads from the root: a child when all its parents have ended, as a consumer must."""
     data: list[bytes] = []
     order: list[str] = []
     waiting: dict[str, frozenset[str]] = {root: frozenset()}
@@ -242,14 +242,14 @@ def follow_children(stream: Stream, root: str) -> tuple[list[bytes], list[str]]:
         is_open = shard in {found["ShardId"] for found in stream.open_shards()}
         read = stream.read(shard) if is_open else stream.read_to_end(shard)
         data += read.data
-        waiting.update((child, parents) for child, parents, _ in as_facts(read))
+        waiting.update((child, parents) for child, parents, _ in child_facts(read))
     return data, order
 
 
 # Scaling
 
 
-def test_scaling_doubles_and_halves_with_true_genealogy(make_stream: MakeStream) -> None:
+def test_scaling_doubles_and_halves_with_correct_parents(make_stream: MakeStream) -> None:
     """UpdateShardCount splits and merges: the open shards cover the range and descend from the old ones."""
     stream = make_stream(shards=2)
     roots = set(stream.shard_ids())
@@ -270,7 +270,7 @@ def scale(stream: Stream, target: int) -> None:
 
 
 def test_scaling_keeps_every_record(make_stream: MakeStream) -> None:
-    """What was put before scaling is read from the parents, to their ends."""
+    """Records from before the scaling are read from the parents, to their ends."""
     stream = make_stream(shards=2)
     roots = stream.shard_ids()
     stream.put_many([(f"key-{n}", b"%d" % n) for n in range(10)])
@@ -280,8 +280,8 @@ def test_scaling_keeps_every_record(make_stream: MakeStream) -> None:
     ]
 
 
-def test_scaling_evens_out_the_ranges(stream: Stream, shard_id: str) -> None:
-    """Whatever the shards were, uniform scaling ends with ranges of the same width."""
+def test_uniform_scaling_ends_with_equal_ranges(stream: Stream, shard_id: str) -> None:
+    """Whatever the ranges were before."""
     stream.split(shard_id, at=1000)
     scale(stream, 4)
     widths = [last - first for first, last in map(hash_range, stream.open_shards())]
@@ -304,8 +304,8 @@ def test_scaling_to_an_odd_count_covers_the_range(make_stream: MakeStream) -> No
     assert sorted(entry for read in reads for entry in read.data) == [b"%d" % n for n in range(10)]
 
 
-def test_an_on_demand_stream_is_not_scaled_by_hand(make_stream: MakeStream) -> None:
-    """Scaling is for provisioned streams; an on-demand stream refuses it."""
+def test_an_on_demand_stream_refuses_scaling(make_stream: MakeStream) -> None:
+    """Scaling is for provisioned streams."""
     stream = make_stream(StreamModeDetails={"StreamMode": "ON_DEMAND"})
     with stream.kinesis.refuses("scaling an on-demand stream", *BAD_VALUE):
         stream.client.update_shard_count(
@@ -313,8 +313,8 @@ def test_an_on_demand_stream_is_not_scaled_by_hand(make_stream: MakeStream) -> N
         )
 
 
-def test_an_on_demand_stream_is_not_split_by_hand(make_stream: MakeStream) -> None:
-    """Splitting is for provisioned streams; an on-demand stream refuses it."""
+def test_an_on_demand_stream_refuses_a_split(make_stream: MakeStream) -> None:
+    """Splitting is for provisioned streams."""
     stream = make_stream(StreamModeDetails={"StreamMode": "ON_DEMAND"})
     first = stream.open_shards()[0]
     with stream.kinesis.refuses("splitting an on-demand stream", *BAD_VALUE):
@@ -327,7 +327,7 @@ def test_an_on_demand_stream_is_not_split_by_hand(make_stream: MakeStream) -> No
 
 @pytest.mark.parametrize("target", [0, 5])
 def test_scaling_too_far_is_refused(make_stream: MakeStream, target: int) -> None:
-    """One call goes at most to the double, and never to nothing."""
+    """One call can at most double the count, and never set it to zero."""
     stream = make_stream(shards=2)
     with refused(*BAD_VALUE, "LimitExceededException"):
         stream.client.update_shard_count(
@@ -337,7 +337,7 @@ def test_scaling_too_far_is_refused(make_stream: MakeStream, target: int) -> Non
 
 
 def test_the_summary_counts_open_shards_only(stream: Stream, shard_id: str) -> None:
-    """OpenShardCount leaves the closed parents out."""
+    """OpenShardCount does not include closed parents."""
     stream.split(shard_id)
     assert stream.summary()["OpenShardCount"] == 2
     assert len(stream.shards()) == 3

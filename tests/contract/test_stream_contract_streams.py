@@ -1,4 +1,4 @@
-"""Stream contract: the life of a stream, its settings, and its consumers."""
+"""Stream contract: creation and deletion of streams, their settings, and their consumers."""
 
 import re
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from tests.contract.streams import (
 )
 
 
-def test_a_new_stream_becomes_active_with_the_shards_asked_for(make_stream: MakeStream) -> None:
-    """CreateStream gives that many open shards that share out the whole hash range without a gap."""
+def test_a_new_stream_has_the_requested_shards(make_stream: MakeStream) -> None:
+    """CreateStream creates open shards that cover the whole hash range without a gap."""
     stream = make_stream(shards=3)
     ranges = [hash_range(shard) for shard in stream.open_shards()]
     assert ranges[0][0] == 0
@@ -35,7 +35,7 @@ def test_shards_of_a_new_stream_are_numbered_from_zero(make_stream: MakeStream) 
 
 
 def test_the_summary_describes_a_provisioned_stream(make_stream: MakeStream) -> None:
-    """DescribeStreamSummary tells name, state, mode, retention and counts."""
+    """DescribeStreamSummary returns name, status, mode, retention and counts."""
     stream = make_stream(shards=2)
     summary = dict(stream.summary())
     created = summary.pop("StreamCreationTimestamp")
@@ -54,7 +54,7 @@ def test_the_summary_describes_a_provisioned_stream(make_stream: MakeStream) -> 
 
 
 def test_describe_stream_lists_the_shards(make_stream: MakeStream) -> None:
-    """The older DescribeStream pages through the same shards."""
+    """The older DescribeStream returns pages of the same shards."""
     stream = make_stream(shards=3)
     first = stream.client.describe_stream(StreamName=stream.name, Limit=2)["StreamDescription"]
     assert (len(first["Shards"]), first["HasMoreShards"]) == (2, True)
@@ -65,8 +65,8 @@ def test_describe_stream_lists_the_shards(make_stream: MakeStream) -> None:
     assert [shard["ShardId"] for shard in first["Shards"] + rest["Shards"]] == stream.shard_ids()
 
 
-def test_an_on_demand_stream_begins_with_four_shards(make_stream: MakeStream) -> None:
-    """An on-demand stream takes no shard count and starts with four."""
+def test_an_on_demand_stream_starts_with_four_shards(make_stream: MakeStream) -> None:
+    """It accepts no shard count."""
     stream = make_stream(StreamModeDetails={"StreamMode": "ON_DEMAND"})
     assert stream.summary()["StreamModeDetails"] == {"StreamMode": "ON_DEMAND"}
     assert len(stream.open_shards()) == 4
@@ -80,7 +80,7 @@ def test_a_stream_can_change_its_mode(stream: Stream) -> None:
 
 
 def test_streams_are_listed_by_name(make_stream: MakeStream) -> None:
-    """ListStreams pages through all streams in the order of their names."""
+    """ListStreams returns pages of all streams in the order of their names."""
     names = sorted(make_stream().name for _ in range(3))
     client = make_stream().client
     found: list[str] = []
@@ -103,8 +103,8 @@ def test_a_deleted_stream_is_gone(stream: Stream) -> None:
     stream.wait_until_active()
 
 
-def test_a_stream_of_an_old_name_is_a_new_stream(stream: Stream, shard_id: str) -> None:
-    """A stream that is created again holds nothing of the one before."""
+def test_a_stream_that_is_created_again_is_empty(stream: Stream, shard_id: str) -> None:
+    """It has no record of the deleted stream."""
     stream.put(b"of the old one")
     stream.client.delete_stream(StreamName=stream.name)
     eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
@@ -114,8 +114,8 @@ def test_a_stream_of_an_old_name_is_a_new_stream(stream: Stream, shard_id: str) 
     assert stream.read(shard_id).data == [b"of the new one"]
 
 
-def test_an_iterator_of_a_deleted_stream_leads_nowhere(stream: Stream, shard_id: str) -> None:
-    """Reading on in a stream that was deleted is ResourceNotFound."""
+def test_an_iterator_of_a_deleted_stream_is_refused(stream: Stream, shard_id: str) -> None:
+    """With ResourceNotFound."""
     iterator = stream.iterator(shard_id)
     stream.client.delete_stream(StreamName=stream.name)
     eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
@@ -129,7 +129,7 @@ def all_stream_names(stream: Stream) -> list[str]:
     return list(answer["StreamNames"])
 
 
-def test_a_stream_is_created_once(stream: Stream) -> None:
+def test_a_stream_name_is_unique(stream: Stream) -> None:
     """A second stream of the same name is refused."""
     with refused("ResourceInUseException"):
         stream.client.create_stream(StreamName=stream.name, ShardCount=1)
@@ -145,14 +145,14 @@ def test_a_stream_needs_a_shard(
 
 
 @pytest.mark.parametrize("name", ["a b", "naïve", "x" * 129], ids=["blank", "accent", "long"])
-def test_a_stream_name_is_plain(kinesis: KinesisUnderTest, name: str) -> None:
-    """Names are up to 128 letters, digits, dots, dashes and underscores."""
+def test_a_stream_name_has_valid_characters(kinesis: KinesisUnderTest, name: str) -> None:
+    """Up to 128 letters, digits, dots, dashes and underscores."""
     with refused(*BAD_VALUE):
         kinesis.client.create_stream(StreamName=name, ShardCount=1)
 
 
 def test_an_unknown_stream_is_not_found(kinesis: KinesisUnderTest, unique_name: Callable[[str], str]) -> None:
-    """Whatever is asked of a stream that does not exist, the answer is ResourceNotFound."""
+    """Every operation on it fails with ResourceNotFound."""
     missing = {"StreamName": unique_name("missing")}
     client, shard, other = kinesis.client, "shardId-000000000000", "shardId-000000000001"
     asked: list[Callable[[], object]] = [
@@ -174,7 +174,7 @@ def test_an_unknown_stream_is_not_found(kinesis: KinesisUnderTest, unique_name: 
 
 
 def test_an_arn_works_wherever_a_name_does(stream: Stream) -> None:
-    """Every operation on a stream takes its ARN instead of its name."""
+    """Every operation on a stream accepts its ARN instead of its name."""
     client, arn = stream.client, {"StreamARN": stream.arn}
     (shard,) = client.list_shards(**arn)["Shards"]
     put = client.put_record(**arn, Data=b"by arn", PartitionKey="k")
@@ -192,7 +192,7 @@ def test_an_arn_works_wherever_a_name_does(stream: Stream) -> None:
 
 
 def test_the_retention_can_be_raised_and_lowered(stream: Stream) -> None:
-    """Retention goes from 24 hours to a year, up by Increase and down by Decrease."""
+    """From 24 hours to a year, with Increase and Decrease."""
     stream.client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=8760)
     stream.wait_until_active()
     assert stream.summary()["RetentionPeriodHours"] == 8760
@@ -202,7 +202,7 @@ def test_the_retention_can_be_raised_and_lowered(stream: Stream) -> None:
 
 
 def test_a_retention_out_of_range_is_refused(stream: Stream) -> None:
-    """Under a day, over a year, and the wrong direction are refused, and nothing changes."""
+    """Less than a day, more than a year, and the wrong direction are refused, and nothing changes."""
     stream.client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=48)
     stream.wait_until_active()
     with refused(*BAD_VALUE):
@@ -217,7 +217,7 @@ def test_a_retention_out_of_range_is_refused(stream: Stream) -> None:
 
 
 def test_a_consumer_is_registered_described_listed_and_removed(stream: Stream) -> None:
-    """A fan-out consumer has an ARN of its own, becomes active, and is gone after Deregister."""
+    """A fan-out consumer has an ARN, becomes active, and is gone after Deregister."""
     client = stream.client
     registered = client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")["Consumer"]
     assert re.fullmatch(re.escape(stream.arn) + r"/consumer/reader:\d+", registered["ConsumerARN"])
@@ -244,7 +244,7 @@ def consumer_status(stream: Stream, which: dict[str, str]) -> str | None:
     return str(answer["ConsumerDescription"]["ConsumerStatus"])
 
 
-def test_a_consumer_is_registered_once(stream: Stream) -> None:
+def test_a_consumer_name_is_unique(stream: Stream) -> None:
     """A second consumer of the same name on the same stream is refused."""
     stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")
     with refused("ResourceInUseException"):
@@ -260,8 +260,8 @@ def test_an_unknown_consumer_is_not_found(stream: Stream) -> None:
         stream.client.deregister_stream_consumer(**which)
 
 
-def test_a_stream_with_consumers_is_deleted_only_on_purpose(stream: Stream) -> None:
-    """DeleteStream wants to be told that it takes the consumers with it."""
+def test_a_stream_with_consumers_is_not_deleted_by_default(stream: Stream) -> None:
+    """DeleteStream needs EnforceConsumerDeletion."""
     stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")
     eventually(
         lambda: consumer_status(stream, {"StreamARN": stream.arn, "ConsumerName": "reader"}) == "ACTIVE",
@@ -273,8 +273,8 @@ def test_a_stream_with_consumers_is_deleted_only_on_purpose(stream: Stream) -> N
     assert is_kept is (stream.kinesis.expects("a refused deletion", "kept") == "kept")
 
 
-def test_a_stream_is_deleted_with_its_consumers_on_demand(stream: Stream) -> None:
-    """EnforceConsumerDeletion takes the consumers away with the stream."""
+def test_enforce_consumer_deletion_deletes_the_consumers(stream: Stream) -> None:
+    """Together with the stream."""
     stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")
     stream.client.delete_stream(StreamName=stream.name, EnforceConsumerDeletion=True)
     eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")

@@ -1,4 +1,4 @@
-"""Stream contract on the wire, without an SDK: error answers to requests that no SDK would send, and CBOR."""
+"""Stream contract on the wire, without an SDK: error responses to requests that no SDK would send, and CBOR."""
 
 import base64
 import http.client
@@ -16,8 +16,8 @@ CBOR = "application/x-amz-cbor-1.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer as it came over the wire."""
+class Response:
+    """A response as received."""
 
     status: int
     content_type: str
@@ -25,15 +25,15 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The error type, without the namespace that some front ends put before it; nothing if there is none."""
+        """The error type, without the namespace that some servers put before it; empty if there is none."""
         if self.content_type not in {JSON, CBOR}:
             return ""
         members = (json if self.content_type == JSON else cbor2).loads(self.body)
         return str(members["__type"]).rpartition("#")[2]
 
 
-def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_type: str = JSON) -> Answer:
-    place = urlsplit(kinesis.client.meta.endpoint_url)
+def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_type: str = JSON) -> Response:
+    url = urlsplit(kinesis.client.meta.endpoint_url)
     headers = {
         "Content-Type": content_type,
         "X-Amz-Date": "20260101T000000Z",
@@ -42,11 +42,11 @@ def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_t
     }
     if operation is not None:
         headers["X-Amz-Target"] = f"Kinesis_20131202.{operation}"
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
     try:
         connection.request("POST", "/", body, headers)
         answer = connection.getresponse()
-        return Answer(answer.status, str(answer.getheader("content-type")), answer.read())
+        return Response(answer.status, str(answer.getheader("content-type")), answer.read())
     finally:
         connection.close()
 
@@ -54,14 +54,14 @@ def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_t
 # Errors
 
 
-def test_a_body_that_is_no_json_is_refused(kinesis: KinesisUnderTest) -> None:
-    """Garbage is the client's fault, and the server says so in JSON."""
+def test_a_body_that_is_not_json_is_refused(kinesis: KinesisUnderTest) -> None:
+    """It is a client error, and the response is JSON."""
     answer = ask(kinesis, "ListStreams", b"{not json")
     assert (answer.status, answer.error) == (400, "SerializationException")
 
 
 def test_a_value_of_the_wrong_type_is_refused(kinesis: KinesisUnderTest) -> None:
-    """A text where a number belongs is refused before anything is done."""
+    """A string instead of a number is refused, and nothing changes."""
     answer = ask(kinesis, "CreateStream", b'{"StreamName": "wrong-type", "ShardCount": "two"}')
     assert (answer.status, answer.error) == (400, "SerializationException")
     assert b"wrong-type" not in ask(kinesis, "ListStreams", b"{}").body
@@ -75,8 +75,8 @@ def test_a_missing_value_is_refused(kinesis: KinesisUnderTest, stream: Stream) -
     assert answer.error in kinesis.expects("a missing value", BAD_VALUE)
 
 
-def test_data_that_is_no_base64_is_refused(kinesis: KinesisUnderTest, stream: Stream) -> None:
-    """Data travels as base64 in JSON; anything else is refused."""
+def test_data_that_is_not_base64_is_refused(kinesis: KinesisUnderTest, stream: Stream) -> None:
+    """Data is base64 in JSON."""
     body = json.dumps({"StreamName": stream.name, "Data": "%%%", "PartitionKey": "k"}).encode()
     answer = ask(kinesis, "PutRecord", body)
     documented = (400, "SerializationException")
@@ -84,7 +84,7 @@ def test_data_that_is_no_base64_is_refused(kinesis: KinesisUnderTest, stream: St
 
 
 def test_an_unknown_operation_is_refused(kinesis: KinesisUnderTest) -> None:
-    """An operation that Kinesis does not have is named as such."""
+    """The error type says that the operation is unknown."""
     answer = ask(kinesis, "MakeCoffee", b"{}")
     assert (answer.status, answer.error) == kinesis.expects(
         "an unknown operation", (400, "UnknownOperationException")
@@ -94,8 +94,8 @@ def test_an_unknown_operation_is_refused(kinesis: KinesisUnderTest) -> None:
 # CBOR
 
 
-def test_a_record_travels_in_cbor_both_ways(stream: Stream, shard_id: str) -> None:
-    """Data is put and returned as plain bytes in CBOR; the same record is read in JSON through boto3."""
+def test_a_record_is_put_and_read_in_cbor(stream: Stream, shard_id: str) -> None:
+    """Data is plain bytes in CBOR; boto3 reads the same record in JSON."""
     data = bytes(range(256))
     put = ask(
         stream.kinesis,
@@ -110,13 +110,13 @@ def test_a_record_travels_in_cbor_both_ways(stream: Stream, shard_id: str) -> No
     request = cbor2.dumps({"ShardIterator": stream.iterator(shard_id)})
     got = ask(stream.kinesis, "GetRecords", request, CBOR)
     assert (got.status, got.content_type) == (200, CBOR)
-    # Looked for and not decoded: times are tagged as AWS does it, in milliseconds, which is not as CBOR has it.
+    # Searched and not decoded: AWS tags times in milliseconds, which is not standard CBOR.
     is_plain = stream.kinesis.expects("data in CBOR", "bytes") == "bytes"
     assert (cbor2.dumps(data) if is_plain else base64.b64encode(data)) in got.body
 
 
-def test_an_error_in_cbor_is_cbor(stream: Stream) -> None:
-    """A client that asks in CBOR is refused in CBOR."""
+def test_the_error_of_a_cbor_request_is_cbor(stream: Stream) -> None:
+    """The client can decode it."""
     answer = ask(stream.kinesis, "GetRecords", cbor2.dumps({"ShardIterator": "garbage"}), CBOR)
     documented = (400, CBOR, "InvalidArgumentException")
     found = (answer.status, answer.content_type, answer.error)
@@ -124,7 +124,7 @@ def test_an_error_in_cbor_is_cbor(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xff", b"\x9f\x01", cbor2.dumps([1, 2])])
-def test_a_body_that_is_no_cbor_is_refused(kinesis: KinesisUnderTest, body: bytes) -> None:
-    """Garbage in CBOR is the client's fault too."""
+def test_a_body_that_is_not_cbor_is_refused(kinesis: KinesisUnderTest, body: bytes) -> None:
+    """It is a client error, too."""
     answer = ask(kinesis, "GetRecords", body, CBOR)
     assert answer.status == 400

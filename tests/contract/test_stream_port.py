@@ -1,6 +1,4 @@
-"""The contract of the `Stream` port. One suite for the stream in memory and for the AWS adapter on real servers, so
-that what is proven on the one holds on the others.
-"""
+"""The contract of the `Stream` port: one suite for the stream in memory and for the AWS adapter on real servers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -37,7 +35,7 @@ LOWER, UPPER = HashRange(0, MIDDLE - 1), HashRange(MIDDLE, HASH_KEY_MAX)
 
 
 class Make(Protocol):
-    """Makes a stream with so many shards."""
+    """Creates a stream with this number of shards."""
 
     def __call__(self, shards: int = 1, **options: Any) -> StreamCase: ...
 
@@ -68,7 +66,7 @@ def _case(request: pytest.FixtureRequest, server: str, name: str, shards: int, *
 
 @pytest.fixture(params=["memory", "local_kinesis"])
 def aged(request: pytest.FixtureRequest) -> Iterator[StreamCase]:
-    """A stream of one shard whose time and settings can be changed, so it has a server of its own."""
+    """A stream of one shard whose time and settings can be changed, so it has its own server."""
     if request.param == "memory":
         with closing(MemoryCase("orders", 1)) as case:
             yield case
@@ -94,8 +92,8 @@ def test_shards_are_listed_with_their_hash_keys(make: Make) -> None:
     assert all(shard.starting_sequence_number.isdigit() for shard in shards)
 
 
-def test_families_are_listed(make: Make) -> None:
-    """Children name one parent after a split and two after a merge; parents are closed and stay in the list."""
+def test_parents_and_children_are_listed(make: Make) -> None:
+    """Children have one parent after a split and two after a merge; parents are closed and stay in the list."""
     case = make()
     (root,) = case.shard_ids()
     case.split(root)
@@ -110,14 +108,14 @@ def test_families_are_listed(make: Make) -> None:
 
 
 def test_every_page_of_the_list_is_read(make: Make, request: pytest.FixtureRequest) -> None:
-    """More shards than one answer holds: 1,000, or 100 on kinesis-local."""
+    """A list with more shards than one response holds: 1,000, or 100 on kinesis-local."""
     count = 101 if "kinesis_local" in request.node.name.replace("local_kinesis", "") else 1_001
     case = make(shards=count)
     assert len(set(case.shard_ids())) == count
 
 
-def test_filters_choose_the_shards_of_a_moment(make: Make) -> None:
-    """Open now, open at the oldest record, open at a time: what a fleet without leases begins with."""
+def test_filters_select_shards_by_time(make: Make) -> None:
+    """Open now, open at the oldest record, open at a time: the filters that a fleet without leases uses."""
     case = make()
     (root,) = case.shard_ids()
     before_ms = case.now_ms()
@@ -131,12 +129,12 @@ def test_filters_choose_the_shards_of_a_moment(make: Make) -> None:
 
     assert listed(ShardFilterKind.AT_LATEST) == children
     assert listed(ShardFilterKind.AT_TIMESTAMP, before_ms) == [root]
-    at_horizon = [root, *children] if case.server == "kinesis_local" else [root]  # it takes AT_ for FROM_
+    at_horizon = [root, *children] if case.server == "kinesis_local" else [root]  # it treats AT_ as FROM_
     assert listed(ShardFilterKind.AT_TRIM_HORIZON) == at_horizon
 
 
-def test_a_stream_says_who_it_is(make: Make) -> None:
-    """Account, name and second of creation: the same to every client, as the KCL's users write it."""
+def test_a_stream_has_an_identifier(make: Make) -> None:
+    """Account, name and creation time in seconds, the same for every client."""
     case = make()
     found = case.run(case.port.identifier())
     assert is_stream_identifier(found)
@@ -147,7 +145,7 @@ def test_a_stream_says_who_it_is(make: Make) -> None:
 
 
 def test_an_unknown_stream_is_not_found(make: Make) -> None:
-    """Every call says so in the same way, also for a stream that is no more."""
+    """Every call raises the same error, also for a deleted stream."""
     case = make()
     (shard,) = case.shard_ids()
     case.delete()
@@ -167,7 +165,7 @@ def test_an_unknown_stream_is_not_found(make: Make) -> None:
 
 
 def test_a_stream_can_be_named_by_its_arn(make: Make) -> None:
-    """Listing, iterators and records work the same, as another account's stream needs it."""
+    """Listing, iterators and records work the same, as a stream of another account requires."""
     case = make(by_arn=True)
     case.put(b"x")
     (shard,) = case.shard_ids()
@@ -178,7 +176,7 @@ def test_a_stream_can_be_named_by_its_arn(make: Make) -> None:
 # -- records -------------------------------------------------------------------------------------------------------
 
 
-def test_records_come_as_they_were_put(make: Make) -> None:
+def test_records_are_returned_unchanged(make: Make) -> None:
     """Bytes, keys and sequence numbers are the same; the arrival is a time in milliseconds."""
     case = make()
     before_ms = case.now_ms()
@@ -201,8 +199,8 @@ def test_records_come_as_they_were_put(make: Make) -> None:
     assert (page.millis_behind, page.children) == (0, ())
 
 
-def test_a_page_holds_as_many_records_as_asked_for(make: Make) -> None:
-    """The next iterator goes on after them, and a page that is not at the tip says how far behind it is."""
+def test_a_page_holds_the_requested_number_of_records(make: Make) -> None:
+    """The next iterator continues after them, and a page behind the tip says how far behind it is."""
     case = make()
     for number in range(5):
         case.put(b"%d" % number)
@@ -216,7 +214,7 @@ def test_a_page_holds_as_many_records_as_asked_for(make: Make) -> None:
 
 
 def test_an_iterator_can_be_used_again(make: Make) -> None:
-    """An answer that was lost is asked for with the same iterator, and is the same."""
+    """After a lost response the same iterator returns the same page."""
     case = make()
     case.put(b"x")
     (shard,) = case.shard_ids()
@@ -226,7 +224,7 @@ def test_an_iterator_can_be_used_again(make: Make) -> None:
 
 
 def test_an_empty_page_is_not_the_end(make: Make) -> None:
-    """At the tip there is always a next iterator, and it sees what comes."""
+    """At the tip there is always a next iterator, and it returns new records."""
     case = make()
     (shard,) = case.shard_ids()
     empty = case.run(case.port.get_records(case.run(case.port.iterator(shard, LATEST)), limit=10))
@@ -237,12 +235,12 @@ def test_an_empty_page_is_not_the_end(make: Make) -> None:
     assert [record.data for record in page.records] == [b"new"]
 
 
-def test_every_kind_of_start(make: Make) -> None:
-    """At the oldest record, at the tip, at a record (which comes again), at a time."""
+def test_every_start_is_supported(make: Make) -> None:
+    """At the oldest record, at the tip, at a record (which is returned again), at a time."""
     case = make()
     case.put(b"0")
     first_ms = case.now_ms()
-    # Servers that count in whole seconds must see the two in different ones.
+    # kinesis-local compares whole seconds, so the two records must arrive in different ones.
     eventually(lambda: case.now_ms() // 1000 > first_ms // 1000 + 1, "another second")
     later_ms = case.now_ms()
     number = case.put(b"1")
@@ -259,8 +257,8 @@ def test_every_kind_of_start(make: Make) -> None:
     assert data_from(IteratorKind.AT_TIMESTAMP, timestamp_ms=later_ms - 1000) == [b"1", b"2"]
 
 
-def test_the_end_of_a_split_shard(make: Make) -> None:
-    """After its last record there is no next iterator, and the two children are named with their hash keys."""
+def test_a_split_shard_ends_with_its_children(make: Make) -> None:
+    """After its last record there is no next iterator, and both children are listed with their hash keys."""
     case = make()
     case.put(b"last")
     (root,) = case.shard_ids()
@@ -275,8 +273,8 @@ def test_the_end_of_a_split_shard(make: Make) -> None:
     ]
 
 
-def test_the_end_of_a_merged_shard(make: Make) -> None:
-    """Both parents end with the same child, which names both."""
+def test_merged_shards_end_with_the_same_child(make: Make) -> None:
+    """The child lists both parents."""
     case = make(shards=2)
     left, right = case.shard_ids()
     case.merge(left, right)
@@ -288,14 +286,14 @@ def test_the_end_of_a_merged_shard(make: Make) -> None:
 
 
 def test_an_unknown_shard_is_not_found(make: Make) -> None:
-    """The reader takes it for a shard that is gone."""
+    """The reader treats it as a shard that is gone."""
     case = make()
     with pytest.raises(NotFoundError):
         case.run(case.port.iterator(ShardId("shardId-000000000077"), FROM_THE_START))
 
 
-def test_a_bad_iterator_is_a_service_error(make: Make) -> None:
-    """Whatever a server calls it, it is none of boto3's classes, and not an expired iterator."""
+def test_an_invalid_iterator_is_a_service_error(make: Make) -> None:
+    """It is one of our errors, not boto3's, and not IteratorExpiredError."""
     case = make()
     with pytest.raises(ServiceError) as caught:
         case.run(case.port.get_records("this is no iterator", limit=10))
@@ -306,7 +304,7 @@ def test_a_bad_iterator_is_a_service_error(make: Make) -> None:
 
 
 def test_iterators_expire_after_five_minutes(aged: StreamCase) -> None:
-    """Both those that were asked for and those that came with a page."""
+    """Both requested iterators and next iterators."""
     aged.put(b"x")
     (shard,) = aged.shard_ids()
     asked = aged.run(aged.port.iterator(shard, FROM_THE_START))
@@ -320,8 +318,8 @@ def test_iterators_expire_after_five_minutes(aged: StreamCase) -> None:
             aged.run(aged.port.get_records(iterator, limit=10))
 
 
-def test_a_trimmed_record_is_passed_over(aged: StreamCase) -> None:
-    """An iterator at a record that is past its retention begins with the oldest that is left."""
+def test_an_iterator_at_a_trimmed_record_starts_at_the_oldest_one(aged: StreamCase) -> None:
+    """The oldest record that is retained."""
     number = aged.put(b"old")
     aged.advance(timedelta(hours=23))
     aged.put(b"young")
@@ -345,8 +343,8 @@ def test_a_closed_shard_past_its_retention_is_not_found(aged: StreamCase) -> Non
         aged.run(aged.port.get_records(iterator, limit=10))
 
 
-def test_too_many_calls_are_refused(aged: StreamCase) -> None:
-    """With limits on, the sixth read within a second is a ThrottledError, and the iterator stays good."""
+def test_too_many_calls_are_throttled(aged: StreamCase) -> None:
+    """With limits enabled, the sixth read within a second is a ThrottledError, and the iterator stays valid."""
     (shard,) = aged.shard_ids()
     aged.settings(enforce_limits=True)
     iterator = aged.run(aged.port.iterator(shard, FROM_THE_START))
@@ -361,7 +359,7 @@ def test_too_many_calls_are_refused(aged: StreamCase) -> None:
     assert aged.run(aged.port.get_records(iterator, limit=10)).next_iterator
 
 
-def test_a_stream_that_is_not_active_cannot_be_listed_yet(aged: StreamCase) -> None:
+def test_a_stream_that_is_being_created_is_unavailable(aged: StreamCase) -> None:
     """The error says that waiting helps."""
     aged.settings(status_delay_ms=60_000)
     aged.delete()

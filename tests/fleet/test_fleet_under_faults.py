@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.contract.lease_stores import TableLocation, place
+from tests.contract.lease_stores import TableLocation, new_location
 from tests.fleet.checkpoint_monitor import CheckpointMonitor
 from tests.fleet.options import FAILOVER_S, consumer_options
 from tests.fleet.record_producer import RecordProducer
@@ -121,7 +121,7 @@ def _run(
 @pytest.mark.parametrize("kind", ["dynamodb_local", "sqlite"])
 def test_nothing_is_lost_under_faults(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """200,000 records, half of them in aggregates, through kills, pauses, stops and reshards: every promise is kept."""
-    where = place(request, kind, tmp_path)
+    where = new_location(request, kind, tmp_path)
     with LocalKinesis.in_process() as kinesis:
         _run(where, kinesis.client(), kinesis.endpoint_url, f"faults-{kind}", tmp_path, FULL)
 
@@ -132,5 +132,5 @@ def test_nothing_is_lost_on_other_servers(
     request: pytest.FixtureRequest, tmp_path: Path, kinesis_local: Server
 ) -> None:
     """The same on kinesis-local and ministack, with as much as kinesis-local can take."""
-    where = place(request, "ministack", tmp_path)
+    where = new_location(request, "ministack", tmp_path)
     _run(where, kinesis_local.client("kinesis"), kinesis_local.url, "faults-elsewhere", tmp_path, SMALL)

@@ -9,7 +9,7 @@ import pytest
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
-from tests.contract.lease_stores import SHARED, TableLocation, place
+from tests.contract.lease_stores import SHARED, TableLocation, new_location
 from tests.fleet.options import consumer_options
 from tests.fleet.record_producer import RecordProducer
 from tests.fleet.run_check import read_logs
@@ -33,7 +33,7 @@ def _leases(where: TableLocation) -> dict[LeaseKey, Lease]:
 @pytest.mark.parametrize("kind", SHARED)
 def test_a_zombie_changes_nothing(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """While one worker sleeps, another finishes its shard; the sleeper wakes up, and not a lease has changed by it."""
-    where = place(request, kind, tmp_path)
+    where = new_location(request, kind, tmp_path)
     with LocalKinesis.in_process() as kinesis:
         stream = f"zombie-{kind}"
         client = kinesis.client()

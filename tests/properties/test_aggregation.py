@@ -1,4 +1,4 @@
-"""What holds for every aggregate, sound or forged."""
+"""Properties of every aggregate, valid or forged."""
 
 from dataclasses import dataclass
 
@@ -42,8 +42,8 @@ def as_put(users: tuple[UserRecord, ...]) -> list[PutEntry]:
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(ENTRIES, min_size=1, max_size=30))
-def test_round_trip(entries: list[PutEntry]) -> None:
-    """What goes into an aggregate comes out of it, in order, numbered from 0."""
+def test_splitting_inverts_aggregating(entries: list[PutEntry]) -> None:
+    """The user records come out in order, numbered from 0."""
     result = deaggregate(record(aggregate(entries).data))
     assert (result.outcome, result.dropped) == (DeaggregationOutcome.AGGREGATED, 0)
     assert as_put(result.records) == entries
@@ -55,8 +55,8 @@ def test_round_trip(entries: list[PutEntry]) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(ENTRIES, min_size=1, max_size=30))
-def test_size_is_known_before_it_is_written(entries: list[PutEntry]) -> None:
-    """An aggregator's size is the length of what it would write, after every single record."""
+def test_size_equals_the_length_of_the_data(entries: list[PutEntry]) -> None:
+    """After every added record."""
     for count in range(1, len(entries) + 1):
         aggregator = Aggregator()
         for entry in entries[:count]:
@@ -66,8 +66,8 @@ def test_size_is_known_before_it_is_written(entries: list[PutEntry]) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(100, 400), st.booleans())
-def test_size_is_known_when_indices_grow(count: int, with_hash_keys: bool) -> None:
-    """Also when there are so many keys that an index takes two bytes."""
+def test_size_is_right_with_two_byte_indices(count: int, with_hash_keys: bool) -> None:
+    """With so many keys that an index takes two bytes."""
     aggregator = Aggregator()
     for number in range(count):
         aggregator.add(PutEntry(b"x", f"key-{number}", number if with_hash_keys else None))
@@ -76,8 +76,10 @@ def test_size_is_known_when_indices_grow(count: int, with_hash_keys: bool) -> No
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(ENTRIES, min_size=1, max_size=20), SHARDS, st.sampled_from(OutOfRange))
-def test_strays_are_counted_or_kept(entries: list[PutEntry], shard: HashRange, policy: OutOfRange) -> None:
-    """Each policy keeps what it says, by the very hash key that Kinesis routes by, and counts the rest."""
+def test_out_of_range_records_are_counted_or_kept(
+    entries: list[PutEntry], shard: HashRange, policy: OutOfRange
+) -> None:
+    """Each policy keeps the right records, by the hash key that Kinesis uses, and counts the others."""
     inside = [entry for entry in entries if entry.hash_key in shard]
     kept = {
         OutOfRange.DROP_AGGREGATE: entries if len(inside) == len(entries) else [],
@@ -94,7 +96,7 @@ def test_strays_are_counted_or_kept(entries: list[PutEntry], shard: HashRange, p
 
 @dataclass(frozen=True)
 class Forged:
-    """A well-formed message with any indices, and how many user records are in it."""
+    """A well-formed message with arbitrary indices, and the number of its user records."""
 
     message: bytes
     count: int
@@ -122,7 +124,7 @@ SOME_SETTINGS = st.builds(
 
 
 def check_nothing_is_lost(given_record: Record, result: DeaggregationResult) -> None:
-    """Either the parts, with the missing ones counted, or the record itself."""
+    """Either the user records, with the missing ones counted, or the raw record."""
     if result.outcome in {DeaggregationOutcome.AGGREGATED, DeaggregationOutcome.OUT_OF_RANGE}:
         assert all(user.aggregated for user in result.records)
         assert (result.dropped > 0) == (result.outcome is DeaggregationOutcome.OUT_OF_RANGE)
@@ -139,7 +141,7 @@ def check_nothing_is_lost(given_record: Record, result: DeaggregationResult) -> 
 def test_no_user_record_is_lost_without_being_counted(
     forged: Forged, shard: HashRange | None, chosen: DeaggregationSettings
 ) -> None:
-    """As many come in as go out, are reported as dropped, or are stood for by the record itself."""
+    """Every user record is delivered, reported as dropped, or covered by the raw record."""
     given_record = record(add_frame(forged.message))
     result = deaggregate(given_record, shard, chosen)
     check_nothing_is_lost(given_record, result)
@@ -152,7 +154,7 @@ def test_no_user_record_is_lost_without_being_counted(
 @settings(max_examples=1000, deadline=None)
 @given(st.binary(max_size=200), st.booleans(), SOME_SETTINGS)
 def test_any_bytes_are_delivered(content: bytes, with_frame: bool, chosen: DeaggregationSettings) -> None:
-    """Arbitrary bytes, behind a correct frame or only the magic, raise nothing and lose nothing."""
+    """Arbitrary bytes, in a correct frame or after the magic bytes only, never raise and are never lost."""
     given_record = record(add_frame(content) if with_frame else MAGIC + content)
     check_nothing_is_lost(given_record, deaggregate(given_record, HashRange(0, 2**127), chosen))
 
@@ -160,7 +162,7 @@ def test_any_bytes_are_delivered(content: bytes, with_frame: bool, chosen: Deagg
 @settings(max_examples=500, deadline=None)
 @given(forged(), st.data())
 def test_damaged_messages_are_delivered(forged: Forged, data: st.DataObject) -> None:
-    """A sound message with some bytes changed, but a correct checksum, raises nothing and loses nothing."""
+    """A valid message with some bytes changed, but a correct checksum, never raises and is never lost."""
     message = bytearray(forged.message)
     for _ in range(data.draw(st.integers(1, 4))) if message else ():
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -173,10 +175,10 @@ def test_damaged_messages_are_delivered(forged: Forged, data: st.DataObject) -> 
     st.lists(st.binary(max_size=30) | st.lists(ENTRIES, min_size=1, max_size=5), max_size=8),
     st.none() | SHARDS,
 )
-def test_a_batch_is_its_records_one_by_one(
+def test_a_batch_equals_its_single_records(
     contents: list[bytes | list[PutEntry]], shard: HashRange | None
 ) -> None:
-    """Taking a batch apart is the same as taking each of its records apart."""
+    """Splitting a batch is the same as splitting each of its records."""
     records = [
         Record(each if isinstance(each, bytes) else aggregate(each).data, "outer", str(number))
         for number, each in enumerate(contents)
@@ -193,8 +195,10 @@ def test_a_batch_is_its_records_one_by_one(
     st.integers(0, 20),
     st.integers(0, 3),
 )
-def test_resuming_keeps_exactly_what_is_beyond(places: list[tuple[int, int]], number: int, sub: int) -> None:
-    """Of records in shard order, those beyond the checkpoint remain: sequence numbers compare as numbers."""
+def test_resuming_keeps_the_records_after_the_checkpoint(
+    places: list[tuple[int, int]], number: int, sub: int
+) -> None:
+    """Sequence numbers compare as numbers."""
     users = [UserRecord(b"", "k", str(each), sub_sequence_number=part) for each, part in places]
     left = records_after(users, Position(str(number), sub))
     assert [(int(user.sequence_number), user.sub_sequence_number) for user in left] == [

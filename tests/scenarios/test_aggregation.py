@@ -1,15 +1,15 @@
-"""Runs aggregation/*.json: what becomes of one Kinesis record.
+"""Runs aggregation/*.json: how one Kinesis record is split.
 
-`given.data` is the record's data in hex. Or `given.message` lists the parts of an aggregate, to which the runner adds
-magic and checksum (or `given.checksum`): `{"partition_key": text}` and `{"hash_key": text}` are entries of the tables,
-`{"record": {"key": index, "hash_key": index, "data": text}}` is a user record of which any field may be left out, and
-`{"hex": bytes}` is anything else; `times` repeats a part. `given.shard`: the hash range of the shard; `given.settings`:
-settings other than the default.
+`given.data` is the record's data in hex. Alternatively `given.message` lists the parts of an aggregate, to which the
+runner adds magic and checksum (or `given.checksum`): `{"partition_key": text}` and `{"hash_key": text}` are entries
+of the tables, `{"record": {"key": index, "hash_key": index, "data": text}}` is a user record of which any field may
+be left out, and `{"hex": bytes}` is anything else; `times` repeats a part. `given.shard` is the hash range of the
+shard; `given.settings` are settings other than the default.
 
-`expect.records`: the user records as [sub-sequence number, partition key, explicit hash key, data]; or `expect.count`,
-if there are too many to write down; or `expect.raw`: the record is delivered as it came, with this sub-sequence number;
-or `expect.fails`: words of the error. `expect.resume_after`: sub-sequence numbers of a checkpoint at this record, and
-how many of its records are then still to come.
+`expect.records` lists the user records as [sub-sequence number, partition key, explicit hash key, data];
+`expect.count` only counts them; `expect.raw`: the record is delivered raw, with this sub-sequence number;
+`expect.fails`: a part of the error message. `expect.resume_after` maps sub-sequence numbers of a checkpoint at this
+record to the number of its records that remain.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ ARRIVAL_MS = 1_700_000_000_123
 
 @scenarios("aggregation")
 def test_deaggregation(scenario: Scenario) -> None:
-    """A Kinesis record becomes the user records that the file says, and the outcome says why."""
+    """A Kinesis record becomes the expected user records, with the expected outcome."""
     given = only(scenario.given, optional=["data", "message", "checksum", "shard", "settings"])
     record = Record(data_of(given), "outer", SEQUENCE_NUMBER, ARRIVAL_MS, "KMS")
     shard = HashRange(*map(int, given["shard"])) if "shard" in given else None

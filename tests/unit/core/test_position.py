@@ -1,4 +1,4 @@
-"""Places in a shard: what is accepted, how it is shown, and where the sentinels stand."""
+"""Positions in a shard: parsing, formatting, and the order of the sentinels."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from leasehold.core.position import (
 from leasehold.errors import InvalidPositionError
 
 
-def test_sentinels_stand_below_and_above_all_numbers() -> None:
+def test_sentinels_sort_below_and_above_all_numbers() -> None:
     """AT_TIMESTAMP, TRIM_HORIZON, LATEST, then numbers, then SHARD_END, as in the Java KCL."""
     shuffled = [SHARD_END, LATEST, Position("9" * 56), AT_TIMESTAMP, Position("0"), TRIM_HORIZON]
     in_order = [AT_TIMESTAMP, TRIM_HORIZON, LATEST, Position("0"), Position("9" * 56), SHARD_END]
@@ -23,26 +23,26 @@ def test_sentinels_stand_below_and_above_all_numbers() -> None:
 
 
 def test_numbers_are_compared_as_numbers() -> None:
-    """Lengths differ, so text would put 10 before 9."""
+    """Their lengths differ, so text order would put 10 before 9."""
     assert Position("9") < Position("10")
     assert Position("0010") > Position("9")
 
 
 def test_sub_sequence_numbers_break_ties() -> None:
-    """Of two user records in one aggregate the later one is further, also beside a sentinel."""
+    """The later of two user records in one aggregate sorts after the other, also with a sentinel."""
     assert Position("5", 1) < Position("5", 2) < Position("6", 0)
     assert Position("LATEST", 1) > LATEST
 
 
-def test_ends_of_a_shard_are_level() -> None:
+def test_all_shard_ends_have_the_same_order() -> None:
     """The sub-sequence number of SHARD_END does not count for order, but it does for equality."""
     odd = Position("SHARD_END", 5)
     assert odd <= SHARD_END <= odd
     assert odd != SHARD_END
 
 
-def test_text_stays_as_received() -> None:
-    """007 is level with 7 and not equal to it: what goes back to the service is what came from it."""
+def test_the_text_is_kept_as_received() -> None:
+    """007 and 7 have the same order but are not equal: the service gets back its own text."""
     assert Position("007") <= Position("7") <= Position("007")
     assert Position("007") != Position("7")
     assert Position("007").sequence_number == "007"
@@ -67,14 +67,14 @@ def test_text_stays_as_received() -> None:
         "None",
     ],
 )
-def test_what_is_no_place_is_refused(text: str) -> None:
-    """Neither digits nor a sentinel: also signs, other scripts' digits, and anything with a space."""
+def test_other_texts_are_refused(text: str) -> None:
+    """Neither digits nor a sentinel: signs, digits of other scripts, and anything with a space."""
     with pytest.raises(InvalidPositionError, match="is not a position: expected decimal digits"):
         Position(text)
 
 
-def test_absurdly_long_numbers_are_refused() -> None:
-    """128 digits are read, 129 are not, and the message does not repeat them all."""
+def test_very_long_numbers_are_refused() -> None:
+    """128 digits are accepted, 129 are not, and the message does not repeat them all."""
     assert sequence_value("9" * SEQUENCE_DIGITS_MAX) == 10**SEQUENCE_DIGITS_MAX - 1
     with pytest.raises(InvalidPositionError, match="a sequence number of 129 digits") as raised:
         Position("9" * (SEQUENCE_DIGITS_MAX + 1))
@@ -83,26 +83,26 @@ def test_absurdly_long_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("sub", [-1, SUB_SEQUENCE_MAX + 1])
 def test_sub_sequence_numbers_fit_a_java_long(sub: int) -> None:
-    """What Java could not read back is not written."""
+    """Java could not read a larger one."""
     with pytest.raises(InvalidPositionError, match="outside 0"):
         Position("5", sub)
 
 
-def test_kinds_of_places() -> None:
-    """A number names a record; the four words do not; only SHARD_END is the end."""
+def test_kinds_of_positions() -> None:
+    """A number is the position of a record; the four sentinels are not; only SHARD_END is the end."""
     places = [AT_TIMESTAMP, TRIM_HORIZON, LATEST, SHARD_END, Position("0"), Position("SHARD_END", 3)]
     assert [place.is_sentinel for place in places] == [True, True, True, True, False, True]
     assert [place.is_record for place in places] == [False, False, False, False, True, False]
     assert [place.is_shard_end for place in places] == [False, False, False, True, False, True]
 
 
-def test_number_of_a_record() -> None:
-    """The integer is there for arithmetic; asking a sentinel for it is a bug."""
+def test_the_number_of_a_record() -> None:
+    """Only the position of a record has an integer value."""
     assert Position("0042", 7).number == 42
     with pytest.raises(AssertionError, match="LATEST is not the position of a record"):
         _ = LATEST.number
 
 
-def test_shown_as_an_operator_writes_it() -> None:
-    """A plain number, a number with its sub-sequence, or a word."""
+def test_the_text_of_a_position() -> None:
+    """A plain number, a number with its sub-sequence number, or a sentinel."""
     assert [str(place) for place in (Position("42"), Position("42", 7), LATEST)] == ["42", "42/7", "LATEST"]

@@ -10,8 +10,8 @@ from leasehold.core.record import PutEntry, Record, UserRecord, hash_key_of
 RECORD = Record(b"secret", "key-of-secret", "495", 1_700_000_000_000, "KMS")
 
 
-def test_a_record_delivered_as_it_is_keeps_every_field() -> None:
-    """Nothing that Kinesis said about a record is lost on its way to the user."""
+def test_a_user_record_keeps_every_field() -> None:
+    """All fields of a Kinesis record reach the user."""
     assert RECORD.as_user_record() == UserRecord(
         data=b"secret",
         partition_key="key-of-secret",
@@ -25,29 +25,29 @@ def test_a_record_delivered_as_it_is_keeps_every_field() -> None:
     assert type(RECORD.as_user_record()) is UserRecord
 
 
-def test_position_names_the_user_record_within_the_kinesis_record() -> None:
+def test_the_position_includes_the_sub_sequence_number() -> None:
     """A checkpoint can lie within an aggregate."""
     user = RECORD.as_user_record()._replace(sub_sequence_number=3)
     assert user.position == Position("495", 3)
 
 
 @pytest.mark.parametrize("value", [RECORD, RECORD.as_user_record(), PutEntry(b"secret", "key-of-secret", 7)])
-def test_repr_gives_away_neither_payload_nor_key(value: object) -> None:
-    """A record in a log line or a traceback shows where it stands and how long it is, no more."""
+def test_repr_shows_neither_payload_nor_key(value: object) -> None:
+    """A record in a log line or a traceback shows only its position and length."""
     assert "secret" not in repr(value)
     assert "secret" not in str(value)
     assert "6 bytes" in repr(value)
 
 
-def test_records_travel_to_other_processes() -> None:
-    """Spark sends them from process to process."""
+def test_records_can_be_pickled() -> None:
+    """Spark sends them between processes."""
     user = RECORD.as_user_record()
     assert pickle.loads(pickle.dumps(user)) == user
     assert type(pickle.loads(pickle.dumps(user))) is UserRecord
 
 
 def test_records_turn_into_columns() -> None:
-    """A batch can be handed on column by column."""
+    """A batch can be processed column by column."""
     data, keys, *_ = zip(RECORD.as_user_record(), Record(b"b", "k", "496").as_user_record(), strict=True)
     assert (data, keys) == ((b"secret", b"b"), ("key-of-secret", "k"))
 
@@ -60,7 +60,7 @@ def test_records_turn_into_columns() -> None:
         (PutEntry(b"", "größe"), hash_key_of("größe")),
     ],
 )
-def test_an_explicit_hash_key_wins_over_the_partition_key(entry: PutEntry, hash_key: int) -> None:
+def test_an_explicit_hash_key_overrides_the_partition_key(entry: PutEntry, hash_key: int) -> None:
     """Kinesis routes by the explicit hash key if there is one, and 0 is one."""
     assert entry.hash_key == hash_key
 

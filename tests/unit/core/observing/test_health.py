@@ -1,4 +1,4 @@
-"""Health is progress, not being alive."""
+"""Health means progress, not only a running process."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ def page(records: int, behind_ms: int) -> PageRead:
     return PageRead(SHARD, records, 100 * records, behind_ms, 5)
 
 
-def told(*events: tuple[int, Event]) -> Health:
+def health_after(*events: tuple[int, Event]) -> Health:
     """The health after these events, each with its time."""
     health = Health(LIMITS, now_ms=0)
     for now_ms, event in events:
@@ -47,7 +47,7 @@ def told(*events: tuple[int, Event]) -> Health:
 
 
 def problems(health: Health, now_ms: int) -> list[str]:
-    """What is wrong, with the heartbeat known to be fine: these tests are about shards."""
+    """The problems of the shards, with a recent heartbeat."""
     health.observe(RENEWED, now_ms)
     answer: list[str] = health_to_json(health.report(now_ms))["problems"]
     return answer
@@ -59,30 +59,30 @@ def serving() -> list[tuple[int, Event]]:
 
 
 def test_an_idle_shard_at_the_tip_is_healthy(serving: list[tuple[int, Event]]) -> None:
-    """Nothing to do is not a fault."""
+    """It has nothing to do."""
     polls = [(second * 1_000, page(0, 0)) for second in range(300)]
-    assert problems(told(*serving, *polls), 300_000) == []
+    assert problems(health_after(*serving, *polls), 300_000) == []
 
 
-def test_a_hanging_handler_is_not_healthy_although_its_shard_is_read(
+def test_a_hanging_handler_is_unhealthy_although_its_shard_is_read(
     serving: list[tuple[int, Event]],
 ) -> None:
-    """Records in hand that do not get done are told, with their number."""
+    """The problem has the number of records in flight."""
     polls = [(second * 1_000, page(0, 0)) for second in range(2, 62)]
-    health = told(*serving, (1_000, page(5, 0)), *polls)
+    health = health_after(*serving, (1_000, page(5, 0)), *polls)
     assert problems(health, 61_000) == []
     assert problems(health, 61_001) == [
         "shard-0 no progress for 60 s: 5 records are in flight and none gets done"
     ]
 
 
-def test_a_handler_that_keeps_raising_is_named_as_the_reason(serving: list[tuple[int, Event]]) -> None:
-    """The answer says what fails, by the type of the error only."""
+def test_a_failing_handler_is_named_as_the_reason(serving: list[tuple[int, Event]]) -> None:
+    """Only by the type of its error."""
     failures = [
         (second * 1_000, HandlerFailed(SHARD, Position("1"), Position("9"), 5, second, "KeyError"))
         for second in range(1, 4)
     ]
-    health = told(*serving, (0, page(5, 0)), *failures)
+    health = health_after(*serving, (0, page(5, 0)), *failures)
     assert problems(health, 2 * MINUTE) == [
         (
             "shard-0 no progress for 120 s: 5 records are in flight and none gets done; "
@@ -91,55 +91,55 @@ def test_a_handler_that_keeps_raising_is_named_as_the_reason(serving: list[tuple
     ]
 
 
-def test_a_shard_that_cannot_be_read_is_not_healthy(serving: list[tuple[int, Event]]) -> None:
-    """No page for too long is a standstill, and the last error says why."""
-    health = told(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no answer", 500)))
+def test_a_shard_that_cannot_be_read_is_unhealthy(serving: list[tuple[int, Event]]) -> None:
+    """The problem includes the last error."""
+    health = health_after(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no answer", 500)))
     assert problems(health, 2 * MINUTE) == [
         "shard-0 no progress for 119 s: no page was read; reading fails: no answer, 1 times"
     ]
 
 
-def test_reading_in_place_is_not_healthy(serving: list[tuple[int, Event]]) -> None:
-    """Empty pages that do not lead to the tip are no progress."""
+def test_reading_without_getting_nearer_is_unhealthy(serving: list[tuple[int, Event]]) -> None:
+    """Empty pages that do not lead to the tip are not progress."""
     polls = [(second * 1_000, page(0, 5_000 + second)) for second in range(120)]
-    assert problems(told(*serving, *polls), 2 * MINUTE) == [
+    assert problems(health_after(*serving, *polls), 2 * MINUTE) == [
         "shard-0 no progress for 120 s: pages are read, but the tip does not get nearer"
     ]
 
 
-def test_a_shard_far_behind_that_moves_is_healthy(serving: list[tuple[int, Event]]) -> None:
-    """Catching up is work, and a restart would not help it."""
+def test_a_shard_that_catches_up_is_healthy(serving: list[tuple[int, Event]]) -> None:
+    """A restart would not help it."""
     day_ms = 86_400_000
     work: list[tuple[int, Event]] = []
     for minute in range(10):
         done = replace(HANDLED, end=Position(str(minute)))
         work += [(minute * MINUTE, page(5, day_ms)), (minute * MINUTE + 59_000, done)]
-    assert problems(told(*serving, *work), 10 * MINUTE) == []
+    assert problems(health_after(*serving, *work), 10 * MINUTE) == []
 
 
 def test_a_shard_that_waits_for_its_parents_is_healthy() -> None:
     """A child has nothing to do until its parents have ended."""
-    health = told((0, STARTED), (0, TAKEN), (0, ShardBlockedOnParents(SHARD, (ShardId("shard-9"),))))
+    health = health_after((0, STARTED), (0, TAKEN), (0, ShardBlockedOnParents(SHARD, (ShardId("shard-9"),))))
     assert problems(health, 10 * MINUTE) == []
 
 
-def test_a_shard_whose_parents_have_ended_is_judged_like_any_other() -> None:
-    """Waiting is an excuse only while it lasts."""
+def test_a_shard_without_progress_after_its_parents_ended_is_unhealthy() -> None:
+    """Waiting for parents is no excuse after they have ended."""
     waiting = ShardBlockedOnParents(SHARD, (ShardId("shard-9"),))
-    health = told((0, STARTED), (0, TAKEN), (0, waiting), (1_000, READING), (1_000, page(5, 0)))
+    health = health_after((0, STARTED), (0, TAKEN), (0, waiting), (1_000, READING), (1_000, page(5, 0)))
     assert len(problems(health, 2 * MINUTE)) == 1
 
 
-def test_a_lost_shard_is_no_longer_our_trouble(serving: list[tuple[int, Event]]) -> None:
-    """Once others may serve it, this member is healthy again."""
+def test_a_lost_shard_is_no_longer_a_problem(serving: list[tuple[int, Event]]) -> None:
+    """Once other members may serve it, this member is healthy again."""
     lost = LeaseLost(LeaseKey(SHARD), SHARD, None, "its shard makes no progress here")
-    health = told(*serving, (0, page(5, 0)), (2 * MINUTE, lost))
+    health = health_after(*serving, (0, page(5, 0)), (2 * MINUTE, lost))
     assert problems(health, 2 * MINUTE) == []
 
 
-def test_leases_that_are_not_renewed_in_time_are_told(serving: list[tuple[int, Event]]) -> None:
-    """After the failover time others may take them, so this member is not healthy."""
-    health = told(*serving, (5_000, LeasesRenewed(0, 1, 4)))
+def test_leases_that_are_not_renewed_in_time_are_a_problem(serving: list[tuple[int, Event]]) -> None:
+    """After the failover time other members may take them."""
+    health = health_after(*serving, (5_000, LeasesRenewed(0, 1, 4)))
     assert health.report(10_000).problem is None
     problem = health.report(10_001).problem
     assert problem is not None
@@ -147,20 +147,20 @@ def test_leases_that_are_not_renewed_in_time_are_told(serving: list[tuple[int, E
 
 
 def test_taking_the_first_lease_counts_as_a_heartbeat() -> None:
-    """A member that was spare for an hour is not unhealthy in the moment in which it takes a lease."""
-    health = told((0, STARTED), (60 * MINUTE, TAKEN))
+    """A member that had no lease for an hour is healthy when it takes one."""
+    health = health_after((0, STARTED), (60 * MINUTE, TAKEN))
     assert health.report(60 * MINUTE + 9_000).is_healthy
 
 
-def test_a_member_without_leases_is_healthy_while_the_table_answers() -> None:
-    """A spare member has nothing to renew."""
+def test_a_member_without_leases_is_healthy_while_the_table_responds() -> None:
+    """It has nothing to renew."""
     looks = [(second * 1_500, FleetRefreshed(4, 0, 0, 2)) for second in range(100)]
-    assert told((0, STARTED), *looks).report(150_000).is_healthy
+    assert health_after((0, STARTED), *looks).report(150_000).is_healthy
 
 
-def test_a_table_that_never_answers_is_told() -> None:
-    """A member that cannot even start is not healthy, and says what it waits for."""
-    health = told((0, STARTED))
+def test_a_table_that_never_responds_is_a_problem() -> None:
+    """A member that cannot start is unhealthy, and the problem names the table."""
+    health = health_after((0, STARTED))
     assert health.report(30_000).is_healthy
     assert (
         health.report(30_001).problem
@@ -168,15 +168,15 @@ def test_a_table_that_never_answers_is_told() -> None:
     )
 
 
-def test_a_stopped_member_is_not_healthy(serving: list[tuple[int, Event]]) -> None:
-    """Nobody works any more."""
-    health = told(*serving, (5, MemberStopped(WorkerId("w"), 1)))
+def test_a_stopped_member_is_unhealthy(serving: list[tuple[int, Event]]) -> None:
+    """It does no work."""
+    health = health_after(*serving, (5, MemberStopped(WorkerId("w"), 1)))
     assert health.report(6).problem == "the member has stopped"
 
 
-def test_the_answer_as_json_says_why(serving: list[tuple[int, Event]]) -> None:
-    """One look at the answer tells what is wrong with which shard."""
-    answer = health_to_json(told(*serving, (0, RENEWED), (0, page(5, 40))).report(2_000))
+def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) -> None:
+    """With the shard of each."""
+    answer = health_to_json(health_after(*serving, (0, RENEWED), (0, page(5, 40))).report(2_000))
     assert json.loads(json.dumps(answer)) == {
         "ok": True,
         "state": "running",

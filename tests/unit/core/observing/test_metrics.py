@@ -1,4 +1,4 @@
-"""Which numbers events mean, and how they are merged."""
+"""The metrics of each event, and how points are merged."""
 
 from collections.abc import Iterable
 
@@ -51,15 +51,15 @@ def page(shard: ShardId, records: int, behind_ms: int | None = 0) -> PageRead:
 def closed(
     events: Iterable[Event], level: MetricsLevel = MetricsLevel.SUMMARY, now_ms: int = 0
 ) -> dict[tuple[str, object], StatisticSet]:
-    """What is published after these events, by name and dimensions."""
+    """The published sets after these events, by name and dimensions."""
     window = MetricWindow(level, ME)
     for event in events:
         window.observe(event, 0)
     return {(each.name, each.dimensions): each for each in window.close(now_ms)}
 
 
-def test_two_streams_are_told_apart_as_the_kcl_does() -> None:
-    """By a dimension StreamId, before the shard's; and the shards of both are counted."""
+def test_two_streams_differ_by_the_kcls_dimension() -> None:
+    """StreamId comes before the dimension of the shard; the shards of both streams are counted."""
     stream = StreamIdentifier("1:orders:2")
     sets = closed(
         [
@@ -120,7 +120,7 @@ def merged(each: StatisticSet) -> tuple[int, int, int, int]:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_event_means_these_numbers(event: Event, dimensions: object, points: dict[str, int]) -> None:
+def test_the_points_of_an_event(event: Event, dimensions: object, points: dict[str, int]) -> None:
     """Alarms that were made for the KCL find its names, dimensions and meanings."""
     found = [point for point in metric_points(event, ME) if point.level is MetricsLevel.SUMMARY]
     assert {point.name: point.value for point in found} == points
@@ -136,15 +136,15 @@ def test_an_event_means_these_numbers(event: Event, dimensions: object, points: 
         (Checkpointed(A, Position("1"), 4), "UpdateLease.Time", [4]),
     ],
 )
-def test_details_are_told_one_by_one(event: Event, name: str, values: list[int]) -> None:
-    """So that their number, and the share of those that succeeded, can be seen."""
+def test_details_have_one_point_each(event: Event, name: str, values: list[int]) -> None:
+    """So the number and the success rate are visible."""
     found = [point for point in metric_points(event, ME) if point.name == name]
     assert [point.value for point in found] == values
     assert {point.level for point in found} == {MetricsLevel.DETAILED}
 
 
-def test_a_look_at_the_fleet_means_the_takers_numbers() -> None:
-    """NumWorkers, ExpiredLeases and a zero for TakenLeases come with every look; TotalLeases is a detail."""
+def test_a_refresh_has_the_metrics_of_take_leases() -> None:
+    """NumWorkers, ExpiredLeases and a zero for TakenLeases with every refresh; TotalLeases is a detail."""
     points = {
         point.name: (point.value, point.level.value)
         for point in metric_points(FleetRefreshed(9, 2, 4, 3, 7), ME)
@@ -159,22 +159,22 @@ def test_a_look_at_the_fleet_means_the_takers_numbers() -> None:
     }
 
 
-def test_points_of_one_name_and_dimensions_are_merged() -> None:
+def test_points_with_the_same_name_and_dimensions_are_merged() -> None:
     """Minimum, maximum, sum and count of a window are sent, not every point."""
     found = closed(BatchHandled(A, records, 10, Position("9"), 3, 0) for records in (5, 1, 3))
     each = found["RecordsProcessed", OF_A]
     assert (merged(each), each.unit) == ((1, 5, 9, 3), Unit.COUNT)
 
 
-def test_traffic_is_one_sample_a_shard_and_window() -> None:
+def test_traffic_has_one_sample_per_shard_and_window() -> None:
     """The maximum against the average shows a hot shard; an idle one counts as zero."""
     found = closed([taken(A), taken(B), page(A, 6), page(A, 4)])
     assert merged(found["records", ()]) == (0, 10, 10, 2)
     assert merged(found["bytes", ()]) == (0, 1_000, 1_000, 2)
 
 
-def test_the_lag_is_sampled_once_a_shard_and_window() -> None:
-    """It stands under three names: for the shard, for the application, and kcl-rust's."""
+def test_the_lag_is_sampled_once_per_shard_and_window() -> None:
+    """It has three names: for the shard, for the application, and kcl-rust's."""
     found = closed([taken(A), taken(B), page(A, 0, 500), page(B, 0, 0)])
     assert merged(found["MillisBehindLatest", OF_A]) == (500, 500, 500, 1)
     assert merged(found["MillisBehindLatest", (("Operation", "ApplicationTracker"),)]) == (0, 500, 500, 2)
@@ -182,13 +182,13 @@ def test_the_lag_is_sampled_once_a_shard_and_window() -> None:
 
 
 def test_the_lag_of_a_hanging_handler_grows() -> None:
-    """The alarm on the lag fires although no page and no batch comes any more."""
+    """An alarm on the lag fires although no page and no batch comes any more."""
     found = closed([taken(A), page(A, 3, 0)], now_ms=300_000)
     assert found["millis_behind_latest", ()].maximum == 300_000
 
 
-def test_the_state_of_the_fleet_is_sampled_once_a_window() -> None:
-    """The newest look counts, and a fleet that was not seen is not told."""
+def test_the_fleet_is_sampled_once_per_window() -> None:
+    """The last refresh counts. A window without a refresh has no sample."""
     found = closed([ShardsSynced(9, 0), FleetRefreshed(8, 8, 0, 1), FleetRefreshed(9, 1, 4, 2)])
     names = ("total_leases", "unclaimed_leases", "worker_leases", "total_shards")
     assert [merged(found[name, ()]) for name in names] == [
@@ -213,7 +213,7 @@ def test_closing_empties_the_window() -> None:
 
 
 def test_a_shard_that_ended_is_no_longer_sampled() -> None:
-    """What is gone costs nothing."""
+    """Its metrics would cost money."""
     found = closed([taken(A), page(A, 5), ShardEnded(A, ())])
     assert ("records", ()) not in found
 
@@ -233,13 +233,13 @@ def test_a_shard_that_ended_is_no_longer_sampled() -> None:
         ),
     ],
 )
-def test_the_level_decides_what_is_kept(level: MetricsLevel, names: set[str]) -> None:
-    """NONE costs nothing, SUMMARY is for alarms, DETAILED adds the single calls."""
+def test_the_level_decides_which_points_are_kept(level: MetricsLevel, names: set[str]) -> None:
+    """NONE keeps nothing, SUMMARY is for alarms, DETAILED adds single calls."""
     assert {name for name, _ in closed([IteratorExpired(A), page(A, 1)], level)} == names
 
 
 def test_memory_is_bounded_and_the_excess_is_counted() -> None:
-    """Any number of shards cannot grow the window without end."""
+    """Any number of shards cannot grow the window beyond its limit."""
     window = MetricWindow(MetricsLevel.SUMMARY, ME, sets_max=10)
     for number in range(100):
         window.observe(HandlerFailed(ShardId(f"s-{number}"), Position("1"), Position("1"), 1, 1, "E"), 0)
@@ -248,6 +248,6 @@ def test_memory_is_bounded_and_the_excess_is_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
-def test_every_event_is_expected(kind: type[Event]) -> None:
-    """A new event must be handled or ignored in so many words."""
+def test_every_event_is_handled(kind: type[Event]) -> None:
+    """A new event must be handled or ignored explicitly."""
     list(metric_points(sample(kind), ME))

@@ -1,5 +1,5 @@
-"""Making aggregates and taking batches of them apart. What becomes of a single Kinesis record is told by the files in
-scenarios/aggregation.
+"""Building aggregates, and splitting batches of them. The files in scenarios/aggregation cover the splitting of a
+single Kinesis record.
 """
 
 import os
@@ -38,8 +38,8 @@ GOLDEN = bytes.fromhex(
 GOLDEN_ENTRIES = [PutEntry(b"hello", "pk1"), PutEntry(b"world!", "pk2", 123), PutEntry(b"", "pk1")]
 
 
-def test_the_golden_vector_is_made_to_the_byte() -> None:
-    """What we write is what the KPL writes, outer keys included."""
+def test_an_aggregate_equals_that_of_the_kpl() -> None:
+    """Byte by byte, with its outer keys."""
     assert aggregate(GOLDEN_ENTRIES) == PutEntry(GOLDEN, "a", hash_key_of("pk1"))
 
 
@@ -49,14 +49,14 @@ def test_the_outer_hash_key_is_that_of_the_first_record() -> None:
 
 
 def test_a_key_is_written_once() -> None:
-    """A thousand records with one key pay for the key once."""
+    """A thousand records with the same key contain it once."""
     entry = aggregate(PutEntry(b"", "k" * 256, 2**127) for _ in range(1000))
     assert entry.data.count(b"k" * 256) == 1
     assert entry.data.count(str(2**127).encode()) == 1
 
 
-def test_an_aggregator_takes_what_fits_and_not_a_byte_more() -> None:
-    """The largest aggregate and its outer key fill a Kinesis record exactly; one more record is turned away."""
+def test_an_aggregator_fills_a_record_exactly() -> None:
+    """The largest aggregate and its outer key fill a Kinesis record; one more record is refused."""
     aggregator = Aggregator()
     assert aggregator.add(PutEntry(b"", "k"))
     room = RECORD_BYTES_MAX - len("a") - aggregator.size
@@ -68,8 +68,8 @@ def test_an_aggregator_takes_what_fits_and_not_a_byte_more() -> None:
     assert len(entry.data) + len(entry.partition_key) == RECORD_BYTES_MAX
 
 
-def test_an_aggregator_starts_anew_after_each_aggregate() -> None:
-    """Nothing of one aggregate, neither records nor keys nor size, shows in the next."""
+def test_an_aggregator_is_empty_after_a_flush() -> None:
+    """The next aggregate contains neither records nor keys of the previous one."""
     aggregator = Aggregator()
     for entry in [PutEntry(b"other", "pk9", 5), PutEntry(b"other", "pk8", 6)]:
         aggregator.add(entry)
@@ -80,7 +80,7 @@ def test_an_aggregator_starts_anew_after_each_aggregate() -> None:
     assert aggregator.flush() == PutEntry(GOLDEN, "a", hash_key_of("pk1"))
 
 
-def test_an_aggregator_can_be_kept_smaller() -> None:
+def test_the_size_of_an_aggregate_can_be_limited() -> None:
     """The KPL's own default is 51,200 bytes."""
     aggregator = Aggregator(size_max=200)
     while aggregator.add(PutEntry(b"0123456789", "k")):
@@ -99,8 +99,8 @@ def test_an_aggregator_can_be_kept_smaller() -> None:
         (PutEntry(bytes(RECORD_BYTES_MAX - 20), "k"), "put it without aggregation, or split it"),
     ],
 )
-def test_what_kinesis_would_refuse_is_refused_at_once(entry: PutEntry, words: str) -> None:
-    """A bad key or size is an error where the record is added, and leaves the aggregator as it was."""
+def test_an_invalid_record_is_refused_when_added(entry: PutEntry, words: str) -> None:
+    """A bad key or size raises in `add` and does not change the aggregator."""
     aggregator = Aggregator()
     with pytest.raises(InvalidRecordError, match=words):
         aggregator.add(entry)
@@ -109,26 +109,26 @@ def test_what_kinesis_would_refuse_is_refused_at_once(entry: PutEntry, words: st
 
 @pytest.mark.parametrize("key", ["k", "k" * PARTITION_KEY_CHARACTERS_MAX, "ß" * PARTITION_KEY_CHARACTERS_MAX])
 def test_keys_up_to_the_limit_are_accepted(key: str) -> None:
-    """Kinesis counts characters, not bytes; hash keys include both ends."""
+    """Kinesis counts characters, not bytes; the range of hash keys includes both ends."""
     entries = [PutEntry(b"x", key, 0), PutEntry(b"y", key, HASH_KEY_MAX)]
     users = deaggregate(Record(aggregate(entries).data, "a", "7")).records
     assert [PutEntry(user.data, user.partition_key, user.explicit_hash_key) for user in users] == entries
 
 
-def test_aggregate_says_when_records_do_not_fit_together() -> None:
-    """A caller who has too much learns how much would have fitted."""
+def test_aggregate_reports_records_that_do_not_fit() -> None:
+    """The error says how many records fit."""
     with pytest.raises(InvalidRecordError, match="only 3 of the records fit"):
         aggregate(PutEntry(bytes(300_000), "k") for _ in range(5))
 
 
-def test_aggregate_of_nothing_is_refused() -> None:
-    """Consumers would see nothing, and the caller wonder."""
+def test_aggregate_refuses_an_empty_list() -> None:
+    """Consumers would receive nothing."""
     with pytest.raises(InvalidRecordError, match="no records"):
         aggregate([])
 
 
-def test_a_batch_keeps_order_and_reports_what_was_remarkable() -> None:
-    """Plain, aggregated, damaged and stray records come out in shard order, with one incident for each oddity."""
+def test_a_batch_keeps_order_and_reports_incidents() -> None:
+    """Plain, aggregated, damaged and out-of-range records come out in shard order, with one incident per problem."""
     plain, whole = Record(b"plain", "k", "10"), Record(GOLDEN, "a", "11")
     damaged = Record(GOLDEN[:-1] + b"?", "a", "12")
     stray = Record(aggregate([PutEntry(b"x", "k", 4), PutEntry(b"y", "k", 5)]).data, "a", "13")
@@ -148,8 +148,8 @@ def test_a_batch_keeps_order_and_reports_what_was_remarkable() -> None:
     )
 
 
-def test_a_failing_aggregate_gives_away_neither_payload_nor_key() -> None:
-    """The error names the record and the remedy; the message may end up in a log."""
+def test_the_error_of_an_aggregate_contains_no_payload() -> None:
+    """It names the record and the remedy, and may appear in a log."""
     data = add_frame(partition_key(b"secret-key") + user_record(0, 3, b"secret-data"))
     settings = DeaggregationSettings(unreadable=Unreadable.FAIL)
     with pytest.raises(MalformedAggregateError) as error:
@@ -160,8 +160,8 @@ def test_a_failing_aggregate_gives_away_neither_payload_nor_key() -> None:
 
 
 @pytest.mark.parametrize("limits", [(0, 1), (1, 0), (-1, 1)])
-def test_a_limit_of_nothing_is_refused(limits: tuple[int, int]) -> None:
-    """With a limit of 0 every aggregate would be delivered raw; whoever wants that must not ask for it by accident."""
+def test_a_limit_of_zero_is_refused(limits: tuple[int, int]) -> None:
+    """It would deliver every aggregate raw, probably by mistake."""
     records, size = limits
     with pytest.raises(ConfigError, match=f"user_records_max={records}, expanded_bytes_max={size}"):
         DeaggregationSettings(user_records_max=records, expanded_bytes_max=size)
@@ -187,14 +187,14 @@ def users(*places: tuple[str, int]) -> tuple[UserRecord, ...]:
         (SHARD_END, 0),
     ],
 )
-def test_resuming_drops_what_is_done(checkpoint: Position, left: int) -> None:
-    """After (S, k) the parts 0 to k of the aggregate S are done, k+1 and all after it are not."""
+def test_resuming_drops_done_records(checkpoint: Position, left: int) -> None:
+    """After (S, k) the parts 0 to k of aggregate S are done, k+1 and all after it are not."""
     records = users(("9", 0), ("10", 0), ("10", 1), ("10", 2), ("11", 0))
     assert records_after(records, checkpoint) == records[5 - left :]
 
 
-def test_a_stand_in_is_not_lost_to_a_checkpoint_among_what_it_stands_for() -> None:
-    """A member without our limits got as far as part 1 of 3; we deliver the aggregate raw, so all of it comes."""
+def test_a_raw_record_is_delivered_after_a_checkpoint_within_it() -> None:
+    """A member without our limits got as far as part 1 of 3. Here the aggregate is delivered raw, so all of it comes."""
     record = Record(GOLDEN, "a", "11")
     result = deaggregate(record, settings=DeaggregationSettings(user_records_max=2))
     assert len(records_after(result.records, Position("11", 1))) == 1
@@ -202,7 +202,7 @@ def test_a_stand_in_is_not_lost_to_a_checkpoint_among_what_it_stands_for() -> No
 
 
 def test_the_pure_python_backend_of_protobuf_is_refused() -> None:
-    """Hostile records can crash it, so importing says what to change instead."""
+    """Malicious records can crash it, so the import fails and says what to change."""
     environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
     command = [sys.executable, "-c", "import leasehold.core.records.deaggregation"]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -212,7 +212,7 @@ def test_the_pure_python_backend_of_protobuf_is_refused() -> None:
 
 
 def test_another_librarys_schema_may_have_the_same_names() -> None:
-    """Our message lives in a pool of its own, so that a program may also use the KPL's generated classes."""
+    """Our message has its own descriptor pool, so a program may also use the KPL's generated classes."""
     file = descriptor_pb2.FileDescriptorProto(name="kpl.proto", package="kpl", syntax="proto2")
     file.message_type.add(name="AggregatedRecord").field.add(name="other", number=9, type="TYPE_BOOL")
     descriptor_pool.Default().AddSerializedFile(file.SerializeToString())

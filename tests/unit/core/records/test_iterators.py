@@ -1,4 +1,4 @@
-"""Where a shard is entered, and what its first record tells."""
+"""Where reading of a shard starts, and what its first record shows."""
 
 import pytest
 
@@ -22,16 +22,16 @@ FROM_LATEST = InitialPosition(LATEST)
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
 
 
-def test_a_record_is_entered_at_and_not_after() -> None:
-    """The record of a checkpoint comes again, with the sequence number exactly as it was received."""
+def test_reading_starts_at_the_checkpoint_record() -> None:
+    """The record is read again, with the sequence number exactly as it was received."""
     expected = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=NUMBER)
     assert iterator_start(Position(NUMBER, 3), FROM_LATEST) == expected
     assert replacement_start(Position(NUMBER, 3), FROM_LATEST, 5_000_000) == expected
     assert iterator_start(Position("007"), FROM_LATEST).sequence_number == "007"
 
 
-def test_sentinels_name_their_own_beginning() -> None:
-    """The lease says where to begin, whatever is configured now; only the time comes from the settings."""
+def test_a_sentinel_in_the_lease_decides_the_start() -> None:
+    """The current settings do not matter, except for the timestamp."""
     assert iterator_start(TRIM_HORIZON, FROM_LATEST) == IteratorStart(IteratorKind.TRIM_HORIZON)
     assert iterator_start(LATEST, FROM_TIME) == IteratorStart(IteratorKind.LATEST)
     assert iterator_start(AT_TIMESTAMP, FROM_TIME) == IteratorStart(
@@ -45,14 +45,14 @@ def test_a_lease_at_a_timestamp_needs_the_timestamp() -> None:
         iterator_start(AT_TIMESTAMP, FROM_LATEST)
 
 
-def test_a_finished_shard_is_not_entered() -> None:
-    """To ask is a bug of ours."""
+def test_a_finished_shard_is_never_read() -> None:
+    """Such a request is a programming error."""
     with pytest.raises(AssertionError):
         iterator_start(SHARD_END, FROM_LATEST)
 
 
-def test_latest_is_not_asked_for_twice() -> None:
-    """The tip has moved on: asked again, the beginning is the time of the first asking, and a little more."""
+def test_latest_is_requested_only_once() -> None:
+    """The tip has moved since. The second request uses the time of the first one, minus the clock tolerance."""
     assert replacement_start(LATEST, FROM_LATEST, 5_000_000) == IteratorStart(
         IteratorKind.AT_TIMESTAMP, timestamp_ms=5_000_000 - CLOCK_ERROR_MAX_MS
     )
@@ -60,21 +60,21 @@ def test_latest_is_not_asked_for_twice() -> None:
     assert replacement_start(AT_TIMESTAMP, FROM_TIME, 5_000_000).timestamp_ms == 1_700_000_000_123
 
 
-def test_the_entered_record_proves_that_nothing_is_missing() -> None:
-    """If it comes back, or one before it, there is no gap; numbers are compared as numbers."""
+def test_the_checkpoint_record_shows_that_nothing_is_missing() -> None:
+    """If it comes back, or an earlier one, there is no gap; sequence numbers compare as numbers."""
     assert gap_before(Position("100", 7), "100", 5) is None
     assert gap_before(Position("100"), "99", 5) is None
     assert gap_before(Position("100"), "0100", 5) is None
 
 
-def test_a_later_first_record_is_a_gap_with_its_extent() -> None:
-    """It says after which position, at which number and at what time."""
+def test_a_later_first_record_is_a_gap() -> None:
+    """The gap has the position before it, and the number and arrival time after it."""
     assert gap_before(Position("99"), "100", 5) == Gap(Position("99"), "100", 5)
 
 
 @pytest.mark.parametrize("sentinel", [TRIM_HORIZON, LATEST, AT_TIMESTAMP])
-def test_a_shard_entered_at_a_sentinel_has_no_gap(sentinel: Position) -> None:
-    """There is no record that must come first."""
+def test_a_start_at_a_sentinel_has_no_gap(sentinel: Position) -> None:
+    """No particular record has to come first."""
     assert gap_before(sentinel, "100", 5) is None
 
 
@@ -92,10 +92,10 @@ def shard(name: str, *parents: str) -> Shard:
         ([shard("parent"), shard("child", "parent")], None),
     ],
 )
-def test_a_beginning_is_trimmed_when_the_shard_is_older_than_what_is_retained(
+def test_a_start_is_trimmed_if_the_shard_is_older_than_the_retained_records(
     open_at_horizon: list[Shard], expected: Position | None
 ) -> None:
-    """And not when the server lists every shard, whatever it was asked for."""
+    """But not if the server ignores the filter and lists every shard."""
     assert trimmed_beginning(ShardId("child"), open_at_horizon) == expected
 
 
@@ -104,8 +104,8 @@ def lease_at(checkpoint: Position, latest_at_ms: int | None) -> Lease:
     return Lease(key=lease_key(name), shard_id=name, checkpoint=checkpoint, latest_at_ms=latest_at_ms)
 
 
-def test_latest_means_the_same_moment_to_whoever_follows_a_reader_that_died() -> None:
-    """The time when the lease was made, and a little before, because clocks differ."""
+def test_latest_means_the_same_time_for_the_next_reader() -> None:
+    """It starts at the creation time of the lease, minus the clock tolerance."""
     start, initial = lease_start(lease_at(LATEST, 100_000), InitialPosition(LATEST), is_first_reading=False)
     assert (start, initial) == (AT_TIMESTAMP, InitialPosition(AT_TIMESTAMP, 70_000))
 
@@ -118,7 +118,7 @@ def test_latest_means_the_same_moment_to_whoever_follows_a_reader_that_died() ->
         pytest.param(lease_at(Position("7"), 100_000), False, id="what was read goes on where it stopped"),
     ],
 )
-def test_other_leases_begin_where_their_checkpoint_says(lease: Lease, is_first_reading: bool) -> None:
-    """The time is for leases that were begun at the tip and never checkpointed."""
+def test_other_leases_start_at_their_checkpoint(lease: Lease, is_first_reading: bool) -> None:
+    """The creation time matters only for leases at LATEST that were never checkpointed."""
     initial = InitialPosition(LATEST)
     assert lease_start(lease, initial, is_first_reading=is_first_reading) == (lease.checkpoint, initial)

@@ -1,4 +1,4 @@
-"""The wire format, as far as it is read by hand. The rest is protobuf's."""
+"""The parts of the wire format that are read without protobuf."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.kpl_encoder import delimited, hash_key, partition_key, user_record
 
 
 def test_frames_agree_with_a_second_encoder() -> None:
-    """Magic before, MD5 after; taking the frame off again gives the payload."""
+    """Magic before, MD5 after; removing the frame returns the message."""
     assert add_frame(b"payload") == kpl_encoder.add_frame(b"payload")
     assert remove_frame(add_frame(b"payload")) == b"payload"
     assert remove_frame(kpl_encoder.add_frame(b"payload", bytes(16))) is None
@@ -29,16 +29,16 @@ def test_frames_agree_with_a_second_encoder() -> None:
     ],
 )
 def test_entries_are_counted_without_parsing(payload: bytes, count: int) -> None:
-    """Every wire type, lengths and tags of several bytes, tags and lengths written longer than needed."""
+    """Every wire type, lengths and tags of several bytes, and non-minimal encodings."""
     assert count_entries(payload, stop_after=10) == count
 
 
-def test_counting_stops_early() -> None:
+def test_counting_stops_at_the_limit() -> None:
     """A million entries cost no more than the limit."""
     assert count_entries(b"\x1a\x00" * 1_000_000, stop_after=3) == 4
 
 
 @pytest.mark.parametrize("fault", ["1f", "1a", "1a80", "9a", "ff" * 11, "1a" + "ff" * 10 + "01"])
-def test_a_fault_ends_the_count(fault: str) -> None:
-    """An unknown wire type, an end in the middle, a number that does not end: the parser will say so."""
+def test_an_invalid_field_ends_the_count(fault: str) -> None:
+    """An unknown wire type, truncated data, an endless varint: the parser will raise."""
     assert count_entries(b"\x1a\x00" * 2 + bytes.fromhex(fault), stop_after=10) == 2
