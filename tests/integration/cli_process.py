@@ -1,4 +1,4 @@
-"""The `leasehold` command as users run it: a process of its own, with an environment that knows nothing of AWS."""
+"""Runs the `leasehold` command as users do: in its own process, with an environment without AWS settings."""
 
 import os
 import subprocess
@@ -11,28 +11,28 @@ DEADLINE_S = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """How a command ended."""
+class CliResult:
+    """The exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def lines(self) -> list[str]:
-        """What it printed, without the ends of lines."""
+        """Return the printed lines without trailing spaces."""
         return [line.rstrip() for line in self.out.splitlines()]
 
 
 def environment(home: Path) -> Mapping[str, str]:
-    """No credentials, no region, no configuration of whoever runs the tests."""
+    """Return the environment without credentials, region and configuration of the user who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEASEHOLD_"))}
     return kept | {"HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true", "COLUMNS": "80"}
 
 
 def start_cli(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
-    """A command that runs, in this folder."""
+    """Start a command in this folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "leasehold.cli", *arguments],
+        [sys.executable, "-m", "leasehold.run_cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -41,8 +41,8 @@ def start_cli(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-def cli(*arguments: str, folder: Path) -> Done:
-    """A command from start to end."""
+def run_cli(*arguments: str, folder: Path) -> CliResult:
+    """Run a command until it ends."""
     with start_cli(*arguments, folder=folder) as process:
         out, err = process.communicate(timeout=DEADLINE_S)
-        return Done(process.returncode, out, err)
+        return CliResult(process.returncode, out, err)

@@ -1,4 +1,4 @@
-"""How the tests of the local server talk to it: boto3 for whole stories, raw HTTP for what boto3 would not send."""
+"""Clients for the tests of the local server: boto3, and raw HTTP for requests that boto3 would not send."""
 
 import http.client
 import json
@@ -16,14 +16,14 @@ MIDDLE = str(2**127)
 
 
 def client_of(server: LocalKinesis) -> Any:
-    """A boto3 client that does not try again: a refusal is seen as it comes."""
+    """Return a boto3 client that does not retry, so that a refusal reaches the test."""
     return server.client(config=Config(retries={"total_max_attempts": 1}, read_timeout=60))
 
 
 def records_of(
     client: Any, stream: str, shard: str = PARENT, kind: str = "TRIM_HORIZON", **more: Any
 ) -> list[Any]:
-    """Everything in a shard, to its end or its tip."""
+    """Return the records of a shard, up to its end or tip."""
     records, _ = read_to_end(client, stream, shard, kind, **more)
     return records
 
@@ -31,7 +31,7 @@ def records_of(
 def read_to_end(
     client: Any, stream: str, shard: str = PARENT, kind: str = "TRIM_HORIZON", **more: Any
 ) -> tuple[list[Any], list[str]]:
-    """The records of a shard up to its end or tip, and the children if it ended."""
+    """Return the records of a shard up to its end or tip, and its children if it has ended."""
     iterator = client.get_shard_iterator(StreamName=stream, ShardId=shard, ShardIteratorType=kind, **more)[
         "ShardIterator"
     ]
@@ -49,7 +49,7 @@ def read_to_end(
 def raw_call(
     server: LocalKinesis, operation: str, body: bytes, content_type: str = "application/x-amz-json-1.1"
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """One request as it is: status, headers, body."""
+    """Send one request unchanged, and return status, headers and body."""
     headers = {"Content-Type": content_type, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
     return raw_request(server, "POST", "/", body, headers)
 
@@ -57,12 +57,16 @@ def raw_call(
 def raw_request(
     server: LocalKinesis, method: str, path: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, Mapping[str, str], bytes]:
-    place = urlsplit(server.endpoint_url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    address = urlsplit(server.endpoint_url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
     try:
         connection.request(method, path, body, dict(headers))
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        response = connection.getresponse()
+        return (
+            response.status,
+            {name.lower(): value for name, value in response.getheaders()},
+            response.read(),
+        )
     finally:
         connection.close()
 
@@ -73,7 +77,7 @@ def json_call(server: LocalKinesis, operation: str, members: Mapping[str, Any]) 
 
 
 def cbor_call(server: LocalKinesis, operation: str, members: Mapping[str, Any]) -> tuple[int, Any]:
-    """As the Java SDK calls: blobs as byte strings, times as tag 1 with milliseconds."""
+    """Send a request as the Java SDK does: blobs as byte strings, times as tag 1 with milliseconds."""
     status, headers, body = raw_call(server, operation, cbor2.dumps(members), "application/x-amz-cbor-1.1")
     assert headers["content-type"] == "application/x-amz-cbor-1.1"
     # Tag 1 holds milliseconds here, which a datetime would misread.

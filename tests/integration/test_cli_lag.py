@@ -1,4 +1,4 @@
-"""`leasehold lag` as a process, on a Kinesis server whose clock the test moves."""
+"""`leasehold lag` as a process, on a Kinesis server whose clock the test advances."""
 
 import asyncio
 import json
@@ -14,45 +14,45 @@ from leasehold.core.model import Lease, LeaseSessionId, ShardId, StreamIdentifie
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
-from tests.integration.cli_process import Done, cli
+from tests.integration.cli_process import CliResult, run_cli
 
 SHARDS = [ShardId(f"shardId-{number:012}") for number in range(6)]
 ANNA = WorkerId("anna")
-Lag = Callable[..., Done]
+Lag = Callable[..., CliResult]
 
 
 @pytest.fixture
 def kinesis() -> Iterator[LocalKinesis]:
-    """A server of this test alone, because it moves the clock."""
+    """Run a server for this test only, because it advances the clock."""
     with LocalKinesis.in_thread(streams={"orders": len(SHARDS)}) as server:
         yield server
 
 
 @pytest.fixture
 def lag(kinesis: LocalKinesis, tmp_path: Path) -> Lag:
-    """Runs the command on the leases of `leases.sqlite`."""
+    """Run the command on the leases in `leases.sqlite`."""
     options = ("--sqlite", "leases.sqlite", "--kinesis-endpoint-url", kinesis.endpoint_url)
-    return lambda *more: cli("lag", *options, *more, folder=tmp_path)
+    return lambda *more: run_cli("lag", *options, *more, folder=tmp_path)
 
 
 def put(kinesis: LocalKinesis, shard: ShardId) -> str:
-    """One record into this shard; its sequence number."""
+    """Put one record into this shard and return its sequence number."""
     client = kinesis.client()
     (found,) = [
         each for each in client.list_shards(StreamName="orders")["Shards"] if each["ShardId"] == shard
     ]
-    answer = client.put_record(
+    response = client.put_record(
         StreamName="orders",
         Data=b"x",
         PartitionKey="k",
         ExplicitHashKey=found["HashKeyRange"]["StartingHashKey"],
     )
-    assert answer["ShardId"] == shard
-    return str(answer["SequenceNumber"])
+    assert response["ShardId"] == shard
+    return str(response["SequenceNumber"])
 
 
 def write_leases(folder: Path, checkpoints: Mapping[ShardId, Position], stream: str | None = None) -> None:
-    """A lease for each shard: free at a sentinel, else taken by Anna and checkpointed."""
+    """Write a lease for each shard: free at a sentinel, otherwise taken by Anna and checkpointed."""
 
     async def run() -> None:
         table = LeaseTable(SqliteRows(folder / "leases.sqlite"))
@@ -75,15 +75,15 @@ def write_leases(folder: Path, checkpoints: Mapping[ShardId, Position], stream: 
     asyncio.run(run())
 
 
-def shown(done: Done) -> list[dict[str, Any]]:
-    """The shards of a JSON answer, in its order."""
+def measured_shards(done: CliResult) -> list[dict[str, Any]]:
+    """Return the shards of the JSON output, in order."""
     assert done.code == 0, done.err
     shards: list[dict[str, Any]] = json.loads(done.out)["shards"]
     return shards
 
 
 def test_the_lag_is_measured_at_the_checkpoint(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
-    """The furthest behind comes first; sentinels and unknowns say what they mean; ended shards are left out."""
+    """The shard furthest behind comes first. Notes explain sentinels and unknown lags. Ended shards are left out."""
     old, _, alone = put(kinesis, SHARDS[0]), put(kinesis, SHARDS[1]), put(kinesis, SHARDS[2])
     kinesis.advance(timedelta(hours=2))
     older_than_the_tip = put(kinesis, SHARDS[1])
@@ -101,7 +101,7 @@ def test_the_lag_is_measured_at_the_checkpoint(kinesis: LocalKinesis, lag: Lag, 
             SHARDS[5]: SHARD_END,
         },
     )
-    found = shown(lag("--stream", "orders", "--json"))
+    found = measured_shards(lag("--stream", "orders", "--json"))
     hours = [each["millis_behind"] and each["millis_behind"] // 3_600_000 for each in found]
     assert [(each["shard"], behind) for each, behind in zip(found, hours, strict=True)] == [
         (SHARDS[0], 3),
@@ -120,7 +120,7 @@ def test_the_lag_is_measured_at_the_checkpoint(kinesis: LocalKinesis, lag: Lag, 
         "millis_behind": 0,
         "note": "",
     }
-    assert found[3]["note"] == "nothing done yet; begins at the tip"
+    assert found[3]["note"] == "not started; starts at the tip"
     assert "only the workers know" in found[4]["note"]
 
     table = lag("--stream", "orders")
@@ -131,7 +131,7 @@ def test_the_lag_is_measured_at_the_checkpoint(kinesis: LocalKinesis, lag: Lag, 
     assert last == "5 shards; furthest behind: 3 h 0 min"
 
 
-def test_a_shard_that_was_never_read_is_behind_by_its_oldest_record(
+def test_an_unread_shard_is_behind_by_its_oldest_record(
     kinesis: LocalKinesis, lag: Lag, tmp_path: Path
 ) -> None:
     """A lease at TRIM_HORIZON has everything before it."""
@@ -139,44 +139,40 @@ def test_a_shard_that_was_never_read_is_behind_by_its_oldest_record(
     kinesis.advance(timedelta(hours=1))
     put(kinesis, SHARDS[0])
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON})
-    (only,) = shown(lag("--stream", "orders", "--json"))
+    (only,) = measured_shards(lag("--stream", "orders", "--json"))
     assert only["millis_behind"] // 3_600_000 == 1
-    assert (only["state"], only["owner"], only["note"]) == ("free", None, "nothing done yet")
+    assert (only["state"], only["owner"], only["note"]) == ("free", None, "not started")
 
 
-def test_trimmed_records_are_told(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
-    """When the record at the checkpoint is gone, others may be, too."""
+def test_trimmed_records_are_reported(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
+    """If the record at the checkpoint was trimmed, later ones may be as well."""
     gone = put(kinesis, SHARDS[0])
     kinesis.trim("orders")
     put(kinesis, SHARDS[0])
     write_leases(tmp_path, {SHARDS[0]: Position(gone)})
-    (only,) = shown(lag("--stream", "orders", "--json"))
-    assert "may have been trimmed" in only["note"]
+    (only,) = measured_shards(lag("--stream", "orders", "--json"))
+    assert "has been trimmed" in only["note"]
 
 
-def test_a_shard_that_the_stream_does_not_know_hides_no_other(
-    kinesis: LocalKinesis, lag: Lag, tmp_path: Path
-) -> None:
-    """A leftover lease is told beside the others."""
+def test_an_unknown_shard_does_not_hide_the_others(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
+    """A leftover lease is reported in its note."""
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON, ShardId("shardId-000000000077"): TRIM_HORIZON})
-    known, unknown = shown(lag("--stream", "orders", "--json"))
+    known, unknown = measured_shards(lag("--stream", "orders", "--json"))
     assert known["millis_behind"] == 0
     assert (unknown["millis_behind"], unknown["note"]) == (None, "the stream has no such shard")
 
 
-def test_leases_of_several_streams_name_them_themselves(
-    kinesis: LocalKinesis, lag: Lag, tmp_path: Path
-) -> None:
-    """In multi-stream mode no --stream is needed, and one can be chosen."""
+def test_leases_of_several_streams_name_their_stream(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
+    """In multi-stream mode --stream is optional, and selects one stream."""
     kinesis.client().create_stream(StreamName="payments", ShardCount=1)
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON}, stream="orders")
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON}, stream="payments")
-    assert [each["millis_behind"] for each in shown(lag("--json"))] == [0, 0]
-    (chosen,) = shown(lag("--stream", "payments", "--json"))
+    assert [each["millis_behind"] for each in measured_shards(lag("--json"))] == [0, 0]
+    (chosen,) = measured_shards(lag("--stream", "payments", "--json"))
     assert chosen["stream"] == "123456789012:payments:1700000000"
 
 
-def test_a_stream_that_is_not_there_is_told_in_a_sentence(lag: Lag, tmp_path: Path) -> None:
+def test_a_missing_stream_is_reported_in_one_sentence(lag: Lag, tmp_path: Path) -> None:
     """Exit code 1, the name of the stream, and no traceback."""
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON})
     done = lag("--stream", "no-such-stream")
@@ -185,16 +181,16 @@ def test_a_stream_that_is_not_there_is_told_in_a_sentence(lag: Lag, tmp_path: Pa
     assert "Traceback" not in done.err
 
 
-def test_leases_that_do_not_name_their_stream_need_it(lag: Lag, tmp_path: Path) -> None:
-    """Exit code 2, and what to add."""
+def test_leases_without_a_stream_name_require_the_option(lag: Lag, tmp_path: Path) -> None:
+    """Exit code 2, and the option to add."""
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON})
     done = lag()
     assert (done.code, done.out) == (2, "")
     assert "--stream NAME" in done.err
 
 
-def test_without_leases_nothing_is_behind(lag: Lag, tmp_path: Path) -> None:
-    """A fleet that has not begun is no error."""
+def test_an_empty_lease_table_is_no_error(lag: Lag, tmp_path: Path) -> None:
+    """A fleet that has not started has no leases."""
     write_leases(tmp_path, {})
     done = lag("--stream", "orders")
     assert (done.code, done.lines()) == (0, ["0 shards; furthest behind: unknown"])

@@ -1,4 +1,4 @@
-"""`leasehold leases` as a process, on leases made by a `LeaseTable`."""
+"""`leasehold leases` as a process, on leases that a `LeaseTable` wrote."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import RowStore
-from tests.integration.cli_process import Done, cli, start_cli
+from tests.integration.cli_process import CliResult, run_cli, start_cli
 from tests.servers import Server
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
@@ -33,14 +33,14 @@ ANNA, BERT = WorkerId("anna"), WorkerId("bert")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Leases somewhere, and the options that lead there."""
+class LeaseLocation:
+    """A lease table and the options that select it."""
 
     open: Callable[[], RowStore]
     options: tuple[str, ...]
 
     def fill(self, fill: Callable[[LeaseTable, RowStore], Any]) -> None:
-        """Make the table, and do something with it."""
+        """Create the table and call `fill` with it."""
 
         async def run() -> None:
             rows = self.open()
@@ -53,29 +53,29 @@ class Place:
 
 
 @pytest.fixture
-def in_file(tmp_path: Path) -> Place:
+def in_file(tmp_path: Path) -> LeaseLocation:
     """Leases in a SQLite file."""
     path = tmp_path / "leases.sqlite"
-    return Place(lambda: SqliteRows(path), ("--sqlite", str(path)))
+    return LeaseLocation(lambda: SqliteRows(path), ("--sqlite", str(path)))
 
 
 @pytest.fixture
-def in_dynamodb(ministack: Server, unique_name: Callable[[str], str]) -> Place:
+def in_dynamodb(ministack: Server, unique_name: Callable[[str], str]) -> LeaseLocation:
     """Leases in a DynamoDB table."""
     name = unique_name("billing")
-    return Place(
+    return LeaseLocation(
         lambda: DynamoDbRows(ministack.client("dynamodb"), name),
         ("--application", name, "--endpoint-url", ministack.url),
     )
 
 
 @pytest.fixture(params=["in_file", "in_dynamodb"])
-def place(request: pytest.FixtureRequest) -> Place:
-    found: Place = request.getfixturevalue(request.param)
+def location(request: pytest.FixtureRequest) -> LeaseLocation:
+    found: LeaseLocation = request.getfixturevalue(request.param)
     return found
 
 
-def lease(shard: str, *parents: str) -> Lease:
+def make_lease(shard: str, *parents: str) -> Lease:
     return Lease(
         key=LeaseKey(shard),
         shard_id=ShardId(shard),
@@ -84,35 +84,35 @@ def lease(shard: str, *parents: str) -> Lease:
     )
 
 
-def sure(answer: Lease | Contended) -> Lease:
-    assert isinstance(answer, Lease)
-    return answer
+def require_lease(output: Lease | Contended) -> Lease:
+    assert isinstance(output, Lease)
+    return output
 
 
 async def take(table: LeaseTable, new: Lease, by: WorkerId) -> Lease:
     await table.create(new)
-    return sure(await table.take(new, by, LeaseSessionId("h")))
+    return require_lease(await table.take(new, by, LeaseSessionId("h")))
 
 
 async def every_state(table: LeaseTable, _rows: RowStore) -> None:
-    """One lease in each state that there is."""
-    ended = await take(table, lease("s-0"), ANNA)
-    children = (lease("s-1", "s-0", "s-9"), lease("s-2", "s-0"))
-    ended = sure(
+    """Create one lease in each state."""
+    ended = await take(table, make_lease("s-0"), ANNA)
+    children = (make_lease("s-1", "s-0", "s-9"), make_lease("s-2", "s-0"))
+    ended = require_lease(
         await table.finish(ended, CreateChildren(children, frozenset(child.shard_id for child in children)))
     )
     await table.release(ended)
-    done = sure(await table.take(lease("s-2", "s-0"), BERT, LeaseSessionId("h")))
-    done = sure(await table.checkpoint(done, Position(NUMBER, 3)))
-    await table.prepare_checkpoint(done, Position(NUMBER[:-1] + "9"), b"a note of the user")
-    moving = await take(table, lease("s-9"), ANNA)
+    done = require_lease(await table.take(make_lease("s-2", "s-0"), BERT, LeaseSessionId("h")))
+    done = require_lease(await table.checkpoint(done, Position(NUMBER, 3)))
+    await table.prepare_checkpoint(done, Position(NUMBER[:-1] + "9"), b"metadata of the user")
+    moving = await take(table, make_lease("s-9"), ANNA)
     await table.request_handoff(moving, BERT)
 
 
-def test_a_table_shows_every_lease_with_its_state(place: Place, tmp_path: Path) -> None:
-    """Owner, checkpoint, counter, pin, family and handoff, and a line that sums it up."""
-    place.fill(every_state)
-    done = cli("leases", *place.options, folder=tmp_path)
+def test_a_table_shows_every_lease_with_its_state(location: LeaseLocation, tmp_path: Path) -> None:
+    """Owner, checkpoint, counter, pin, parents, children and handoff, and a summary line."""
+    location.fill(every_state)
+    done = run_cli("leases", *location.options, folder=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert done.lines() == [
         "shard  state                owner  checkpoint        counter  pin             parents  children  handoff",
@@ -125,14 +125,14 @@ def test_a_table_shows_every_lease_with_its_state(place: Place, tmp_path: Path) 
     ]
 
 
-def test_json_has_every_digit(place: Place, tmp_path: Path) -> None:
-    """Programs get whole positions, as text, and not the note in a pin, which is its writer's."""
-    place.fill(every_state)
-    done = cli("leases", *place.options, "--json", folder=tmp_path)
-    answer = json.loads(done.out)
-    assert [each["state"] for each in answer["leases"]] == ["ended", "waiting for parents", "held", "held"]
-    assert answer["leases"][1]["waits_for"] == ["s-9"]
-    assert answer["leases"][2] == {
+def test_json_has_complete_sequence_numbers(location: LeaseLocation, tmp_path: Path) -> None:
+    """Programs get complete positions as text. The metadata in a pin is not printed."""
+    location.fill(every_state)
+    done = run_cli("leases", *location.options, "--json", folder=tmp_path)
+    output = json.loads(done.out)
+    assert [each["state"] for each in output["leases"]] == ["ended", "waiting for parents", "held", "held"]
+    assert output["leases"][1]["waits_for"] == ["s-9"]
+    assert output["leases"][2] == {
         "key": "s-2",
         "shard": "s-2",
         "stream": None,
@@ -140,7 +140,7 @@ def test_json_has_every_digit(place: Place, tmp_path: Path) -> None:
         "owner": "bert",
         "next_owner": None,
         "checkpoint": {"sequence_number": NUMBER, "sub_sequence_number": 3},
-        "pin": {"sequence_number": NUMBER[:-1] + "9", "sub_sequence_number": 0, "note_bytes": 18},
+        "pin": {"sequence_number": NUMBER[:-1] + "9", "sub_sequence_number": 0, "note_bytes": 20},
         "counter": 3,
         "owner_switches": 0,
         "parents": ["s-0"],
@@ -148,56 +148,54 @@ def test_json_has_every_digit(place: Place, tmp_path: Path) -> None:
         "waits_for": [],
         "throughput_kbps": None,
     }
-    assert answer["leases"][3]["next_owner"] == "bert"
-    assert answer["rejected"] == []
-    assert "a note" not in done.out
+    assert output["leases"][3]["next_owner"] == "bert"
+    assert output["rejected"] == []
+    assert "metadata of" not in done.out
 
 
-def test_a_row_that_cannot_be_read_is_named_and_cannot_steer_the_terminal(
-    place: Place, tmp_path: Path
-) -> None:
-    """One bad row hides no other, and its text is shown escaped."""
+def test_an_unreadable_row_is_named_and_escaped(location: LeaseLocation, tmp_path: Path) -> None:
+    """One unreadable row hides no other. Its control characters do not reach the terminal."""
 
     async def fill(table: LeaseTable, rows: RowStore) -> None:
-        await table.create(lease("s-0"))
+        await table.create(make_lease("s-0"))
         key = "evil\x1b[2J\n"
         await rows.write(PutRow(key, {"leaseKey": {"S": key}, "leaseCounter": {"S": "x"}}))
 
-    place.fill(fill)
-    done = cli("leases", *place.options, folder=tmp_path)
+    location.fill(fill)
+    done = run_cli("leases", *location.options, folder=tmp_path)
     assert done.code == 0
-    assert "1 lease: 1 free; 0 workers; 1 row rejected" in done.lines()
+    assert "1 make_lease: 1 free; 0 workers; 1 row rejected" in done.lines()
     assert done.lines()[-1].startswith("rejected: ")
     assert "control characters" in done.lines()[-1]
     assert "\x1b" not in done.out
 
 
-def test_watching_tells_who_is_silent(in_file: Place, tmp_path: Path) -> None:
-    """An owner whose heartbeat does not come between two looks is silent; one that sends them is not."""
+def test_watch_marks_leases_without_heartbeat_as_silent(in_file: LeaseLocation, tmp_path: Path) -> None:
+    """A lease without a heartbeat between the two reads is silent. One with heartbeats is held."""
 
     async def fill(table: LeaseTable, _rows: RowStore) -> None:
-        await take(table, lease("s-0"), ANNA)
-        await take(table, lease("s-1"), BERT)
-        await table.create(lease("s-2"))
+        await take(table, make_lease("s-0"), ANNA)
+        await take(table, make_lease("s-1"), BERT)
+        await table.create(make_lease("s-2"))
 
     in_file.fill(fill)
     with start_cli("leases", *in_file.options, "--watch", "2", "--json", folder=tmp_path) as process:
 
-        async def beat(table: LeaseTable, _rows: RowStore) -> None:
+        async def send_heartbeats(table: LeaseTable, _rows: RowStore) -> None:
             held = await table.get(LeaseKey("s-1"))
             while process.poll() is None:
                 assert held is not None
-                held = sure(await table.renew(held))
+                held = require_lease(await table.renew(held))
                 await asyncio.sleep(0.05)
 
-        in_file.fill(beat)
+        in_file.fill(send_heartbeats)
         out, _ = process.communicate()
     states = {each["key"]: each["state"] for each in json.loads(out)["leases"]}
     assert states == {"s-0": "silent", "s-1": "held", "s-2": "free"}
 
 
-def test_one_stream_of_several_can_be_asked_for(in_file: Place, tmp_path: Path) -> None:
-    """In multi-stream mode a table holds the leases of many streams."""
+def test_the_leases_of_one_stream_can_be_selected(in_file: LeaseLocation, tmp_path: Path) -> None:
+    """In multi-stream mode a table has the leases of several streams."""
 
     async def fill(table: LeaseTable, _rows: RowStore) -> None:
         for name in ("orders", "payments"):
@@ -208,44 +206,48 @@ def test_one_stream_of_several_can_be_asked_for(in_file: Place, tmp_path: Path) 
             )
 
     in_file.fill(fill)
-    done = cli("leases", *in_file.options, "--stream", "orders", "--json", folder=tmp_path)
+    done = run_cli("leases", *in_file.options, "--stream", "orders", "--json", folder=tmp_path)
     assert [each["stream"] for each in json.loads(done.out)["leases"]] == ["123456789012:orders:1700000000"]
 
 
-def test_an_empty_table_is_no_error(in_file: Place, tmp_path: Path) -> None:
-    """A fleet that has not begun has no leases."""
+def test_an_empty_table_is_no_error(in_file: LeaseLocation, tmp_path: Path) -> None:
+    """A fleet that has not started has no leases."""
 
     async def nothing(_table: LeaseTable, _rows: RowStore) -> None:
         pass
 
     in_file.fill(nothing)
-    done = cli("leases", *in_file.options, folder=tmp_path)
+    done = run_cli("leases", *in_file.options, folder=tmp_path)
     assert (done.code, done.lines()) == (0, ["0 leases; 0 workers"])
 
 
-def told(done: Done, code: int, *words: str) -> None:
-    """One sentence on stderr, and no traceback."""
+def assert_refused(done: CliResult, code: int, *texts: str) -> None:
+    """Assert that the command printed one sentence on stderr and no traceback."""
     assert (done.code, done.out) == (code, "")
-    assert all(word in done.err for word in words), done.err
+    assert all(text in done.err for text in texts), done.err
     assert "Traceback" not in done.err
 
 
-def test_a_table_that_is_not_there_is_told_in_a_sentence(ministack: Server, tmp_path: Path) -> None:
-    """The name and the trouble, exit code 1."""
+def test_a_missing_table_is_reported_in_one_sentence(ministack: Server, tmp_path: Path) -> None:
+    """The error names the table and the reason, with exit code 1."""
     options = ("--application", "no-such-fleet", "--endpoint-url", ministack.url)
-    told(cli("leases", *options, folder=tmp_path), 1, "Error: table no-such-fleet", "ResourceNotFound")
+    assert_refused(
+        run_cli("leases", *options, folder=tmp_path), 1, "Error: table no-such-fleet", "ResourceNotFound"
+    )
 
 
-def test_a_file_that_is_no_lease_table_is_told_in_a_sentence(tmp_path: Path) -> None:
-    """Any other file is left alone."""
+def test_a_file_that_is_no_lease_table_is_refused(tmp_path: Path) -> None:
+    """The file stays unchanged."""
     other = tmp_path / "letter.txt"
     other.write_text("Dear Anna,\n" * 1_000)
-    told(cli("leases", "--sqlite", str(other), folder=tmp_path), 1, "is not a lease table of ours")
+    assert_refused(
+        run_cli("leases", "--sqlite", str(other), folder=tmp_path), 1, "is not a lease table of ours"
+    )
     assert other.read_text().startswith("Dear Anna")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "text"),
     [
         ((), "--application, --table or --sqlite"),
         (("--sqlite", "nowhere.sqlite"), "does not exist"),
@@ -254,9 +256,9 @@ def test_a_file_that_is_no_lease_table_is_told_in_a_sentence(tmp_path: Path) -> 
     ],
     ids=str,
 )
-def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    """Exit code 2, with what to write instead."""
-    told(cli("leases", *options, folder=tmp_path), 2, words)
+def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    """Exit code 2, and the right option."""
+    assert_refused(run_cli("leases", *options, folder=tmp_path), 2, text)
 
 
 @pytest.mark.parametrize(
@@ -265,4 +267,4 @@ def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...], words: str, t
 )
 def test_an_endpoint_that_gives_credentials_away_is_refused(url: str, words: str, tmp_path: Path) -> None:
     """Signed requests do not leave this machine in the clear unless someone says so."""
-    told(cli("leases", "--application", "a", "--endpoint-url", url, folder=tmp_path), 1, words)
+    assert_refused(run_cli("leases", "--application", "a", "--endpoint-url", url, folder=tmp_path), 1, words)

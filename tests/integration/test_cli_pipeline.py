@@ -15,9 +15,9 @@ import pytest
 from pyarrow import parquet
 
 from leasehold.local import LocalKinesis
-from tests.integration.cli_process import cli, environment, start_cli
+from tests.integration.cli_process import environment, run_cli, start_cli
 
-PATIENCE_S = 400  # Spark takes a processor for ten seconds to start, and tests share two
+DEADLINE_S = 400  # Spark uses a processor for ten seconds to start, and all tests share two
 RECORDS = 40
 CANARY = "canary-4711"
 pytestmark = pytest.mark.timeout(600)
@@ -26,7 +26,7 @@ BATCH = re.compile(r"batch \d+: (\d+) records?, ")
 
 @pytest.fixture
 def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> str:
-    """A stream of two shards with some records."""
+    """Create a stream of two shards with some records."""
     name = unique_name("orders")
     client = local_kinesis.client()
     client.create_stream(StreamName=name, ShardCount=2)
@@ -40,7 +40,7 @@ def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> st
 
 @pytest.fixture
 def write_file(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Callable[[str], str]:
-    """Writes a pipeline file with these tables beside the source, and returns its name."""
+    """Return a function that writes a pipeline file with these tables and returns its name."""
 
     def write(tables: str) -> str:
         (tmp_path / "copy.toml").write_text(
@@ -64,8 +64,8 @@ def write_file(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Call
 
 
 @contextmanager
-def _running(*arguments: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A command that is ended with the block, if it has not ended by itself."""
+def _start(*arguments: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run a command, and kill it at the end of the block if it has not ended."""
     with start_cli(*arguments, folder=folder) as process:
         try:
             yield process
@@ -79,18 +79,18 @@ def _payloads(folder: Path) -> list[str]:
 
 
 def _states(folder: Path) -> set[str]:
-    done = cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder)
+    done = run_cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder)
     leases: list[dict[str, Any]] = json.loads(done.out)["leases"]
     return {lease["state"] for lease in leases}
 
 
-def test_a_pipeline_that_ends_by_itself_archives_what_there_is(
+def test_a_pipeline_with_available_now_archives_all_records(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:
-    """Every record once, all leases free, progress in lines, and no payload among them."""
+    """Every record once, all leases free, a line for each batch, and no payload in the output."""
     file = write_file('[sink]\nkind = "archive"\npath = "archive"\n[trigger]\navailable_now = true')
-    with _running("pipeline", file, "--no-record-classes", folder=tmp_path) as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
+    with _start("pipeline", file, "--no-record-classes", folder=tmp_path) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     assert _payloads(tmp_path / "archive") == sorted(f"{CANARY} {number}" for number in range(RECORDS))
     assert _states(tmp_path) == {"free"}
@@ -101,7 +101,7 @@ def test_a_pipeline_that_ends_by_itself_archives_what_there_is(
 def test_sigterm_stops_a_pipeline_and_frees_its_leases(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:
-    """A query on SQL of the user's, to Parquet by Spark; asked to stop it ends with 0."""
+    """A query with the user's SQL writes Parquet. After SIGTERM it exits with 0."""
     file = write_file(
         """[transform]
         sql = "select data, upper(shardId) as shard from records"
@@ -113,16 +113,16 @@ def test_sigterm_stops_a_pipeline_and_frees_its_leases(
         processing_time = "1s"
         """
     )
-    with _running("pipeline", file, "--log", "spark.log", folder=tmp_path) as process:
+    with _start("pipeline", file, "--log", "spark.log", folder=tmp_path) as process:
         assert process.stdout is not None
-        told = 0
-        while told < RECORDS:  # a line tells of rows that Spark has committed
+        committed = 0
+        while committed < RECORDS:  # a line reports rows that Spark has committed
             line = process.stdout.readline()
-            assert line, "it ended by itself: " + (tmp_path / "spark.log").read_text()
-            told += sum(map(int, BATCH.findall(line)))
+            assert line, "the pipeline ended: " + (tmp_path / "spark.log").read_text()
+            committed += sum(map(int, BATCH.findall(line)))
         assert _states(tmp_path) == {"held"}
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err + (tmp_path / "spark.log").read_text()
     assert "its leases are free" in out
     assert _states(tmp_path) == {"free"}
@@ -133,23 +133,23 @@ def test_sigterm_stops_a_pipeline_and_frees_its_leases(
     }
 
 
-def test_a_file_that_is_wrong_is_refused_before_spark_starts(
+def test_an_invalid_file_is_refused_before_spark_starts(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:
-    """With one sentence and exit code 1."""
-    done = cli("pipeline", write_file('[sink]\nkind = "archive"\npth = "x"'), folder=tmp_path)
+    """One sentence and exit code 1."""
+    done = run_cli("pipeline", write_file('[sink]\nkind = "archive"\npth = "x"'), folder=tmp_path)
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("Error: pipeline file copy.toml: ")
     assert "did you mean path?" in done.err
 
 
-def test_a_query_that_fails_ends_the_pipeline_with_its_reason(
+def test_a_failing_query_ends_the_pipeline_with_its_reason(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:
-    """Spark's words for wrong SQL, without a stack, and exit code 1."""
+    """Spark's message for invalid SQL, without a stack trace, and exit code 1."""
     file = write_file('[transform]\nsql = "select nonsense from records"\n[sink]\nkind = "console"')
-    with _running("pipeline", file, "--log", "spark.log", folder=tmp_path) as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+    with _start("pipeline", file, "--log", "spark.log", folder=tmp_path) as process:
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "nonsense" in err
     assert "spark.log" in err
@@ -159,7 +159,7 @@ def test_a_query_that_fails_ends_the_pipeline_with_its_reason(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_demo_accounts_for_every_record(tmp_path: Path) -> None:
-    """Nothing lost and nothing twice after a reshard and a kill -9, and nothing is left running."""
+    """No record is lost or duplicated after a reshard and a kill -9, and no process is left running."""
     command = [sys.executable, "-m", "leasehold.cli", "demo", "--records", "3000", "--folder", "demo"]
     done = subprocess.run(
         command,
@@ -178,8 +178,8 @@ def test_the_demo_accounts_for_every_record(tmp_path: Path) -> None:
 
 
 def _left_running(home: Path) -> list[str]:
-    """Processes that were started with this home. Workers of a killed JVM take a moment to notice."""
-    until = time.monotonic() + PATIENCE_S
+    """Return the processes that were started with this home. Workers of a killed JVM take a moment to end."""
+    until = time.monotonic() + DEADLINE_S
     while (found := [each.name for each in Path("/proc").glob("[0-9]*") if _has_home(each, home)]) != []:
         if time.monotonic() > until:
             break
@@ -191,4 +191,4 @@ def _has_home(process: Path, home: Path) -> bool:
     try:
         return f"HOME={home}".encode() in (process / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # it has ended meanwhile
+        return False  # the process has ended meanwhile

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from leasehold.local import LocalKinesis
-from tests.integration.cli_process import DEADLINE_S, cli, start_cli
+from tests.integration.cli_process import DEADLINE_S, run_cli, start_cli
 
 CANARY = "canary-4711"
 
@@ -43,7 +43,7 @@ consumer.batch(HANDLER)
 
 @pytest.fixture
 def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> str:
-    """A stream of two shards with twenty records; sizes tell them apart."""
+    """Create a stream of two shards with twenty records of different sizes."""
     name = unique_name("orders")
     client = local_kinesis.client()
     client.create_stream(StreamName=name, ShardCount=2)
@@ -57,7 +57,7 @@ def stream(local_kinesis: LocalKinesis, unique_name: Callable[[str], str]) -> st
 
 @pytest.fixture
 def folder(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Path:
-    """Where the worker is at home: its program and its configuration."""
+    """Create the folder of the worker with its program and its configuration."""
     (tmp_path / "billing.py").write_text(PROGRAM.replace("HANDLER", "keep"))
     (tmp_path / "worker.toml").write_text(
         f"""
@@ -79,7 +79,7 @@ def folder(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Path:
 
 
 class Worker:
-    """A worker process, and everything that it has logged so far."""
+    """A worker process and its log so far."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
@@ -89,10 +89,10 @@ class Worker:
         self._reader.start()
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Until it holds, or the worker ends, or the deadline passes."""
+        """Wait until the condition is true. Fail if the worker ends or the deadline passes."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
-            assert self.process.poll() is None, f"it has ended: {self.log()}"
+            assert self.process.poll() is None, f"the worker has ended: {self.log()}"
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
@@ -125,27 +125,27 @@ def handled(folder: Path) -> list[int]:
     return sorted(map(int, path.read_text().split())) if path.exists() else []
 
 
-EVERYTHING = [len(CANARY) + number for number in range(20)]
+ALL_SIZES = [len(CANARY) + number for number in range(20)]
 
 
 @pytest.mark.parametrize("target", [("billing:consumer",), ("--config", "worker.toml")], ids=" ".join)
-def test_a_worker_consumes_stops_and_leaves_its_leases_free(folder: Path, target: tuple[str, ...]) -> None:
-    """Every record once; SIGTERM ends it with 0, checkpointed and released; no log gives data away."""
+def test_a_worker_consumes_and_releases_its_leases_at_stop(folder: Path, target: tuple[str, ...]) -> None:
+    """Every record once. After SIGTERM it checkpoints, releases and exits with 0. No log contains data."""
     with worker(*target, "--log-level", "debug", folder=folder) as running:
-        running.wait_for(lambda: handled(folder) == EVERYTHING)
+        running.wait_for(lambda: handled(folder) == ALL_SIZES)
         assert running.stop() == 0
         log = running.log()
-    assert handled(folder) == EVERYTHING
+    assert handled(folder) == ALL_SIZES
     assert "INFO leasehold.fleet member started" in log
     assert "INFO leasehold.fleet member stopped" in log
     assert "DEBUG leasehold.worker page read" in log
     assert CANARY not in log
-    leases = json.loads(cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder).out)["leases"]
+    leases = json.loads(run_cli("leases", "--sqlite", "leases.sqlite", "--json", folder=folder).out)["leases"]
     assert [lease["state"] for lease in leases] == ["free", "free"]
     assert all(lease["checkpoint"]["sequence_number"].isdigit() for lease in leases)
 
 
-def ask(url: str) -> tuple[int, dict[str, object]]:
+def get_status(url: str) -> tuple[int, dict[str, object]]:
     try:
         with urlopen(url, timeout=30) as answer:
             return answer.status, json.load(answer)
@@ -154,17 +154,17 @@ def ask(url: str) -> tuple[int, dict[str, object]]:
             return error.code, json.load(error)
 
 
-def test_health_tells_a_hanging_handler_from_an_idle_shard(folder: Path) -> None:
-    """Healthy while it waits for records, not while a handler hangs, and healthy again when that goes on."""
+def test_health_distinguishes_a_hanging_handler_from_an_idle_shard(folder: Path) -> None:
+    """The worker is healthy while it is idle, unhealthy while a handler hangs, and healthy after that."""
     program = (folder / "billing.py").read_text().replace("consumer.batch(keep)", "consumer.batch(hang)")
     (folder / "billing.py").write_text(program)
     with worker("billing:consumer", folder=folder) as running:
         url = running.status_url()
-        running.wait_for(lambda: ask(f"{url}/health")[0] == 503)
-        problems = str(ask(f"{url}/health")[1]["problems"])
+        running.wait_for(lambda: get_status(f"{url}/health")[0] == 503)
+        problems = str(get_status(f"{url}/health")[1]["problems"])
         assert "records are in flight and none gets done" in problems
         (folder / "go-on").touch()
-        running.wait_for(lambda: handled(folder) == EVERYTHING and ask(f"{url}/health")[0] == 200)
+        running.wait_for(lambda: handled(folder) == ALL_SIZES and get_status(f"{url}/health")[0] == 200)
         with urlopen(f"{url}/metrics", timeout=30) as answer:
             metrics = answer.read().decode()
         assert "leasehold_leases_held 2.0" in metrics
@@ -172,14 +172,16 @@ def test_health_tells_a_hanging_handler_from_an_idle_shard(folder: Path) -> None
         assert running.stop() == 0
 
 
-def test_a_failing_handler_is_logged_without_its_words(folder: Path) -> None:
-    """The exception holds the record; its type is all that is told, in the log and in the health answer."""
+def test_a_failing_handler_is_logged_without_its_message(folder: Path) -> None:
+    """The exception contains the record, so only its type is in the log and in the health response."""
     program = (folder / "billing.py").read_text().replace("consumer.batch(keep)", "consumer.batch(fail)")
     (folder / "billing.py").write_text(program)
     with worker("billing:consumer", folder=folder) as running:
         url = running.status_url()
-        running.wait_for(lambda: "the handler raises ValueError" in str(ask(f"{url}/health")[1]["problems"]))
-        assert CANARY not in json.dumps(ask(f"{url}/health")[1])
+        running.wait_for(
+            lambda: "the handler raises ValueError" in str(get_status(f"{url}/health")[1]["problems"])
+        )
+        assert CANARY not in json.dumps(get_status(f"{url}/health")[1])
         assert running.stop() == 0
         log = running.log()
     assert "WARNING leasehold.worker handler failed" in log
@@ -188,10 +190,10 @@ def test_a_failing_handler_is_logged_without_its_words(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "text"),
     [
-        ((), 2, "MODULE:CONSUMER or --config"),
-        (("billing:consumer", "--config", "worker.toml"), 2, "Name one of the two"),
+        ((), 2, "either MODULE:CONSUMER or --config"),
+        (("billing:consumer", "--config", "worker.toml"), 2, "Give either MODULE:CONSUMER"),
         (("--config", "nowhere.toml"), 2, "does not exist"),
         (("billing",), 1, "expected MODULE:NAME, for example billing:consumer"),
         (("biling:consumer",), 1, "module biling is neither in"),
@@ -204,14 +206,14 @@ def test_a_failing_handler_is_logged_without_its_words(folder: Path) -> None:
         (("--config", "no_handler.toml"), 1, 'expected [run] with handler = "module:function"'),
         (("--config", "garbled.py"), 1, "is not TOML"),
         (("--config", "wrong_handler.toml"), 1, "is a str, not a function or class"),
-        (("--config", "wrong_key.toml"), 1, "[run] handlr is no setting"),
+        (("--config", "wrong_key.toml"), 1, "[run] handlr is not a setting"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_what_cannot_be_run_is_told_in_a_sentence(
-    folder: Path, arguments: tuple[str, ...], code: int, words: str
+def test_an_invalid_target_is_reported_in_one_sentence(
+    folder: Path, arguments: tuple[str, ...], code: int, text: str
 ) -> None:
-    """What is wrong, where, and what to do; never a traceback."""
+    """The error names the cause, the location and the remedy, without a traceback."""
     toml = (folder / "worker.toml").read_text()
     files = {
         "broken.py": "\noops\n",
@@ -223,7 +225,7 @@ def test_what_cannot_be_run_is_told_in_a_sentence(
     }
     for name, content in files.items():
         (folder / name).write_text(content)
-    done = cli("run", *arguments, folder=folder)
+    done = run_cli("run", *arguments, folder=folder)
     assert done.code == code, done.err
-    assert words.replace("BROKEN", str(folder / "broken.py")) in done.err
+    assert text.replace("BROKEN", str(folder / "broken.py")) in done.err
     assert "Traceback" not in done.err

@@ -1,4 +1,4 @@
-"""Metrics as they arrive in a real CloudWatch server."""
+"""Metrics as a CloudWatch server receives them."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,9 +25,9 @@ EVENTS: list[Event] = [
 
 
 def published(client: Any, namespace: str, name: str, dimensions: dict[str, str]) -> dict[str, float]:
-    """All statistics of a metric in the last hour."""
+    """Return all statistics of a metric in the last hour."""
     now = datetime.now(UTC)
-    answer = client.get_metric_statistics(
+    response = client.get_metric_statistics(
         Namespace=namespace,
         MetricName=name,
         Dimensions=[{"Name": key, "Value": value} for key, value in dimensions.items()],
@@ -36,14 +36,14 @@ def published(client: Any, namespace: str, name: str, dimensions: dict[str, str]
         Period=7200,
         Statistics=["Sum", "SampleCount", "Minimum", "Maximum"],
     )
-    (point,) = answer["Datapoints"]
+    (point,) = response["Datapoints"]
     return {key: point[key] for key in ("Sum", "SampleCount", "Minimum", "Maximum")}
 
 
 def test_metrics_arrive_with_the_names_and_dimensions_of_the_kcl(
     ministack: Server, unique_name: Callable[[str], str]
 ) -> None:
-    """What a dashboard made for the KCL asks for is there, merged, and kcl-rust's names beside it."""
+    """A dashboard made for the KCL finds its metrics, merged. The names of kcl-rust are published as well."""
     client, namespace = ministack.client("cloudwatch"), unique_name("billing")
 
     async def publish() -> CloudWatchMetrics:
@@ -78,23 +78,23 @@ def test_metrics_arrive_with_the_names_and_dimensions_of_the_kcl(
     assert published(client, namespace, "unclaimed_leases", {})["Sum"] == 1
 
 
-def test_an_unreachable_cloudwatch_costs_only_its_data(unique_name: Callable[[str], str]) -> None:
-    """Nothing is raised into the member when nobody listens."""
+def test_an_unreachable_cloudwatch_loses_only_metrics(unique_name: Callable[[str], str]) -> None:
+    """No error reaches the member."""
     server = Server("nobody", "http://127.0.0.1:9", Path())
 
     async def publish() -> CloudWatchMetrics:
-        told: list[Event] = []
+        reported: list[Event] = []
         observer = CloudWatchMetrics(
             server.client("cloudwatch"),
             application=unique_name("billing"),
             worker=WorkerId("w-1"),
             level=MetricsLevel.SUMMARY,
             clock=SystemClock(),
-            report=told.append,
+            report=reported.append,
         )
         async with observer.publish_in_background():
             observer(EVENTS[1])
-        assert "Could not connect" in str(told)
+        assert "Could not connect" in str(reported)
         return observer
 
     observer = asyncio.run(publish())

@@ -1,4 +1,4 @@
-"""The local server over HTTP, fan-out: subscriptions through boto3, and what no other server shows."""
+"""Enhanced fan-out of the local server over HTTP: subscriptions through boto3."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ CHILDREN = ["shardId-000000000001", "shardId-000000000002"]
 
 @pytest.fixture
 def server() -> Iterator[LocalKinesis]:
-    """A server of the test's own, because it moves the clock and the settings."""
+    """Run a server for this test only, because it changes the clock and the settings."""
     with LocalKinesis.in_thread(streams={"orders": 1}) as running:
         yield running
 
@@ -29,7 +29,7 @@ def client(server: LocalKinesis) -> Any:
 
 @pytest.fixture
 def consumer(client: Any) -> str:
-    """The ARN of a registered consumer."""
+    """Register a consumer and return its ARN."""
     arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
     return str(
         client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]["ConsumerARN"]
@@ -40,10 +40,10 @@ def consumer(client: Any) -> str:
 def subscription(
     client: Any, consumer: str, shard: str = PARENT, **position: Any
 ) -> Iterator[Iterator[dict[str, Any]]]:
-    """The events of a subscription, as boto3 yields them."""
+    """Yield the events of a subscription."""
     start = position or {"Type": "TRIM_HORIZON"}
-    answer = client.subscribe_to_shard(ConsumerARN=consumer, ShardId=shard, StartingPosition=start)
-    with closing(answer["EventStream"]) as stream:
+    response = client.subscribe_to_shard(ConsumerARN=consumer, ShardId=shard, StartingPosition=start)
+    with closing(response["EventStream"]) as stream:
         yield (event["SubscribeToShardEvent"] for event in stream)
 
 
@@ -51,8 +51,8 @@ def put(client: Any, data: bytes) -> str:
     return str(client.put_record(StreamName="orders", Data=data, PartitionKey="k")["SequenceNumber"])
 
 
-def test_old_and_new_records_are_pushed_in_order(client: Any, consumer: str) -> None:
-    """What is there comes first, what is put later follows, each event with a way to go on."""
+def test_existing_and_new_records_are_sent_in_order(client: Any, consumer: str) -> None:
+    """Existing records come first, later ones follow. Each event has a continuation number."""
     number = put(client, b"old")
     with subscription(client, consumer) as events:
         first = next(events)
@@ -62,8 +62,8 @@ def test_old_and_new_records_are_pushed_in_order(client: Any, consumer: str) -> 
         assert [record["Data"] for record in next(events)["Records"]] == [b"new"]
 
 
-def test_a_shard_that_closes_ends_its_subscription_with_the_children(client: Any, consumer: str) -> None:
-    """The last event names the children and has no continuation; then the stream is over."""
+def test_the_last_event_of_a_closed_shard_names_the_children(client: Any, consumer: str) -> None:
+    """It has no continuation number, and the event stream ends after it."""
     with subscription(client, consumer) as events:
         put(client, b"last")
         assert len(next(events)["Records"]) == 1
@@ -76,8 +76,8 @@ def test_a_shard_that_closes_ends_its_subscription_with_the_children(client: Any
         assert [record["Data"] for record in next(events)["Records"]] == [b"child"]
 
 
-def test_a_closed_shard_can_be_subscribed_to_and_ends(client: Any, consumer: str) -> None:
-    """Its records come, then its end; and it can be done again at once."""
+def test_a_closed_shard_can_be_subscribed(client: Any, consumer: str) -> None:
+    """Its records are sent, then its end. It can be subscribed again at once."""
     put(client, b"kept")
     client.split_shard(StreamName="orders", ShardToSplit=PARENT, NewStartingHashKey=MIDDLE)
     for _ in range(2):
@@ -87,8 +87,8 @@ def test_a_closed_shard_can_be_subscribed_to_and_ends(client: Any, consumer: str
         assert [child["ShardId"] for child in end["ChildShards"]] == CHILDREN
 
 
-def test_a_subscription_ends_after_its_time(server: LocalKinesis, client: Any, consumer: str) -> None:
-    """After five minutes by the server's clock it is over, cleanly, and can be renewed at once."""
+def test_a_subscription_ends_after_five_minutes(server: LocalKinesis, client: Any, consumer: str) -> None:
+    """It ends without an error by the server's clock, and can be renewed at once."""
     with subscription(client, consumer) as events:
         put(client, b"x")
         last = next(events)["ContinuationSequenceNumber"]
@@ -100,27 +100,31 @@ def test_a_subscription_ends_after_its_time(server: LocalKinesis, client: Any, c
         assert [record["Data"] for record in next(events)["Records"]] == [b"y"]
 
 
-def test_the_length_of_a_subscription_can_be_set(server: LocalKinesis, client: Any, consumer: str) -> None:
-    """A tenth of a second, without moving the clock."""
+def test_the_lifetime_of_a_subscription_is_a_setting(
+    server: LocalKinesis, client: Any, consumer: str
+) -> None:
+    """A tenth of a second, without advancing the clock."""
     server.settings(subscription_lifetime_ms=100)
     with subscription(client, consumer) as events:
         assert list(events) == []
 
 
-def test_empty_events_show_life_and_where_to_go_on(server: LocalKinesis, client: Any, consumer: str) -> None:
-    """At the tip an event without records comes at every heartbeat; its continuation misses nothing."""
+def test_empty_events_are_sent_as_heartbeats(server: LocalKinesis, client: Any, consumer: str) -> None:
+    """At the tip, events without records have a continuation number from which no record is missed."""
     server.settings(heartbeat_ms=20)
     with subscription(client, consumer, Type="LATEST") as events:
-        beats = [next(events) for _ in range(3)]
-    assert [(beat["Records"], beat["MillisBehindLatest"]) for beat in beats] == [([], 0)] * 3
-    put(client, b"after the beat")
-    position = {"StartingSequenceNumber": beats[-1]["ContinuationSequenceNumber"]}
+        heartbeats = [next(events) for _ in range(3)]
+    assert [(heartbeat["Records"], heartbeat["MillisBehindLatest"]) for heartbeat in heartbeats] == [
+        ([], 0)
+    ] * 3
+    put(client, b"after the heartbeat")
+    position = {"StartingSequenceNumber": heartbeats[-1]["ContinuationSequenceNumber"]}
     found = records_of(client, "orders", kind="AFTER_SEQUENCE_NUMBER", **position)
-    assert [record["Data"] for record in found] == [b"after the beat"]
+    assert [record["Data"] for record in found] == [b"after the heartbeat"]
 
 
-def test_a_later_subscription_takes_over(server: LocalKinesis, client: Any, consumer: str) -> None:
-    """Refused within five seconds, let in after; the first learns it by ResourceInUse."""
+def test_a_later_subscription_replaces_the_first(server: LocalKinesis, client: Any, consumer: str) -> None:
+    """It is refused within five seconds and accepted after them. The first ends with ResourceInUse."""
     with subscription(client, consumer) as first:
         with pytest.raises(ClientError, match="ResourceInUse"), subscription(client, consumer):
             pass
@@ -132,16 +136,16 @@ def test_a_later_subscription_takes_over(server: LocalKinesis, client: Any, cons
             assert [record["Data"] for record in next(second)["Records"]] == [b"for the second"]
 
 
-def test_a_consumer_that_is_removed_loses_its_subscription(client: Any, consumer: str) -> None:
-    """The stream ends with an error, not in silence."""
+def test_deregistering_a_consumer_ends_its_subscription(client: Any, consumer: str) -> None:
+    """The event stream ends with an error."""
     with subscription(client, consumer) as events:
         client.deregister_stream_consumer(ConsumerARN=consumer)
         with pytest.raises(EventStreamError):
             list(events)
 
 
-def test_a_stream_that_is_deleted_ends_its_subscriptions(client: Any, consumer: str) -> None:
-    """Also with an error."""
+def test_deleting_a_stream_ends_its_subscriptions(client: Any, consumer: str) -> None:
+    """The event stream ends with an error."""
     with subscription(client, consumer) as events:
         client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
         with pytest.raises(EventStreamError):
@@ -149,7 +153,7 @@ def test_a_stream_that_is_deleted_ends_its_subscriptions(client: Any, consumer: 
 
 
 def test_a_put_wakes_the_subscription(server: LocalKinesis, client: Any, consumer: str) -> None:
-    """No polling in between: with a heartbeat once in an hour, a record still arrives before the deadline."""
+    """With a heartbeat once an hour, a record still arrives at once: the server does not poll."""
     server.settings(heartbeat_ms=3_600_000)
     with subscription(client, consumer, Type="LATEST") as events:
         for number in range(5):
@@ -157,8 +161,8 @@ def test_a_put_wakes_the_subscription(server: LocalKinesis, client: Any, consume
             assert [record["Data"] for record in next(events)["Records"]] == [b"%d" % number]
 
 
-def test_large_backlogs_come_in_events_of_bounded_size(client: Any, consumer: str) -> None:
-    """Twenty records of 200 KB are spread over several events, none lost."""
+def test_a_backlog_is_sent_in_events_of_bounded_size(client: Any, consumer: str) -> None:
+    """Twenty records of 200 KB are sent in several events, and none is lost."""
     for number in range(20):
         put(client, b"%02d" % number + bytes(200_000))
     sizes: list[int] = []
@@ -172,8 +176,8 @@ def test_large_backlogs_come_in_events_of_bounded_size(client: Any, consumer: st
     assert max(sizes) <= 1024 * 1024
 
 
-def test_a_subscription_does_not_keep_the_server_from_stopping() -> None:
-    """The stream ends, and the server is gone."""
+def test_the_server_stops_with_an_open_subscription() -> None:
+    """The event stream ends and the server's thread has ended."""
     before = set(threading.enumerate())
     server = LocalKinesis.in_thread(streams={"orders": 1})
     client = client_of(server)

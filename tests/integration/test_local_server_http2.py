@@ -1,4 +1,4 @@
-"""The local server over HTTP/2 without TLS, as the Java and the JavaScript SDK speak it. The client is plain h2."""
+"""The local server over HTTP/2 without TLS, as the Java and JavaScript SDKs use it. The client uses h2."""
 
 import json
 import socket
@@ -17,11 +17,11 @@ from tests.integration.local_server_clients import MIDDLE, PARENT, client_of
 
 
 class Http2Client:
-    """One connection, many requests on it."""
+    """One connection with many requests."""
 
     def __init__(self, server: LocalKinesis) -> None:
-        place = urlsplit(server.endpoint_url)
-        self.socket = socket.create_connection((place.hostname, place.port), timeout=60)
+        address = urlsplit(server.endpoint_url)
+        self.socket = socket.create_connection((address.hostname, address.port), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.h2 = H2Connection()
         self.h2.initiate_connection()
@@ -40,8 +40,8 @@ class Http2Client:
             while self.socket.recv(65536):
                 pass
 
-    def ask(self, operation: str, members: dict[str, Any], path: str = "/") -> int:
-        """Send a request and return its stream."""
+    def send_request(self, operation: str, members: dict[str, Any], path: str = "/") -> int:
+        """Send a request and return its stream id."""
         stream: int = self.h2.get_next_available_stream_id()
         body = memoryview(json.dumps(members).encode())
         headers = [
@@ -66,7 +66,7 @@ class Http2Client:
         return stream
 
     def receive(self, *, acknowledge: bool = True) -> list[Event]:
-        """Take in whatever has come."""
+        """Receive and process the next data."""
         data = self.socket.recv(65536)
         assert data, "the server closed the connection"
         events = self.h2.receive_data(data)
@@ -83,16 +83,16 @@ class Http2Client:
         self.flush()
         return list(events)
 
-    def answer(self, stream: int) -> tuple[int, Any]:
+    def response(self, stream: int) -> tuple[int, Any]:
         while stream not in self.ended:
             self.receive()
         body = self.bodies[stream]
         return self.statuses[stream], json.loads(body) if body else None
 
     def call(self, operation: str, members: dict[str, Any]) -> Any:
-        status, answer = self.answer(self.ask(operation, members))
-        assert status == 200, answer
-        return answer
+        status, response = self.response(self.send_request(operation, members))
+        assert status == 200, response
+        return response
 
 
 @contextmanager
@@ -117,22 +117,22 @@ def http2(server: LocalKinesis) -> Iterator[Http2Client]:
 
 
 def iterator(client: Http2Client) -> str:
-    ask = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
-    return str(client.call("GetShardIterator", ask)["ShardIterator"])
+    request = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
+    return str(client.call("GetShardIterator", request)["ShardIterator"])
 
 
 def test_requests_and_refusals_work_as_over_http1(http2: Http2Client) -> None:
-    """Put, read, and an error, on one connection."""
+    """Put, read and an error on one connection."""
     http2.call("PutRecord", {"StreamName": "orders", "Data": "aGVsbG8=", "PartitionKey": "k"})
     page = http2.call("GetRecords", {"ShardIterator": iterator(http2)})
     assert [record["Data"] for record in page["Records"]] == ["aGVsbG8="]
-    status, error = http2.answer(http2.ask("GetRecords", {"ShardIterator": "garbage"}))
+    status, error = http2.response(http2.send_request("GetRecords", {"ShardIterator": "garbage"}))
     assert (status, error["__type"]) == (400, "InvalidArgumentException")
-    assert http2.answer(http2.ask("", {}, path="/_leasehold/trim"))[0] == 200
+    assert http2.response(http2.send_request("", {}, path="/_leasehold/trim"))[0] == 200
 
 
-def test_large_bodies_pass_both_ways(server: LocalKinesis, http2: Http2Client) -> None:
-    """Far more than a window: five megabytes in, ten out."""
+def test_large_bodies_are_sent_and_received(server: LocalKinesis, http2: Http2Client) -> None:
+    """Five megabytes in, ten out: much more than a flow-control window."""
     large = "A" * 1_300_000
     records = [{"Data": large, "PartitionKey": "k"}] * 5
     for _ in range(2):
@@ -144,26 +144,26 @@ def test_large_bodies_pass_both_ways(server: LocalKinesis, http2: Http2Client) -
 
 
 def test_many_requests_share_a_connection(http2: Http2Client) -> None:
-    """Fifty at once, each with its own answer."""
+    """Fifty concurrent requests each get their own response."""
     streams = [
-        http2.ask("PutRecord", {"StreamName": "orders", "Data": "", "PartitionKey": f"{turn}"})
+        http2.send_request("PutRecord", {"StreamName": "orders", "Data": "", "PartitionKey": f"{turn}"})
         for turn in range(50)
     ]
-    assert [http2.answer(stream)[0] for stream in streams] == [200] * 50
+    assert [http2.response(stream)[0] for stream in streams] == [200] * 50
     page = http2.call("GetRecords", {"ShardIterator": iterator(http2)})
     assert len({record["PartitionKey"] for record in page["Records"]}) == 50
 
 
-def test_a_reader_who_does_not_read_holds_up_nobody_else(server: LocalKinesis, http2: Http2Client) -> None:
-    """An answer that fills its window waits; another connection is served meanwhile; then the rest follows."""
+def test_a_client_that_does_not_read_blocks_no_other_client(server: LocalKinesis, http2: Http2Client) -> None:
+    """A response that fills its window waits while another connection is served. Then the rest follows."""
     records = [{"Data": "A" * 1_300_000, "PartitionKey": "k"}] * 5
     http2.call("PutRecords", {"StreamName": "orders", "Records": records})
-    page = http2.ask("GetRecords", {"ShardIterator": iterator(http2)})
+    page = http2.send_request("GetRecords", {"ShardIterator": iterator(http2)})
     while not http2.bodies[page]:
         http2.receive(acknowledge=False)
     with connected(server) as other:
         assert other.call("ListStreams", {})["StreamNames"] == ["orders"]
-    # The window was never opened, so most of the answer is still to come.
+    # The window was never opened, so most of the response is still to come.
     assert len(http2.bodies[page]) <= 65_535
     http2.h2.increment_flow_control_window(20_000_000)
     http2.h2.increment_flow_control_window(20_000_000, page)
@@ -173,15 +173,17 @@ def test_a_reader_who_does_not_read_holds_up_nobody_else(server: LocalKinesis, h
     assert len(json.loads(http2.bodies[page])["Records"]) == 5
 
 
-def test_a_subscription_runs_beside_other_requests(server: LocalKinesis, http2: Http2Client) -> None:
+def test_a_subscription_and_other_requests_share_a_connection(
+    server: LocalKinesis, http2: Http2Client
+) -> None:
     """Events of a shard up to its end, while the same connection puts and splits."""
     arn = http2.call("DescribeStreamSummary", {"StreamName": "orders"})["StreamDescriptionSummary"][
         "StreamARN"
     ]
     consumer = http2.call("RegisterStreamConsumer", {"StreamARN": arn, "ConsumerName": "reader"})["Consumer"]
     position = {"Type": "TRIM_HORIZON"}
-    ask = {"ConsumerARN": consumer["ConsumerARN"], "ShardId": PARENT, "StartingPosition": position}
-    stream = http2.ask("SubscribeToShard", ask)
+    request = {"ConsumerARN": consumer["ConsumerARN"], "ShardId": PARENT, "StartingPosition": position}
+    stream = http2.send_request("SubscribeToShard", request)
     http2.call("PutRecord", {"StreamName": "orders", "Data": "aGVsbG8=", "PartitionKey": "k"})
     while b"aGVsbG8=" not in http2.bodies[stream]:
         http2.receive()
@@ -194,14 +196,18 @@ def test_a_subscription_runs_beside_other_requests(server: LocalKinesis, http2: 
     assert types == ["initial-response", "SubscribeToShardEvent", "SubscribeToShardEvent"]
 
 
-def test_a_request_can_be_given_up(server: LocalKinesis, http2: Http2Client) -> None:
-    """Resetting a subscription frees the server of it; the connection goes on."""
+def test_a_client_can_reset_a_request(server: LocalKinesis, http2: Http2Client) -> None:
+    """Resetting a subscription ends it on the server. The connection stays open."""
     arn = http2.call("DescribeStreamSummary", {"StreamName": "orders"})["StreamDescriptionSummary"][
         "StreamARN"
     ]
     consumer = http2.call("RegisterStreamConsumer", {"StreamARN": arn, "ConsumerName": "reader"})["Consumer"]
-    ask = {"ConsumerARN": consumer["ConsumerARN"], "ShardId": PARENT, "StartingPosition": {"Type": "LATEST"}}
-    stream = http2.ask("SubscribeToShard", ask)
+    request = {
+        "ConsumerARN": consumer["ConsumerARN"],
+        "ShardId": PARENT,
+        "StartingPosition": {"Type": "LATEST"},
+    }
+    stream = http2.send_request("SubscribeToShard", request)
     while not http2.bodies[stream]:
         http2.receive()
     http2.h2.reset_stream(stream)
@@ -209,8 +215,8 @@ def test_a_request_can_be_given_up(server: LocalKinesis, http2: Http2Client) -> 
     assert http2.call("ListStreams", {})["StreamNames"] == ["orders"]
 
 
-def test_garbage_after_the_preface_ends_the_connection_only(server: LocalKinesis) -> None:
-    """The connection is closed, and the server goes on."""
+def test_an_invalid_frame_closes_only_its_connection(server: LocalKinesis) -> None:
+    """The server continues."""
     with connected(server) as client:
         data_of_no_request = b"\x00\x00\x05\x00\x00\x00\x00\x00\x01hello"
         client.socket.sendall(data_of_no_request)
@@ -218,8 +224,8 @@ def test_garbage_after_the_preface_ends_the_connection_only(server: LocalKinesis
     assert client_of(server).list_streams()["StreamNames"] == ["orders"]
 
 
-def test_the_server_stops_with_connections_open(server: LocalKinesis, http2: Http2Client) -> None:
-    """An idle HTTP/2 connection does not keep it, and is closed with a goodbye."""
+def test_the_server_stops_with_open_connections(server: LocalKinesis, http2: Http2Client) -> None:
+    """An idle HTTP/2 connection is closed with GOAWAY."""
     http2.call("ListStreams", {})
     server.stop()
     seen: list[Event] = []

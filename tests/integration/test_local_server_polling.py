@@ -1,4 +1,4 @@
-"""The local server over HTTP, polling: whole stories through boto3."""
+"""The local server over HTTP with polling, through boto3."""
 
 import base64
 import threading
@@ -29,7 +29,7 @@ ALL_BYTES = bytes(range(256))
 
 @pytest.fixture
 def server() -> Iterator[LocalKinesis]:
-    """A server of the test's own, because it moves the clock and the settings."""
+    """Run a server for this test only, because it changes the clock and the settings."""
     with LocalKinesis.in_thread() as running:
         yield running
 
@@ -40,14 +40,14 @@ def client(server: LocalKinesis) -> Any:
 
 
 def code_of(call: Callable[[], object]) -> str:
-    """The error code that a call is refused with."""
+    """Return the error code of a refused call."""
     with pytest.raises(ClientError) as error:
         call()
     return str(error.value.response["Error"]["Code"])
 
 
 def test_create_put_split_read_to_the_end_and_find_the_children(client: Any) -> None:
-    """The story of a stream: records stay with the parent, its end names the children, who take over."""
+    """Records stay in the parent. Its end names the children, which contain the later records."""
     client.create_stream(StreamName="orders", ShardCount=1)
     client.put_record(StreamName="orders", Data=ALL_BYTES, PartitionKey="ключ")
     client.split_shard(StreamName="orders", ShardToSplit=PARENT, NewStartingHashKey=MIDDLE)
@@ -59,10 +59,12 @@ def test_create_put_split_read_to_the_end_and_find_the_children(client: Any) -> 
     assert [records_of(client, "orders", child)[0]["Data"] for child in children] == [b"low", b"high"]
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_the_end_comes_in_either_form(server: LocalKinesis, client: Any, together: bool) -> None:
-    """By setting: with the last records, or in an empty answer after them."""
-    server.settings(shard_end_with_last_records=together)
+@pytest.mark.parametrize("with_last_records", [False, True])
+def test_a_shard_ends_with_or_after_its_last_records(
+    server: LocalKinesis, client: Any, with_last_records: bool
+) -> None:
+    """The setting decides: in the response with the last records, or in an empty one after them."""
+    server.settings(shard_end_with_last_records=with_last_records)
     client.create_stream(StreamName="orders", ShardCount=1)
     client.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
     client.split_shard(StreamName="orders", ShardToSplit=PARENT, NewStartingHashKey=MIDDLE)
@@ -71,11 +73,11 @@ def test_the_end_comes_in_either_form(server: LocalKinesis, client: Any, togethe
     )
     page = client.get_records(ShardIterator=iterator["ShardIterator"])
     assert len(page["Records"]) == 1
-    assert ("ChildShards" in page, "NextShardIterator" in page) == (together, not together)
+    assert ("ChildShards" in page, "NextShardIterator" in page) == (with_last_records, not with_last_records)
 
 
-def test_absent_is_absent(server: LocalKinesis, client: Any) -> None:
-    """No member of an answer is null: what does not apply is left out, as the service does."""
+def test_responses_contain_no_null_members(server: LocalKinesis, client: Any) -> None:
+    """Members that do not apply are left out, as in the service."""
     client.create_stream(StreamName="orders", ShardCount=1)
     _, shards = json_call(server, "ListShards", {"StreamName": "orders"})
     assert set(shards) == {"Shards"}
@@ -83,12 +85,12 @@ def test_absent_is_absent(server: LocalKinesis, client: Any) -> None:
     assert set(shards["Shards"][0]["SequenceNumberRange"]) == {"StartingSequenceNumber"}
 
 
-def test_the_clock_makes_records_old_and_iterators_expire(server: LocalKinesis, client: Any) -> None:
-    """Six minutes end an iterator, a day the records, without waiting."""
+def test_advancing_the_clock_expires_iterators_and_records(server: LocalKinesis, client: Any) -> None:
+    """An iterator expires within six minutes, the records within a day, without waiting."""
     client.create_stream(StreamName="orders", ShardCount=1)
     client.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
-    ask = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
-    iterator = client.get_shard_iterator(**ask)["ShardIterator"]
+    request = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
+    iterator = client.get_shard_iterator(**request)["ShardIterator"]
     server.advance(timedelta(minutes=6))
     assert code_of(lambda: client.get_records(ShardIterator=iterator)) == "ExpiredIteratorException"
     assert len(records_of(client, "orders")) == 1
@@ -96,8 +98,8 @@ def test_the_clock_makes_records_old_and_iterators_expire(server: LocalKinesis, 
     assert records_of(client, "orders") == []
 
 
-def test_trimming_can_be_asked_for(server: LocalKinesis, client: Any) -> None:
-    """One stream or all: the records are gone at once, and so are closed shards."""
+def test_trim_removes_records_and_closed_shards(server: LocalKinesis, client: Any) -> None:
+    """It trims one stream or all, at once."""
     for name in ("orders", "others"):
         client.create_stream(StreamName=name, ShardCount=1)
         client.put_record(StreamName=name, Data=b"x", PartitionKey="k")
@@ -109,22 +111,24 @@ def test_trimming_can_be_asked_for(server: LocalKinesis, client: Any) -> None:
     assert len(client.list_shards(StreamName="others")["Shards"]) == 2
 
 
-def test_limits_hold_when_they_are_switched_on(server: LocalKinesis, client: Any) -> None:
-    """The sixth read of a second is refused, and a put of 1,001 small records fails in part."""
+def test_limits_are_enforced_by_setting(server: LocalKinesis, client: Any) -> None:
+    """The sixth read of a second is refused, and a put above the limit fails in part."""
     client.create_stream(StreamName="orders", ShardCount=1)
-    ask = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
-    iterator = client.get_shard_iterator(**ask)["ShardIterator"]
+    request = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
+    iterator = client.get_shard_iterator(**request)["ShardIterator"]
     server.settings(enforce_limits=True)
     # One short burst on a clock of its own: faster than five a second on any machine that runs tests.
     with ThreadPoolExecutor(20) as pool:
         outcomes = list(
-            pool.map(lambda _: refused_or_none(lambda: client.get_records(ShardIterator=iterator)), range(60))
+            pool.map(
+                lambda _: error_code_or_none(lambda: client.get_records(ShardIterator=iterator)), range(60)
+            )
         )
     assert set(outcomes) == {None, "ProvisionedThroughputExceededException"}
     large = [{"Data": bytes(1_000_000), "PartitionKey": "k"}] * 4
-    answer = client.put_records(StreamName="orders", Records=large)
-    assert answer["FailedRecordCount"] == 3
-    assert {record.get("ErrorCode") for record in answer["Records"]} == {
+    response = client.put_records(StreamName="orders", Records=large)
+    assert response["FailedRecordCount"] == 3
+    assert {record.get("ErrorCode") for record in response["Records"]} == {
         None,
         "ProvisionedThroughputExceededException",
     }
@@ -132,7 +136,7 @@ def test_limits_hold_when_they_are_switched_on(server: LocalKinesis, client: Any
     assert client.put_records(StreamName="orders", Records=large)["FailedRecordCount"] == 0
 
 
-def refused_or_none(call: Callable[[], object]) -> str | None:
+def error_code_or_none(call: Callable[[], object]) -> str | None:
     try:
         call()
     except ClientError as error:
@@ -140,8 +144,8 @@ def refused_or_none(call: Callable[[], object]) -> str | None:
     return None
 
 
-def test_statuses_can_take_time(server: LocalKinesis, client: Any) -> None:
-    """With a delay set, a stream is CREATING until the clock has moved on."""
+def test_a_stream_is_creating_for_the_delay(server: LocalKinesis, client: Any) -> None:
+    """With a delay set, a stream is CREATING until the clock advances."""
     server.settings(status_delay_ms=60_000)
     client.create_stream(StreamName="orders", ShardCount=1)
 
@@ -156,8 +160,8 @@ def test_statuses_can_take_time(server: LocalKinesis, client: Any) -> None:
     assert status() == "ACTIVE"
 
 
-def test_reset_begins_anew(server: LocalKinesis, client: Any) -> None:
-    """No streams, the first settings, the system's time."""
+def test_reset_restores_the_initial_state(server: LocalKinesis, client: Any) -> None:
+    """No streams, the initial settings, the system's time."""
     client.create_stream(StreamName="orders", ShardCount=1)
     server.settings(enforce_limits=True)
     server.advance(timedelta(days=400))
@@ -168,8 +172,8 @@ def test_reset_begins_anew(server: LocalKinesis, client: Any) -> None:
     assert server.now_ms() < ahead_ms - 399 * 86_400_000
 
 
-def test_the_control_endpoint_refuses_what_it_does_not_know(server: LocalKinesis) -> None:
-    """A wrong name, a wrong value and a wrong path are told; nothing changes."""
+def test_the_control_endpoint_refuses_invalid_requests(server: LocalKinesis) -> None:
+    """A wrong name, value or path is reported, and nothing changes."""
     with pytest.raises(ConfigError, match="did you mean heartbeat_ms"):
         server.settings(heartbeat=5)
     with pytest.raises(ConfigError, match="iterator_lifetime_ms='long'"):
@@ -183,8 +187,8 @@ def test_the_control_endpoint_refuses_what_it_does_not_know(server: LocalKinesis
     assert server.settings()["heartbeat_ms"] == 5_000
 
 
-def test_tags_monitoring_encryption_and_limits_are_kept_and_shown(client: Any) -> None:
-    """What the service only records, the server records and gives back."""
+def test_tags_monitoring_encryption_and_limits_are_stored_and_returned(client: Any) -> None:
+    """The server stores and returns these settings, like the service."""
     client.create_stream(StreamName="orders", ShardCount=1, Tags={"team": "billing"})
     client.add_tags_to_stream(StreamName="orders", Tags={"stage": "test"})
     client.remove_tags_from_stream(StreamName="orders", TagKeys=["team", "never"])
@@ -207,8 +211,8 @@ def test_tags_monitoring_encryption_and_limits_are_kept_and_shown(client: Any) -
     assert client.describe_limits()["OpenShardCount"] == 1
 
 
-def test_a_larger_record_can_be_allowed(client: Any) -> None:
-    """UpdateMaxRecordSize, then a record of 9 MiB in and out."""
+def test_update_max_record_size_allows_larger_records(client: Any) -> None:
+    """A record of 9 MiB is accepted and read."""
     client.create_stream(StreamName="orders", ShardCount=1)
     large = bytes(9 * 1024 * 1024)
     assert (
@@ -222,7 +226,7 @@ def test_a_larger_record_can_be_allowed(client: Any) -> None:
 
 
 def test_listing_tokens_expire(server: LocalKinesis, client: Any) -> None:
-    """Five minutes later a token is ExpiredNextToken, for shards and for streams."""
+    """After five minutes a token for shards or streams is refused with ExpiredNextToken."""
     for name in ("a", "b"):
         client.create_stream(StreamName=name, ShardCount=2)
     shards = client.list_shards(StreamName="a", MaxResults=1)["NextToken"]
@@ -257,20 +261,20 @@ def test_listing_tokens_expire(server: LocalKinesis, client: Any) -> None:
         ("CreateChannel", b"{}", "UnknownOperationException"),
     ],
 )
-def test_bad_requests_get_the_services_error_type(
+def test_invalid_requests_get_the_error_type_of_the_service(
     server: LocalKinesis, operation: str, body: bytes, error: str
 ) -> None:
-    """Whatever comes, the answer is a 400 with a type and a sentence, never a failure of the server."""
-    status, headers, answer = raw_call(server, operation, body)
-    assert status == 400, answer
+    """The response is a 400 with a type and a message. The server never fails."""
+    status, headers, response = raw_call(server, operation, body)
+    assert status == 400, response
     assert headers["x-amzn-errortype"] == error
-    assert f'"__type":"{error}"'.encode() in answer
-    assert b'"message":"' in answer
+    assert f'"__type":"{error}"'.encode() in response
+    assert b'"message":"' in response
     assert headers["x-amzn-requestid"]
 
 
-def test_other_requests_are_answered_too(server: LocalKinesis) -> None:
-    """No target, another service, another method, and a body beyond all limits."""
+def test_requests_that_are_not_kinesis_are_refused(server: LocalKinesis) -> None:
+    """No target, another service, another method, and a body above all limits."""
     for headers in ({}, {"X-Amz-Target": "DynamoDB_20120810.ListTables"}):
         assert raw_request(server, "POST", "/", b"{}", headers)[0] == 400
     assert raw_request(server, "GET", "/", b"", {})[0] == 400
@@ -280,14 +284,19 @@ def test_other_requests_are_answered_too(server: LocalKinesis) -> None:
 # CBOR
 
 
-def test_cbor_says_what_json_says(server: LocalKinesis, client: Any) -> None:
+def test_cbor_and_json_responses_agree(server: LocalKinesis, client: Any) -> None:
     """Put, position by time, read and errors in CBOR, with bytes as bytes and times in milliseconds."""
     assert cbor_call(server, "CreateStream", {"StreamName": "orders", "ShardCount": 1}) == (200, None)
     record = {"Data": ALL_BYTES, "PartitionKey": "ключ"}
     status, put = cbor_call(server, "PutRecords", {"StreamName": "orders", "Records": [record]})
     assert (status, put["FailedRecordCount"]) == (200, 0)
-    ask = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1000}
-    _, iterator = cbor_call(server, "GetShardIterator", ask)
+    request = {
+        "StreamName": "orders",
+        "ShardId": PARENT,
+        "ShardIteratorType": "AT_TIMESTAMP",
+        "Timestamp": 1000,
+    }
+    _, iterator = cbor_call(server, "GetShardIterator", request)
     _, page = cbor_call(server, "GetRecords", {"ShardIterator": iterator["ShardIterator"]})
     (by_boto3,) = records_of(client, "orders")
     arrival_ms = round(by_boto3["ApproximateArrivalTimestamp"].timestamp() * 1000)
@@ -308,21 +317,21 @@ def test_cbor_says_what_json_says(server: LocalKinesis, client: Any) -> None:
 
 
 def test_a_blob_put_in_json_is_the_same_in_cbor(server: LocalKinesis, client: Any) -> None:
-    """The encodings share the records."""
+    """Records are the same in both encodings."""
     client.create_stream(StreamName="orders", ShardCount=1)
     status, _ = json_call(
         server,
         "PutRecord",
         {"StreamName": "orders", "Data": base64.b64encode(ALL_BYTES).decode(), "PartitionKey": "k"},
     )
-    ask = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
-    _, iterator = cbor_call(server, "GetShardIterator", ask)
+    request = {"StreamName": "orders", "ShardId": PARENT, "ShardIteratorType": "TRIM_HORIZON"}
+    _, iterator = cbor_call(server, "GetShardIterator", request)
     _, page = cbor_call(server, "GetRecords", {"ShardIterator": iterator["ShardIterator"]})
     assert (status, page["Records"][0]["Data"]) == (200, ALL_BYTES)
 
 
-def test_producers_at_once_lose_nothing(server: LocalKinesis, client: Any) -> None:
-    """Eight threads put into one shard: every acknowledged record is there once, in the order of its number."""
+def test_concurrent_producers_lose_no_record(server: LocalKinesis, client: Any) -> None:
+    """Eight threads put into one shard. Every acknowledged record is stored once, in the order of its number."""
     client.create_stream(StreamName="orders", ShardCount=1)
     numbers: list[tuple[int, bytes]] = []
     lock = threading.Lock()
@@ -332,11 +341,11 @@ def test_producers_at_once_lose_nothing(server: LocalKinesis, client: Any) -> No
         for turn in range(10):
             data = [b"%d-%d-%d" % (producer, turn, record) for record in range(20)]
             records = [{"Data": entry, "PartitionKey": "k"} for entry in data]
-            answer = mine.put_records(StreamName="orders", Records=records)
+            response = mine.put_records(StreamName="orders", Records=records)
             with lock:
                 numbers.extend(
                     (int(outcome["SequenceNumber"]), entry)
-                    for outcome, entry in zip(answer["Records"], data, strict=True)
+                    for outcome, entry in zip(response["Records"], data, strict=True)
                 )
 
     with ThreadPoolExecutor(8) as pool:

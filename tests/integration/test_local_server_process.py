@@ -1,4 +1,4 @@
-"""The local server as a process: started as a user starts it, stopped by signals, its state kept in a file."""
+"""`leasehold local` as a process: start, stop by signals, and the state file."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.integration.local_server_clients import MIDDLE, client_of, read_to_en
 DEADLINE_S = 60.0
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
@@ -35,8 +35,8 @@ def leasehold_local(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts servers that are gone when the test is over."""
+def start_server() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts servers, and kill them at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
@@ -51,10 +51,10 @@ def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_server_cleanly(
-    process: Callable[..., subprocess.Popen[str]], number: signal.Signals
+    start_server: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
-    """Exit code 0 and nothing on the error output, also with a client connected."""
-    running = process("--json")
+    """Exit code 0 and no error output, also with a connected client."""
+    running = start_server("--json")
     assert running.stdout
     server = LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"])
     client_of(server).list_streams()
@@ -63,15 +63,15 @@ def test_a_signal_stops_the_server_cleanly(
     assert (running.returncode, errors) == (0, "")
 
 
-def test_the_greeting_can_be_copied_into_a_shell(process: Callable[..., subprocess.Popen[str]]) -> None:
-    """One screen: the endpoint, and variables with which boto3 finds the server by itself."""
-    running = process("--stream", "orders:3")
+def test_the_printed_variables_configure_boto3(start_server: Callable[..., subprocess.Popen[str]]) -> None:
+    """The output fits on a screen and contains variables with which boto3 finds the server."""
+    running = start_server("--stream", "orders:3")
     assert running.stdout
-    greeting: list[str] = []
-    while "list-streams" not in "".join(greeting):
-        greeting.append(running.stdout.readline())
-    assert len(greeting) <= 24
-    variables = dict(re.findall(r"(AWS_\w+)=(\S+)", "".join(greeting)))
+    output: list[str] = []
+    while "list-streams" not in "".join(output):
+        output.append(running.stdout.readline())
+    assert len(output) <= 24
+    variables = dict(re.findall(r"(AWS_\w+)=(\S+)", "".join(output)))
     program = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'])"
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -84,11 +84,13 @@ def test_the_greeting_can_be_copied_into_a_shell(process: Callable[..., subproce
     assert done.stdout.strip() == "['orders']"
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(process: Callable[..., subprocess.Popen[str]]) -> None:
-    """No traceback; the address and the remedy are named."""
+def test_a_port_in_use_is_reported_in_one_sentence(
+    start_server: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """The error names the address and the remedy, without a traceback."""
     with LocalKinesis.in_thread() as other:
         port = other.endpoint_url.rpartition(":")[2]
-        second = process("--port", port)
+        second = start_server("--port", port)
         _, errors = second.communicate(timeout=DEADLINE_S)
     assert second.returncode == 1
     assert f"127.0.0.1:{port} cannot be used: Address already in use" in errors
@@ -96,7 +98,7 @@ def test_a_port_that_is_taken_is_told_in_a_sentence(process: Callable[..., subpr
 
 
 def test_the_aws_command_line_works(tmp_path: Path) -> None:
-    """Create, put and get with AWS's own command."""
+    """Create, put and get with the `aws` command."""
     with LocalKinesis.in_process() as server:
 
         def aws(*arguments: str) -> Any:
@@ -120,7 +122,7 @@ def test_the_aws_command_line_works(tmp_path: Path) -> None:
 
         aws("create-stream", "--stream-name", "orders", "--shard-count", "1")
         put = aws("put-record", "--stream-name", "orders", "--partition-key", "k", "--data", "hello")
-        place = [
+        position = [
             "--stream-name",
             "orders",
             "--shard-id",
@@ -128,18 +130,18 @@ def test_the_aws_command_line_works(tmp_path: Path) -> None:
             "--shard-iterator-type",
             "TRIM_HORIZON",
         ]
-        iterator = aws("get-shard-iterator", *place)["ShardIterator"]
+        iterator = aws("get-shard-iterator", *position)["ShardIterator"]
         (record,) = aws("get-records", "--shard-iterator", iterator)["Records"]
     assert (record["Data"], record["SequenceNumber"]) == ("aGVsbG8=", put["SequenceNumber"])
 
 
-def everything(client: Any) -> list[Any]:
+def read_all(client: Any) -> list[Any]:
     shards = client.list_shards(StreamName="orders")["Shards"]
     return [shards, [read_to_end(client, "orders", shard["ShardId"]) for shard in shards]]
 
 
-def test_a_state_file_survives_a_restart(tmp_path: Path) -> None:
-    """Streams, genealogy, records byte for byte and consumers are there again; numbers go on rising."""
+def test_a_state_file_restores_streams_after_a_restart(tmp_path: Path) -> None:
+    """Streams, parents and children, records and consumers are restored. Sequence numbers continue to increase."""
     state = ("--state", str(tmp_path / "state"))
     with LocalKinesis.in_process(*state, "--stream", "orders:2") as server:
         client = client_of(server)
@@ -150,7 +152,7 @@ def test_a_state_file_survives_a_restart(tmp_path: Path) -> None:
         )
         arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
         consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]
-        before = everything(client)
+        before = read_all(client)
         last = client.put_record(StreamName="orders", Data=b"last", PartitionKey="k", ExplicitHashKey=MIDDLE)
     with LocalKinesis.in_process(*state, "--stream", "orders:2") as server:
         client = client_of(server)
@@ -160,13 +162,13 @@ def test_a_state_file_survives_a_restart(tmp_path: Path) -> None:
         found = records_of(client, "orders", last["ShardId"])
         assert [record["Data"] for record in found[-2:]] == [b"last", b"next"]
         assert client.list_stream_consumers(StreamARN=arn)["Consumers"] == [consumer]
-        shards, records = everything(client)
+        shards, records = read_all(client)
         assert shards == before[0]
         assert records[0] == before[1][0]
 
 
 def test_a_state_file_is_written_while_the_server_runs(tmp_path: Path) -> None:
-    """Whoever kills the server loses seconds, not everything."""
+    """After a kill, at most the last seconds are lost."""
     path = tmp_path / "state"
     running = leasehold_local("--json", "--state", str(path), "--stream", "orders:1")
     try:
@@ -174,7 +176,7 @@ def test_a_state_file_is_written_while_the_server_runs(tmp_path: Path) -> None:
         client = client_of(LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"]))
         size = path.stat().st_size
         client.put_record(StreamName="orders", Data=bytes(1000), PartitionKey="k")
-        eventually(lambda: path.stat().st_size > size + 1000, "the record is in the file")
+        wait_until(lambda: path.stat().st_size > size + 1000, "the record is in the file")
     finally:
         running.kill()
         running.communicate()
@@ -182,9 +184,9 @@ def test_a_state_file_is_written_while_the_server_runs(tmp_path: Path) -> None:
         assert [record["Data"] for record in records_of(client_of(server), "orders")] == [bytes(1000)]
 
 
-def test_nothing_of_a_record_is_ever_printed(process: Callable[..., subprocess.Popen[str]]) -> None:
-    """Neither payload nor key appears in the output, whatever goes wrong with them."""
-    running = process("--json", "--stream", "orders:1")
+def test_no_output_contains_payloads_or_keys(start_server: Callable[..., subprocess.Popen[str]]) -> None:
+    """Neither payload nor partition key is printed, also when the request fails."""
+    running = start_server("--json", "--stream", "orders:1")
     assert running.stdout
     client = client_of(LocalKinesis(json.loads(running.stdout.readline())["endpoint_url"]))
     client.put_record(StreamName="orders", Data=b"secret-data", PartitionKey="secret-key")
@@ -197,8 +199,8 @@ def test_nothing_of_a_record_is_ever_printed(process: Callable[..., subprocess.P
     assert "secret" not in output + errors
 
 
-def test_the_fixture_serves_the_tests_of_a_program(tmp_path: Path) -> None:
-    """`local_kinesis` is there without an import, in every process of a parallel run, on a port of its own."""
+def test_the_pytest_fixture_needs_no_import(tmp_path: Path) -> None:
+    """`local_kinesis` works in every process of a parallel run, each on its own port."""
     (tmp_path / "test_program.py").write_text(
         textwrap.dedent(
             """
@@ -223,8 +225,8 @@ def test_the_fixture_serves_the_tests_of_a_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "status"), [("evil.example", 403), ("127.0.0.1:1", 404), ("localhost", 404)]
 )
-def test_a_name_that_only_points_here_is_not_answered(host: str, status: int) -> None:
-    """A web page that makes its own name resolve to this machine can neither read nor change anything."""
+def test_other_host_names_are_refused(host: str, status: int) -> None:
+    """A web page whose name resolves to this machine can neither read nor change anything."""
     with LocalKinesis.in_thread() as server:
         address = urlsplit(server.endpoint_url)
         connection = HTTPConnection(str(address.hostname), address.port)
@@ -238,10 +240,10 @@ def test_a_name_that_only_points_here_is_not_answered(host: str, status: int) ->
     [(("--account", "abc"), "abc"), (("--stream", "a b/..:1"), "a b"), (("--region", "US EAST"), "US EAST")],
 )
 def test_names_that_aws_would_refuse_are_refused(
-    process: Callable[..., subprocess.Popen[str]], arguments: tuple[str, ...], named: str
+    start_server: Callable[..., subprocess.Popen[str]], arguments: tuple[str, ...], named: str
 ) -> None:
-    """The command checks what its own server would not accept, and says what it expected."""
-    started = process(*arguments)
+    """The command refuses names that its server would not accept, and says what it expects."""
+    started = start_server(*arguments)
     _, message = started.communicate(timeout=DEADLINE_S)
     assert started.returncode != 0
     assert named in message

@@ -1,8 +1,8 @@
-"""SDKs of other languages use `leasehold local` as they would use AWS, and find what boto3 finds.
+"""The JavaScript and Java SDKs use `leasehold local` as they would use AWS, and read the same records as boto3.
 
-The JavaScript SDK speaks JSON; the Java SDK speaks CBOR, which no Python client does, so only it can tell whether
-our CBOR is what AWS's own readers expect. Both are told to use HTTP/1.1 here; test_local_server_http2.py covers HTTP/2,
-the default of the JavaScript SDK and of Java's asynchronous client.
+The JavaScript SDK uses JSON. The Java SDK uses CBOR, which no Python client does, so only this test shows that AWS's own
+decoder accepts our CBOR. Both use HTTP/1.1 here. test_local_server_http2.py covers HTTP/2, the default of the JavaScript
+SDK and of Java's asynchronous client.
 """
 
 import base64
@@ -27,14 +27,14 @@ CHILDREN = ["shardId-000000000001", "shardId-000000000002"]
 
 @pytest.fixture(scope="module")
 def jdk() -> None:
-    """The only thing of the tests that cannot be had from PyPI or npm."""
+    """Skip unless there is a JDK, which cannot be installed from PyPI or npm."""
     if not java_can_compile():
         pytest.skip("this Java cannot compile our small programs: install a JDK, not only a runtime")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalKinesis]:
-    """The server as a user starts it, in a process of its own."""
+    """Run the server as a user does, in its own process."""
     with LocalKinesis.in_process() as running:
         yield running
 
@@ -54,14 +54,14 @@ def output_of(*command: str, **environment: str) -> str:
 
 
 def java_output(program: str, *arguments: str) -> list[tuple[str, ...]]:
-    """The lines that a Java program of ours prints, in words."""
+    """Return the lines that one of our Java programs prints, split into fields."""
     source = str(PROGRAMS / program)
     output = output_of(str(java()), "-Xmx256m", "-cp", f"{kcl_jars()}/*", source, *arguments)
     return [tuple(line.split(" ")) for line in output.splitlines()]
 
 
 def stored(client: Any, stream: str) -> list[tuple[str, str, int, bytes]]:
-    """The records of the first shard as boto3 reads them: number, key, arrival in milliseconds, data."""
+    """Return the records of the first shard as boto3 reads them: number, key, arrival in milliseconds, data."""
     iterator = client.get_shard_iterator(StreamName=stream, ShardId=PARENT, ShardIteratorType="TRIM_HORIZON")
     records = client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]
     return [
@@ -90,7 +90,7 @@ def javascript_records(found: dict[str, Any]) -> list[tuple[str, str, int, bytes
 
 
 def test_the_javascript_sdk_reads_to_the_end(server: LocalKinesis, unique_name: Callable[[str], str]) -> None:
-    """It creates, puts, splits, reads the parent by polling and by fan-out to its end, and finds the children."""
+    """It creates, puts, splits, reads the parent by polling and by fan-out, and finds the children."""
     stream = unique_name("javascript")
     program = str(PROGRAMS / "kinesis_client.cjs")
     output = output_of(str(node()), program, server.endpoint_url, stream, NODE_PATH=str(node_modules()))
@@ -109,7 +109,7 @@ def test_the_javascript_sdk_reads_to_the_end(server: LocalKinesis, unique_name: 
 def test_the_java_sdk_reads_to_the_end_in_cbor(
     server: LocalKinesis, unique_name: Callable[[str], str]
 ) -> None:
-    """It creates, puts, splits and reads to the end in CBOR: data, keys and arrival times are exact."""
+    """It creates, puts, splits and reads to the end in CBOR. Data, keys and arrival times are exact."""
     stream = unique_name("java")
     lines = java_output("KinesisPolling.java", server.endpoint_url, stream)
     in_python = stored(server.client(), stream)
@@ -124,7 +124,7 @@ def test_the_java_sdk_reads_to_the_end_in_cbor(
 
 @pytest.mark.usefixtures("jdk")
 def test_the_java_sdk_subscribes_to_the_end(server: LocalKinesis, unique_name: Callable[[str], str]) -> None:
-    """Fan-out through the Java SDK: every record, the children, and a clean end."""
+    """Enhanced fan-out with the Java SDK: every record, the children, and a clean end."""
     stream, client = unique_name("fan-out"), server.client()
     client.create_stream(StreamName=stream, ShardCount=1)
     for data in (ALL_BYTES, b"second"):

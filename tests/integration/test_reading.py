@@ -1,4 +1,4 @@
-"""Reading a shard over HTTP, with the server's clock, retention and limits under control; and once on kinesis-local."""
+"""Reading a shard over HTTP, with control of the server's clock, retention and limits; and once on kinesis-local."""
 
 import asyncio
 import random
@@ -35,8 +35,8 @@ DEADLINE_S = 120
 
 
 @dataclass
-class Shore:
-    """One stream on a server, from both sides: who puts, and who reads."""
+class StreamUnderTest:
+    """One stream on a server, with a producer and a reader."""
 
     url: str
     name: str = "orders"
@@ -52,7 +52,7 @@ class Shore:
         )
 
     def put(self, count: int, size: int = 0) -> list[str]:
-        """Put plain records of their own data; returns their sequence numbers."""
+        """Put records that are not aggregated, and return their sequence numbers."""
         return [self._put(PutEntry(self._data(size), "k")) for _ in range(count)]
 
     def put_aggregate(self, count: int) -> str:
@@ -86,25 +86,25 @@ class Shore:
         )
         return read_shard(request, replace(context, **changes))
 
-    async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[int]:
-        """The names of so many user records."""
-        names: list[int] = []
+    async def take(self, chunks: AsyncIterator[ReadChunk], count: int) -> list[int]:
+        """Read `count` user records and return their numbers."""
+        numbers: list[int] = []
         async with asyncio.timeout(DEADLINE_S):
-            while len(names) < count:
-                found = await anext(slices)
+            while len(numbers) < count:
+                found = await anext(chunks)
                 self.budget.release(found.size_bytes)
-                names += [int(record.data.rstrip(b"\x00")) for record in found.records]
-        return names
+                numbers += [int(record.data.rstrip(b"\x00")) for record in found.records]
+        return numbers
 
-    async def to_end(self, slices: AsyncIterator[ReadChunk]) -> tuple[list[int], ReadChunk]:
-        names: list[int] = []
+    async def to_end(self, chunks: AsyncIterator[ReadChunk]) -> tuple[list[int], ReadChunk]:
+        numbers: list[int] = []
         async with asyncio.timeout(DEADLINE_S):
-            async for found in slices:
+            async for found in chunks:
                 self.budget.release(found.size_bytes)
-                names += [int(record.data.rstrip(b"\x00")) for record in found.records]
-        return names, found
+                numbers += [int(record.data.rstrip(b"\x00")) for record in found.records]
+        return numbers, found
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def events_of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
     def _data(self, size: int) -> bytes:
@@ -112,90 +112,90 @@ class Shore:
         return b"%d" % (self.produced - 1) + bytes(size)
 
     def _put(self, entry: PutEntry) -> str:
-        answer = self.client.put_record(
+        response = self.client.put_record(
             StreamName=self.name,
             Data=entry.data,
             PartitionKey=entry.partition_key,
             ExplicitHashKey=str(entry.hash_key),
         )
-        return str(answer["SequenceNumber"])
+        return str(response["SequenceNumber"])
 
 
 @pytest.fixture
 def server() -> Iterator[LocalKinesis]:
-    """A server whose clock and settings nobody else depends on."""
+    """Run a server for this test only, because it changes the clock and the settings."""
     with LocalKinesis.in_thread() as running:
         yield running
 
 
-def test_expired_iterators_cost_nothing(server: LocalKinesis) -> None:
-    """When the server's clock jumps past the life of an iterator, each record still comes once."""
-    shore = Shore(server.endpoint_url)
+def test_expired_iterators_lose_no_record(server: LocalKinesis) -> None:
+    """When the server's clock passes the lifetime of an iterator, each record is still read once."""
+    subject = StreamUnderTest(server.endpoint_url)
 
     async def main() -> None:
-        async with shore.stream() as stream, shore.read(stream) as slices:
+        async with subject.stream() as stream, subject.read(stream) as chunks:
             for _ in range(3):
-                shore.put(2)
-                shore.put_aggregate(3)
+                subject.put(2)
+                subject.put_aggregate(3)
                 server.advance(timedelta(minutes=6))
-                shore.put(1)
-                names.extend(await shore.take(slices, 6))
+                subject.put(1)
+                numbers.extend(await subject.take(chunks, 6))
 
-    names: list[int] = []
+    numbers: list[int] = []
     asyncio.run(main())
-    assert names == list(range(18))
-    assert shore.told(IteratorExpired)
+    assert numbers == list(range(18))
+    assert subject.events_of(IteratorExpired)
 
 
 def test_trimmed_records_are_reported(server: LocalKinesis) -> None:
-    """A reader that comes back after the retention is told where records are missing, and goes on behind the gap."""
-    shore = Shore(server.endpoint_url)
-    numbers = shore.put(6)
+    """A reader that resumes after the retention period reports the gap and continues after it."""
+    subject = StreamUnderTest(server.endpoint_url)
+    numbers = subject.put(6)
     server.advance(timedelta(hours=23))
-    (kept,) = shore.put(1)
+    (kept,) = subject.put(1)
     server.advance(timedelta(hours=2))
 
     async def main() -> list[int]:
-        async with shore.stream() as stream, shore.read(stream, Position(numbers[2])) as slices:
-            return await shore.take(slices, 1)
+        async with subject.stream() as stream, subject.read(stream, Position(numbers[2])) as chunks:
+            return await subject.take(chunks, 1)
 
     assert asyncio.run(main()) == [6]
-    (found,) = shore.told(GapFound)
+    (found,) = subject.events_of(GapFound)
     assert (found.gap.after, found.gap.resumes_at) == (Position(numbers[2]), kept)
 
 
-def test_a_refused_reader_waits_and_loses_nothing(server: LocalKinesis) -> None:
-    """With limits on, a reader that believes to be allowed ten times as much is refused for seconds, and goes on."""
-    shore = Shore(server.endpoint_url)
-    shore.put(95, size=100_000)
+def test_a_throttled_reader_loses_no_record(server: LocalKinesis) -> None:
+    """A reader that expects ten times the limit is throttled for seconds, and then continues."""
+    subject = StreamUnderTest(server.endpoint_url)
+    subject.put(95, size=100_000)
     server.settings(enforce_limits=True)
-    hasty = ReadSettings(idle_poll_every=timedelta(milliseconds=200), bytes_per_second=20_000_000)
+    fast = ReadSettings(idle_poll_every=timedelta(milliseconds=200), bytes_per_second=20_000_000)
 
     async def main() -> list[int]:
-        async with shore.stream() as stream, shore.read(stream, settings=hasty) as slices:
-            names = await shore.take(slices, 95)
-            shore.put(5)
-            return names + await shore.take(slices, 5)
+        async with subject.stream() as stream, subject.read(stream, settings=fast) as chunks:
+            numbers = await subject.take(chunks, 95)
+            subject.put(5)
+            return numbers + await subject.take(chunks, 5)
 
     assert asyncio.run(main()) == list(range(100))
-    assert shore.told(ReadThrottled)
+    assert subject.events_of(ReadThrottled)
 
 
 @pytest.mark.parametrize("with_last_records", [True, False])
 def test_a_shard_is_read_to_its_end(server: LocalKinesis, with_last_records: bool) -> None:
-    """In both ways in which a server may tell the end."""
+    """In both forms in which a server ends a shard."""
     server.settings(shard_end_with_last_records=with_last_records)
-    shore = Shore(server.endpoint_url)
-    shore.put(5)
-    shore.put_aggregate(5)
-    shore.split()
+    subject = StreamUnderTest(server.endpoint_url)
+    subject.put(5)
+    subject.put_aggregate(5)
+    subject.split()
 
     async def main() -> tuple[list[int], ReadChunk]:
-        async with shore.stream() as stream, shore.read(stream) as slices:
-            return await shore.to_end(slices)
+        async with subject.stream() as stream, subject.read(stream) as chunks:
+            return await subject.to_end(chunks)
 
-    names, last = asyncio.run(main())
-    assert names == list(range(10))
+    numbers, last = asyncio.run(main())
+    assert numbers == list(range(10))
     assert bool(last.records) == with_last_records
     assert last.children is not None
     assert [child.parents for child in last.children] == [(SHARD,), (SHARD,)]
@@ -204,20 +204,20 @@ def test_a_shard_is_read_to_its_end(server: LocalKinesis, with_last_records: boo
 def test_a_shard_of_kinesis_local_is_read_to_its_end(
     kinesis_local: Server, unique_name: Callable[[str], str]
 ) -> None:
-    """A second implementation of the service: resumed inside an aggregate, then to the end and its children."""
-    shore = Shore(kinesis_local.url, unique_name("reading"))
-    shore.put(5)
-    number = shore.put_aggregate(5)
-    shore.put(5)
-    shore.split()
+    """On another implementation of the service: the reader resumes inside an aggregate and reads up to the children."""
+    subject = StreamUnderTest(kinesis_local.url, unique_name("reading"))
+    subject.put(5)
+    number = subject.put_aggregate(5)
+    subject.put(5)
+    subject.split()
 
     async def main() -> tuple[list[int], ReadChunk]:
-        async with shore.stream() as stream, shore.read(stream, Position(number, 1)) as slices:
-            return await shore.to_end(slices)
+        async with subject.stream() as stream, subject.read(stream, Position(number, 1)) as chunks:
+            return await subject.to_end(chunks)
 
-    names, last = asyncio.run(main())
-    assert names == list(range(7, 15))
+    numbers, last = asyncio.run(main())
+    assert numbers == list(range(7, 15))
     assert last.children is not None
     assert len(last.children) == 2
-    assert not shore.told(GapFound)
-    shore.client.delete_stream(StreamName=shore.name)
+    assert not subject.events_of(GapFound)
+    subject.client.delete_stream(StreamName=subject.name)

@@ -1,4 +1,4 @@
-"""The servers that other tests stand on: they are there, on loopback only, and end with the run."""
+"""The servers that other tests use: they listen on loopback only, and end with the test run."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 def test_a_server_listens_on_loopback_only(server: Server) -> None:
-    """No other machine can reach a test server, whatever its own default is."""
+    """Other machines cannot reach a test server, whatever its default is."""
     port = urlsplit(server.url).port
     assert port is not None
     assert port_is_open("127.0.0.1", port)
@@ -31,7 +31,7 @@ def test_a_server_listens_on_loopback_only(server: Server) -> None:
 
 
 def own_address() -> str:
-    """An address of this machine that is not 127.0.0.1; all of 127/8 is local on Linux, which serves as well."""
+    """Return an address of this machine other than 127.0.0.1. On Linux all of 127/8 is local."""
     return "127.0.0.2" if sys.platform == "linux" else socket.gethostbyname(socket.gethostname())
 
 
@@ -45,19 +45,19 @@ def port_is_open(host: str, port: int) -> bool:
     "lock", [*LOCKS.values(), ROOT / "requirements" / "dev.lock"], ids=lambda path: path.name
 )
 def test_a_lock_file_names_no_registry(lock: Path) -> None:
-    """A lock says what to install, never from where: the machine's own settings decide that."""
+    """A lock file says what to install. The machine's settings say from where."""
     assert re.findall(r"https?://[^\s\"]+", lock.read_text()) == []
 
 
 def test_a_missing_server_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Asking for a server that is not installed says which, and how to install it."""
+    """The error names the server and how to install it."""
     monkeypatch.setattr("tests.servers.install.SERVERS", tmp_path)
     with pytest.raises(InstallError, match=r"ministack is not installed in .*: run `make setup-servers`"):
         folder("ministack")
 
 
 def test_a_server_ends_when_its_run_is_killed(tmp_path: Path) -> None:
-    """A run that is killed leaves no server behind."""
+    """A killed test run leaves no server behind."""
     guard = Path(__file__).parents[1] / "servers" / "guard.py"
     program = "import time; print('up', flush=True); time.sleep(600)"
     run = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -77,6 +77,6 @@ def test_a_server_ends_when_its_run_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_servers_of_npm_are_pinned_exactly() -> None:
-    """A new clone installs the versions that were tested."""
+    """A new clone installs the tested versions."""
     package = json.loads((ROOT / "tests" / "servers" / "package.json").read_text())
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in package["dependencies"].values())

@@ -18,7 +18,7 @@ from leasehold.config.connection import ConnectionSettings
 from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
 from leasehold.wiring import open_lease_table
-from tests.integration.cli_process import cli, environment
+from tests.integration.cli_process import environment, run_cli
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +196,7 @@ def test_two_streams_in_one_fleet(
         dynamodb_local.url,
     )
     table = ("--table", stage.connection["lease_table"], "--region", "us-east-1")
-    found = json.loads(cli("lag", *table, *endpoints, "--json", folder=stage.folder).out)["shards"]
+    found = json.loads(run_cli("lag", *table, *endpoints, "--json", folder=stage.folder).out)["shards"]
     assert {each["stream"] for each in found} == identifiers
     assert [each["millis_behind"] for each in found] == [0] * 4
 

@@ -1,4 +1,4 @@
-"""The `leasehold` command. Its libraries are an extra; without them it says so in a sentence."""
+"""The `leasehold` command. If the libraries of its extra are missing, it says how to install them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from leasehold.cli.command import leasehold  # noqa: PLC0415 - an extra that may be missing
+        from leasehold.cli.command import leasehold  # noqa: PLC0415 - the libraries of the extra may be missing
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         sys.exit(f"leasehold: {library} is not installed: pip install 'leasehold[cli]'")

@@ -1,4 +1,4 @@
-"""The group that all commands belong to."""
+"""The command group `leasehold` with all its commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leasehold.errors import LeaseholdError
 
 
 class _Group(click.Group):
-    """A group whose commands end with one sentence, and not a traceback, when something is wrong."""
+    """A group whose commands report a `LeaseholdError` in one sentence, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -1,4 +1,4 @@
-"""How commands reach AWS and the lease table: the same options everywhere, in one place."""
+"""The options that say how a command reaches AWS and the lease table. All commands share them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What the options say. None: as the environment says."""
+    """The values of the options. For None the AWS SDK reads the environment and its configuration."""
 
     application: str | None
     table: str | None
@@ -41,11 +41,11 @@ class Connection:
 
     @property
     def has_leases(self) -> bool:
-        """Whether the options name any."""
+        """True if the options name a lease table."""
         return bool(self.application or self.table or self.sqlite)
 
     def kinesis(self, *, threads: int) -> Any:
-        """A boto3 client of Kinesis."""
+        """Return a boto3 client of Kinesis."""
         from leasehold.adapters.aws.clients import AwsAccess, kinesis_client  # noqa: PLC0415 - boto3 is slow
 
         url = self.kinesis_endpoint_url or self.endpoint_url
@@ -54,9 +54,9 @@ class Connection:
         )
 
     def rows(self) -> RowStore:
-        """The store of the leases. Nothing is created."""
+        """Return the row store of the leases. It must exist."""
         if self.sqlite is not None:
-            from leasehold.adapters.sqlite_rows import SqliteRows  # noqa: PLC0415 - only one of the two is needed
+            from leasehold.adapters.sqlite_rows import SqliteRows  # noqa: PLC0415 - only one of the two stores is needed
 
             return SqliteRows(self.sqlite)
         from leasehold.adapters.aws.clients import AwsAccess, dynamodb_client  # noqa: PLC0415 - boto3 is slow
@@ -68,7 +68,7 @@ class Connection:
 
     @asynccontextmanager
     async def lease_table(self) -> AsyncIterator[LeaseTable]:
-        """The leases, for as long as this lasts."""
+        """Open the lease table, and close it at the end of the block."""
         table = LeaseTable(self.rows())
         try:
             yield table
@@ -77,12 +77,12 @@ class Connection:
 
 
 def connection_options(command: Command) -> Command:
-    """Add the options to a command that needs leases; it gets them as `connection`."""
+    """Add the options to a command that needs leases, and pass their values as `connection`."""
 
     @wraps(command)
     def with_leases(*, connection: Connection, **given: Any) -> Any:
         if not connection.has_leases:
-            raise click.UsageError("Name the leases: --application, --table or --sqlite.")
+            raise click.UsageError("Say where the leases are: --application, --table or --sqlite.")
         return command(connection=connection, **given)
 
     decorated: Any = with_leases
@@ -91,23 +91,25 @@ def connection_options(command: Command) -> Command:
 
 
 def optional_connection_options(command: Command) -> Command:
-    """Add the options to a command that can do without leases; it gets them as `connection`."""
+    """Add the options to a command for which leases are optional, and pass their values as `connection`."""
     options = [
-        click.option("--application", metavar="NAME", help="Name of the fleet, and of its lease table."),
         click.option(
-            "--table", metavar="NAME", help="Lease table, where it is not named like the application."
+            "--application", metavar="NAME", help="Name of the application, and of its lease table."
+        ),
+        click.option(
+            "--table", metavar="NAME", help="Lease table, if its name is not that of the application."
         ),
         click.option(
             "--sqlite",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Leases in this file, not in DynamoDB.",
+            help="Read the leases from this SQLite file instead of DynamoDB.",
         ),
         click.option("--region", help="AWS region."),
         click.option("--profile", help="Profile of the AWS configuration."),
         click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
         click.option("--kinesis-endpoint-url", metavar="URL", help="Endpoint for Kinesis."),
         click.option("--dynamodb-endpoint-url", metavar="URL", help="Endpoint for DynamoDB."),
-        click.option("--plain-http", is_flag=True, help="Allow endpoints without TLS beyond this machine."),
+        click.option("--plain-http", is_flag=True, help="Allow endpoints without TLS on other machines."),
     ]
     names = Connection.__dataclass_fields__
 
@@ -124,7 +126,7 @@ def optional_connection_options(command: Command) -> Command:
 
 
 def check_endpoint(url: str | None, *, plain_http: bool) -> None:
-    """A signed request carries the session token, so it must not travel in the clear by accident."""
+    """Refuse an unencrypted endpoint on another machine: a signed request contains the session token."""
     if url is None:
         return
     parts = urlsplit(url)
@@ -132,6 +134,6 @@ def check_endpoint(url: str | None, *, plain_http: bool) -> None:
         raise ConfigError(f"endpoint {url!r}: expected http://host:port or https://host")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not plain_http:
         raise ConfigError(
-            f"endpoint {url}: requests carry credentials, and http to another machine shows them to everyone "
-            "on the way: use https, or add --plain-http if that is what you want"
+            f"endpoint {url}: requests contain credentials, and http sends them unencrypted to another machine: "
+            "use https, or add --plain-http to allow it"
         )

@@ -1,7 +1,7 @@
-"""`leasehold lag`: how far each shard is behind its tip, measured at its checkpoint. Reads only.
+"""`leasehold lag`: shows how far the checkpoint of each shard is behind the tip. It only reads.
 
-One probe a shard: the record at the checkpoint is asked for, and Kinesis says how far behind the tip it is. A probe
-counts as one of the five reads that a shard allows a second.
+For each shard it reads the record at the checkpoint. Kinesis returns how far this record is behind the tip. The read
+counts as one of the five reads a second that a shard allows.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from leasehold.ports import Page, Stream
 
 CONCURRENT_PROBES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
-RETRY_S: Final = 0.4  # a live reader takes its share of five reads a second; two tries of ours fit beside it
+RETRY_S: Final = 0.4  # a worker uses most of the five reads a second; two of ours fit beside it
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLag:
-    """What was measured. Without a number, `note` says why."""
+    """The lag of one shard. If it is unknown, `note` gives the reason."""
 
     view: LeaseView
     millis_behind: int | None
@@ -47,12 +47,12 @@ class ShardLag:
 
 @click.command()
 @connection_options
-@click.option("--stream", metavar="NAME", help="The stream. Needed where the leases do not name it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
+@click.option("--stream", metavar="NAME", help="The stream. Required if the leases do not name it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with complete sequence numbers.")
 def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
     """Show how far each shard is behind.
 
-    The furthest comes first. Shards that have ended are left out. One read a shard is made.
+    The shard furthest behind comes first. Shards that have ended are left out. The command reads each shard once.
     """
     found = sorted(asyncio.run(_measure(connection, stream)), key=_furthest_first)
     if as_json:
@@ -65,7 +65,7 @@ def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
         print_line("")
     known = [each.millis_behind for each in found if each.millis_behind is not None]
     print_line(
-        f"{format_count(len(found), 'shard')}; furthest behind: {_duration(max(known)) if known else 'unknown'}"
+        f"{format_count(len(found), 'shard')}; furthest behind: {_format_duration(max(known)) if known else 'unknown'}"
     )
 
 
@@ -76,31 +76,31 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
     by_stream: defaultdict[str, list[LeaseView]] = defaultdict(list)
     for view in views:
         if belongs_to_stream(view.lease, stream):
-            by_stream[stream_name(view.lease) or _required(stream)].append(view)
+            by_stream[stream_name(view.lease) or _require_stream(stream)].append(view)
     async with AsyncExitStack() as stack:
         client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if by_stream else None
         probes = []
         for name, members in by_stream.items():
             opened = _open_stream(client, name)
             stack.push_async_callback(opened.close)
-            probes.append(_probe_one_of(opened, members, streams=len(by_stream)))
+            probes.append(_probe_stream(opened, members, streams=len(by_stream)))
         measured = await asyncio.gather(*probes)
     return [each for part in measured for each in part]
 
 
-async def _probe_one_of(stream: Stream, views: Sequence[LeaseView], *, streams: int) -> Sequence[ShardLag]:
-    """Measure one stream; that it is gone must not keep the others from being shown."""
+async def _probe_stream(stream: Stream, views: Sequence[LeaseView], *, streams: int) -> Sequence[ShardLag]:
+    """Measure one of several streams. If it does not exist, the others are still shown."""
     try:
         return await measure_lags(stream, views)
     except NotFoundError:
         if streams == 1:
             raise
-        return [ShardLag(view, None, "there is no such stream") for view in views]
+        return [ShardLag(view, None, "the stream does not exist") for view in views]
 
 
-def _required(stream: str | None) -> str:
+def _require_stream(stream: str | None) -> str:
     if stream is None:
-        raise click.UsageError("These leases do not say which stream they are of: add --stream NAME.")
+        raise click.UsageError("The leases do not name their stream: add --stream NAME.")
     return stream
 
 
@@ -111,32 +111,32 @@ def _open_stream(client: Any, name: str) -> Stream:
 
 
 async def measure_lags(stream: Stream, views: Sequence[LeaseView]) -> Sequence[ShardLag]:
-    """Measure shards of one stream, some at a time. Trouble with one is told beside it."""
-    gate = asyncio.Semaphore(CONCURRENT_PROBES_MAX)
+    """Measure the shards of one stream concurrently. A failure is reported in the note of its shard."""
+    semaphore = asyncio.Semaphore(CONCURRENT_PROBES_MAX)
 
     async def probe(view: LeaseView) -> ShardLag | NotFoundError:
-        async with gate:
+        async with semaphore:
             try:
                 return await _probe(stream, view)
             except NotFoundError as error:
                 return error
 
-    answers = await asyncio.gather(*map(probe, views))
-    missing = [answer for answer in answers if isinstance(answer, NotFoundError)]
-    if len(missing) == len(answers):
-        raise missing[0]  # not one shard is known: it is the stream that is wrong
+    results = await asyncio.gather(*map(probe, views))
+    missing = [result for result in results if isinstance(result, NotFoundError)]
+    if len(missing) == len(results):
+        raise missing[0]  # no shard is known, so the stream is the wrong one
     return [
-        ShardLag(view, None, "the stream has no such shard") if isinstance(answer, NotFoundError) else answer
-        for view, answer in zip(views, answers, strict=True)
+        ShardLag(view, None, "the stream has no such shard") if isinstance(result, NotFoundError) else result
+        for view, result in zip(views, results, strict=True)
     ]
 
 
 async def _probe(stream: Stream, view: LeaseView) -> ShardLag:
     lease = view.lease
     if lease.checkpoint == LATEST:
-        return ShardLag(view, 0, "nothing done yet; begins at the tip")
+        return ShardLag(view, 0, "not started; starts at the tip")
     if lease.checkpoint == AT_TIMESTAMP:
-        return ShardLag(view, None, "nothing done yet; begins at a time that only the workers know")
+        return ShardLag(view, None, "not started; starts at a time that only the workers know")
     start = iterator_start(lease.checkpoint, InitialPosition(TRIM_HORIZON))
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
@@ -157,11 +157,11 @@ async def _read_one(stream: Stream, view: LeaseView, start: IteratorStart) -> Sh
 def _note(lease: Lease, page: Page) -> str:
     records = page.records
     if not records and page.next_iterator is None:
-        return "the shard has ended, and nothing of it is retained: what was not done, if anything, is lost"
+        return "the shard has ended and has no retained records: unprocessed records are lost"
     if lease.checkpoint.is_sentinel:
-        return "nothing done yet"
+        return "not started"
     if records and gap_before(lease.checkpoint, records[0].sequence_number, None):
-        return "records after the checkpoint may have been trimmed: the checkpoint's own is gone"
+        return "the record at the checkpoint has been trimmed, and maybe others after it"
     return ""
 
 
@@ -173,7 +173,7 @@ def _row(each: ShardLag) -> Sequence[str]:
     lease = each.view.lease
     return (
         lease.key,
-        "unknown" if each.millis_behind is None else _duration(each.millis_behind),
+        "unknown" if each.millis_behind is None else _format_duration(each.millis_behind),
         each.view.state.value,
         lease.actual_owner or "-",
         short_position(lease.checkpoint),
@@ -195,10 +195,10 @@ def _to_json(each: ShardLag) -> Mapping[str, Any]:
     }
 
 
-def _duration(duration_ms: int) -> str:
-    """A duration for people, in the two largest units.
+def _format_duration(duration_ms: int) -> str:
+    """Format a duration with its two largest units.
 
-    >>> _duration(0), _duration(1_500), _duration(90_000), _duration(90_000_000)
+    >>> _format_duration(0), _format_duration(1_500), _format_duration(90_000), _format_duration(90_000_000)
     ('0 s', '1.5 s', '1 min 30 s', '1 d 1 h')
     """
     if duration_ms < 60_000:
@@ -211,4 +211,4 @@ def _duration(duration_ms: int) -> str:
     ):
         if seconds >= size:
             return f"{seconds // size} {large} {seconds % size // small_size} {small}"
-    raise AssertionError("unreachable: at least a minute")
+    raise AssertionError("unreachable: the duration is at least a minute")

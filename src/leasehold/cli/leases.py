@@ -1,4 +1,4 @@
-"""`leasehold leases`: who holds which shard, and how far it is done. Reads only."""
+"""`leasehold leases`: shows the owner and the checkpoint of each shard. It only reads."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents",
 
 @click.command()
 @connection_options
-@click.option("--stream", metavar="NAME", help="Only leases of this stream, in a table of several.")
+@click.option("--stream", metavar="NAME", help="Show only leases of this stream.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Look twice, so many seconds apart, and call owners silent whose heartbeat did not come.",
+    help="Read the table twice, this many seconds apart, and mark leases without a heartbeat in between as silent.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every digit.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with complete sequence numbers.")
 def leases(*, connection: Connection, stream: str | None, watch: float | None, as_json: bool) -> None:
     """Show the leases of a fleet.
 
-    For every shard: its state, who owns it, how far it is done, and its family.
+    For every shard: its state, owner, checkpoint, parents and children.
     """
-    listing, views = asyncio.run(_look(connection, stream, watch))
+    listing, views = asyncio.run(_read_leases(connection, stream, watch))
     if as_json:
         rejected = [{"key": error.key, "problem": error.problem} for error in listing.rejected]
         print_json({"leases": [view_to_json(view) for view in views], "rejected": rejected})
@@ -52,7 +52,7 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
         print_line(f"rejected: {error.key}: {error.problem}")
 
 
-async def _look(
+async def _read_leases(
     connection: Connection, stream: str | None, watch: float | None
 ) -> tuple[LeaseListing, tuple[LeaseView, ...]]:
     async with connection.lease_table() as table:
@@ -67,14 +67,14 @@ async def _look(
 
 
 def belongs_to_stream(lease: Lease, stream: str | None) -> bool:
-    """Whether a lease is of a stream, given by name, ARN or identifier. Rows of a single stream name none: all are."""
+    """True if a lease belongs to a stream, given by name, ARN or identifier, or if the lease names no stream."""
     if stream is None or lease.stream is None:
         return True
     return stream == lease.stream or stream.rpartition("/")[2] == stream_name(lease)
 
 
 def stream_name(lease: Lease) -> str | None:
-    """The middle of account:stream:epoch; None in single-stream mode."""
+    """Return the stream name in account:stream:epoch, or None in single-stream mode."""
     return None if lease.stream is None else lease.stream.split(":")[1]
 
 

@@ -1,4 +1,4 @@
-"""`leasehold local`: a Kinesis server on this machine."""
+"""`leasehold local`: runs a Kinesis server on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from leasehold.cli.extras import needs_extra
 from leasehold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,43 +17,55 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="A loopback address.")
-@click.option("--port", default=4567, show_default=True, help="0 takes any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
+@click.option("--port", default=4567, show_default=True, help="Port to listen on; 0 means any free port.")
 @click.option(
-    "--state", type=click.Path(dir_okay=False, path_type=Path), help="Keep the streams in this file."
+    "--state", type=click.Path(dir_okay=False, path_type=Path), help="Save the streams in this file."
 )
 @click.option(
-    "--stream", "streams", multiple=True, metavar="NAME:SHARDS", help="Create a stream; repeatable."
+    "--stream",
+    "streams",
+    multiple=True,
+    metavar="NAME:SHARDS",
+    help="Create a stream if it does not exist. Repeatable.",
 )
-@click.option("--enforce-limits", is_flag=True, help="Throttle as the service does: 5 reads/s, 2 MB/s, ...")
 @click.option(
-    "--end-with-last-records", is_flag=True, help="End a shard in the answer with its last records."
+    "--enforce-limits",
+    is_flag=True,
+    help="Throttle as AWS does: 5 reads and 2 MB a second for each shard, ...",
 )
-@click.option("--status-delay-ms", default=0, show_default=True, help="How long CREATING and UPDATING last.")
-@click.option("--account", default="000000000000", show_default=True, help="The account in ARNs.")
-@click.option("--region", default="us-east-1", show_default=True, help="The region in ARNs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of a greeting.")
+@click.option(
+    "--end-with-last-records",
+    is_flag=True,
+    help="End a shard in the response with its last records, not in an empty one after it.",
+)
+@click.option(
+    "--status-delay-ms",
+    default=0,
+    show_default=True,
+    help="Milliseconds for which a stream stays CREATING or UPDATING.",
+)
+@click.option("--account", default="000000000000", show_default=True, help="Account in ARNs.")
+@click.option("--region", default="us-east-1", show_default=True, help="Region in ARNs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of instructions.")
 def local(*, as_json: bool, **given: Any) -> None:
-    """Serve Kinesis on this machine, for development and tests. Ends on SIGINT or SIGTERM."""
-    options = _options(given)
-    from leasehold.local.server import LocalServer  # noqa: PLC0415 - checked for by _options
+    """Run a Kinesis server on this machine, for development and tests. SIGINT and SIGTERM stop it."""
+    options = _parse_options(given)
+    from leasehold.local.server import LocalServer  # noqa: PLC0415 - _parse_options has checked it
 
     server = LocalServer(options)
     if as_json:
         click.echo(json.dumps({"endpoint_url": server.endpoint_url}))
     else:
-        _greet(server.endpoint_url, options)
+        _print_instructions(server.endpoint_url, options)
     server.run()
 
 
-def _options(given: dict[str, Any]) -> ServerOptions:
-    try:
+def _parse_options(given: dict[str, Any]) -> ServerOptions:
+    with needs_extra("local"):
         from leasehold.kinesis_model.account import Account  # noqa: PLC0415
         from leasehold.kinesis_model.settings import ServiceSettings  # noqa: PLC0415
         from leasehold.local.server import ServerOptions  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        raise ConfigError(f"{library} is not installed: pip install 'leasehold[local]'") from error
     return ServerOptions(
         host=given["host"],
         port=given["port"],
@@ -63,12 +76,12 @@ def _options(given: dict[str, Any]) -> ServerOptions:
             status_delay_ms=given["status_delay_ms"],
         ),
         state_file=given["state"],
-        streams=dict(_stream(text) for text in given["streams"]),
+        streams=dict(_parse_stream(text) for text in given["streams"]),
     )
 
 
-def _stream(text: str) -> tuple[str, int]:
-    from leasehold.kinesis_model.account import STREAM_NAME  # noqa: PLC0415 - as in _options
+def _parse_stream(text: str) -> tuple[str, int]:
+    from leasehold.kinesis_model.account import STREAM_NAME  # noqa: PLC0415 - as in _parse_options
 
     name, _, shards = text.partition(":")
     if not STREAM_NAME.fullmatch(name) or not shards.isdecimal() or int(shards) < 1:
@@ -78,13 +91,13 @@ def _stream(text: str) -> tuple[str, int]:
     return name, int(shards)
 
 
-def _greet(endpoint_url: str, options: ServerOptions) -> None:
+def _print_instructions(endpoint_url: str, options: ServerOptions) -> None:
     region = options.account.region
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]Kinesis[/bold] on {endpoint_url}, account {options.account.id}, {region}")
-    kept = f"kept in {options.state_file}" if options.state_file else "in memory only"
-    console.print(f"Streams are {kept}. Signatures are not checked. Ctrl-C stops.\n")
-    console.print("Copy into a shell to use it:\n")
+    storage = f"saved in {options.state_file}" if options.state_file else "in memory only"
+    console.print(f"Streams are {storage}. Signatures are not verified. Ctrl-C stops the server.\n")
+    console.print("To use it, copy these lines into a shell:\n")
     console.print(f"  export AWS_ENDPOINT_URL_KINESIS={endpoint_url}")
     console.print(f"  export AWS_DEFAULT_REGION={region} AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
     console.print("  aws kinesis create-stream --stream-name orders --shard-count 2")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs. Text from outside cannot steer a terminal."""
+"""Output of the commands: tables and JSON. Control characters are escaped, so that data cannot affect the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PIPED_WIDTH: Final = 1_000
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     click.echo(json.dumps(value, indent=2))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table without a frame, so that it can be cut with other tools; numbers to the right."""
+    """Print a table without borders, so that other tools can split its lines. Numbers are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         is_number = bool(rows) and all(row[number].replace(",", "").isdigit() for row in rows)
@@ -34,12 +34,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_line(text: str) -> None:
-    """One line."""
+    """Print one line."""
     click.echo(escape_unprintable(text))
 
 
 def escape_unprintable(text: str) -> str:
-    r"""Text that stays in its line and has no colours of its own.
+    r"""Escape line breaks, colours and other control characters.
 
     >>> escape_unprintable("w-1\x1b[31m")
     'w-1\\x1b[31m'
@@ -48,7 +48,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun in singular or plural.
 
     >>> format_count(1, "lease"), format_count(2, "lease")
     ('1 lease', '2 leases')

@@ -1,4 +1,4 @@
-"""How a pipeline's batches look: a table that lives, at a terminal; a line each, elsewhere."""
+"""Shows the progress of a pipeline: a live table at a terminal, a line for each batch elsewhere."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SHARDS_SHOWN: Final = 12
 
 
 class Display(Protocol):
-    """Where the progress of a pipeline is shown; a context manager."""
+    """Shows the progress of a pipeline. It is a context manager."""
 
-    def note(self, text: str) -> None:
-        """Something happened."""
+    def show_message(self, text: str) -> None:
+        """Show a message."""
 
-    def batch(self, progress: BatchProgress) -> None:
-        """A batch is done, or there was nothing to do."""
+    def show_batch(self, progress: BatchProgress) -> None:
+        """Show a batch. It has no records if the stream had none."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,12 +37,12 @@ class Display(Protocol):
 
 
 class PlainLines(Display):
-    """A line for every batch that had records, with the time."""
+    """Prints a line with the time for every batch that has records."""
 
-    def note(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         print_line(f"{_now()} {text}")
 
-    def batch(self, progress: BatchProgress) -> None:
+    def show_batch(self, progress: BatchProgress) -> None:
         if progress.records:
             print_line(f"{_now()} {format_batch(progress)}")
 
@@ -56,27 +56,27 @@ class PlainLines(Display):
 
 
 class LiveTable(Display):
-    """Totals, the last batch, and the shards that are furthest behind."""
+    """Shows the totals, the last batch, and the shards that are furthest behind."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._note = ""
+        self._message = ""
         self._records = self._bytes = 0
         self._last: BatchProgress | None = None
         self._behind: Mapping[str, int | None] = {}
-        self._live = Live(console=Console(highlight=False), refresh_per_second=4, get_renderable=self._view)
+        self._live = Live(console=Console(highlight=False), refresh_per_second=4, get_renderable=self._render)
 
-    def note(self, text: str) -> None:
-        self._note = text
+    def show_message(self, text: str) -> None:
+        self._message = text
         self._live.refresh()
 
-    def batch(self, progress: BatchProgress) -> None:
+    def show_batch(self, progress: BatchProgress) -> None:
         self._records += progress.records
         self._bytes += progress.size_bytes
         self._behind = progress.behind_ms
         if progress.records:
             self._last = progress
-            self._note = ""
+            self._message = ""
         self._live.refresh()
 
     def __enter__(self) -> Self:
@@ -88,11 +88,11 @@ class LiveTable(Display):
     ) -> None:
         self._live.stop()
 
-    def _view(self) -> Group:
+    def _render(self) -> Group:
         head = f"{self._name}: {self._records:,} records, {format_bytes(self._bytes)}"
         lines = [
             Text(escape_unprintable(head), style="bold"),
-            Text(escape_unprintable(self._note or "running; Ctrl-C stops")),
+            Text(escape_unprintable(self._message or "running; Ctrl-C stops")),
         ]
         if self._last is not None:
             lines.append(Text(format_batch(self._last)))
@@ -103,25 +103,28 @@ def _shard_table(behind_ms: Mapping[str, int | None]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("shard", no_wrap=True)
     table.add_column("behind", justify="right")
-    furthest = sorted(behind_ms.items(), key=lambda each: -1 if each[1] is None else -each[1])
-    for shard, lag_ms in furthest[:SHARDS_SHOWN]:
+    sorted_by_lag = sorted(behind_ms.items(), key=lambda each: -1 if each[1] is None else -each[1])
+    for shard, lag_ms in sorted_by_lag[:SHARDS_SHOWN]:
         table.add_row(Text(escape_unprintable(shard)), format_seconds(lag_ms))
-    if len(furthest) > SHARDS_SHOWN:
-        table.add_row(f"and {format_count(len(furthest) - SHARDS_SHOWN, 'shard')} less far behind", "")
+    if len(sorted_by_lag) > SHARDS_SHOWN:
+        table.add_row(
+            f"and {format_count(len(sorted_by_lag) - SHARDS_SHOWN, 'shard')} that are less behind", ""
+        )
     return table
 
 
 def format_batch(progress: BatchProgress) -> str:
-    """What one batch did."""
+    """Describe one batch in a line."""
+    shards = format_count(len(progress.behind_ms), "shard")
     return (
         f"batch {progress.batch}: {format_record_count(progress.records)}, {format_bytes(progress.size_bytes)} "
-        f"in {format_seconds(progress.duration_ms)}; {format_count(len(progress.behind_ms), 'shard')}, furthest behind: "
+        f"in {format_seconds(progress.duration_ms)}; {shards}, furthest behind: "
         f"{format_seconds(progress.max_behind_ms)}"
     )
 
 
 def format_record_count(number: int) -> str:
-    """A number of records.
+    """Format a number of records.
 
     >>> format_record_count(1), format_record_count(12_000)
     ('1 record', '12,000 records')
@@ -130,7 +133,7 @@ def format_record_count(number: int) -> str:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """A size for people.
+    """Format a size with its largest unit.
 
     >>> format_bytes(999), format_bytes(1_500), format_bytes(2_340_000_000)
     ('999 B', '1.5 kB', '2.3 GB')
@@ -144,7 +147,7 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_seconds(duration_ms: int | None) -> str:
-    """A duration for people.
+    """Format a duration in seconds.
 
     >>> format_seconds(None), format_seconds(0), format_seconds(1_234), format_seconds(90_000)
     ('unknown', '0 s', '1.2 s', '90 s')

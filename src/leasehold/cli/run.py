@@ -1,4 +1,4 @@
-"""`leasehold run`: a worker from the command line, its consumer found by name or made from a file."""
+"""`leasehold run`: runs a worker. Its consumer is a variable of a module, or is built from a TOML file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import logging
 import sys
 import tomllib
 import traceback
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import click
 
+from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.worker.consumer import Consumer
 
@@ -27,46 +27,47 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings and handler from this TOML file.",
+    help="Read settings and handler from this TOML file.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="How much is logged, to stderr.",
+    help="Lowest level to log, to stderr.",
 )
 def run(*, target: str | None, config: Path | None, log_level: str) -> None:
     """Run a worker.
 
-    It consumes until SIGTERM or SIGINT; then it drains, checkpoints, releases its leases and exits with 0.
+    The worker runs until SIGTERM or SIGINT. Then it finishes its batches, checkpoints, releases its leases and exits
+    with 0.
 
     MODULE:CONSUMER names a Consumer in a module of the current directory or of an installed package. With --config
-    the consumer is made from the file, whose table [run] names the handler: handler = "module:function".
+    the consumer is built from the file. Its table [run] names the handler: handler = "module:function".
     """
     if (target is None) == (config is None):
-        raise click.UsageError("Name one of the two: MODULE:CONSUMER or --config FILE.")
+        raise click.UsageError("Give either MODULE:CONSUMER or --config FILE.")
     logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
-    consumer = _consumer_named(target) if target is not None else _consumer_from(Path(str(config)))
+    consumer = _load_consumer(target) if target is not None else _build_consumer(Path(str(config)))
     consumer.run()
 
 
-def _consumer_named(target: str) -> Consumer:
+def _load_consumer(target: str) -> Consumer:
     found = load_target(target)
     if not isinstance(found, Consumer):
         raise ConfigError(
-            f"{target} is {_kind(found)}, not a Consumer: name the variable that holds the consumer"
+            f"{target} is {_describe_type(found)}, not a Consumer: name the variable that contains the consumer"
         )
     return found
 
 
-def _consumer_from(config: Path) -> Consumer:
-    handler_name = _handler_name(config)
+def _build_consumer(config: Path) -> Consumer:
+    handler_name = _read_handler_name(config)
     consumer = Consumer(config=config)
     handler = load_target(handler_name)
     if not callable(handler):
         raise ConfigError(
-            f"{config} [run] handler={handler_name!r} is {_kind(handler)}, not a function or class"
+            f"{config} [run] handler={handler_name!r} is {_describe_type(handler)}, not a function or class"
         )
     is_processor = inspect.isclass(handler)
     if is_processor:
@@ -76,7 +77,7 @@ def _consumer_from(config: Path) -> Consumer:
     return consumer
 
 
-def _handler_name(config: Path) -> str:
+def _read_handler_name(config: Path) -> str:
     try:
         content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -88,23 +89,23 @@ def _handler_name(config: Path) -> str:
     unknown = [key for key in content["run"] if key != "handler"]
     if unknown:
         raise ConfigError(
-            f"configuration file {config} [run] {unknown[0]} is no setting: there is only handler"
+            f"configuration file {config} [run] {unknown[0]} is not a setting: the only setting is handler"
         )
     return name
 
 
 def load_target(target: str) -> Any:
-    """The thing that `module:name` names, looked for in the current directory first."""
+    """Import `module:name`, from the current directory first."""
     module_name, _, path = target.partition(":")
     if not module_name or not path:
         raise ConfigError(f"{target!r}: expected MODULE:NAME, for example billing:consumer")
-    found: Any = _module(module_name)
+    found: Any = _import_module(module_name)
     for name in path.split("."):
-        found = _attribute(found, name, target)
+        found = _get_attribute(found, name, target)
     return found
 
 
-def _module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -115,13 +116,13 @@ def _module(name: str) -> ModuleType:
             raise ConfigError(
                 f"module {name} is neither in {folder} nor installed: check the name, or change to its folder"
             ) from error
-        raise ConfigError(_import_problem(name, error)) from error
+        raise ConfigError(_describe_import_error(name, error)) from error
     except Exception as error:
-        raise ConfigError(_import_problem(name, error)) from error
+        raise ConfigError(_describe_import_error(name, error)) from error
 
 
-def _import_problem(name: str, error: Exception) -> str:
-    """Where it happened, which is what a traceback would be read for."""
+def _describe_import_error(name: str, error: Exception) -> str:
+    """Describe the error and where it was raised, instead of a traceback."""
     if isinstance(error, SyntaxError):
         return f"module {name} cannot be imported: {error.msg} ({error.filename}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -129,14 +130,14 @@ def _import_problem(name: str, error: Exception) -> str:
     return f"module {name} cannot be imported: {kind}: {error} ({last.filename}, line {last.lineno})"
 
 
-def _attribute(owner: Any, name: str, target: str) -> Any:
+def _get_attribute(owner: Any, name: str, target: str) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError as error:
-        near = get_close_matches(name, [each for each in dir(owner) if not each.startswith("_")], n=1)
-        hint = f"did you mean {near[0]}?" if near else "check the name"
+        public = [each for each in dir(owner) if not each.startswith("_")]
+        hint = did_you_mean(name, public, otherwise="check the name")
         raise ConfigError(f"{target}: there is no {name!r}: {hint}") from error
 
 
-def _kind(found: object) -> str:
+def _describe_type(found: object) -> str:
     return f"a {type(found).__name__}"

@@ -1,4 +1,4 @@
-"""Probing a shard beside the readers that use it."""
+"""Measuring the lag of a shard while workers read it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, Unava
 from leasehold.ports import Page, Stream
 
 
-class TroubledStream(Stream):
-    """Fails with each of these before it answers."""
+class FailingStream(Stream):
+    """Raises each of these errors before it returns a page."""
 
     def __init__(self, failures: Sequence[LeaseholdError] = (), page: Page | None = None) -> None:
         self.failures = list(failures)
@@ -42,44 +42,44 @@ class TroubledStream(Stream):
 
 
 @pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_retry_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag, "RETRY_S", 0)
 
 
-def probe(
+def measure_lag(
     *failures: LeaseholdError, page: Page | None = None, checkpoint: Position = TRIM_HORIZON
 ) -> lag.ShardLag:
     lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=checkpoint)
-    (measured,) = asyncio.run(lag.measure_lags(TroubledStream(failures, page), view_leases([lease])))
+    (measured,) = asyncio.run(lag.measure_lags(FailingStream(failures, page), view_leases([lease])))
     return measured
 
 
 @pytest.mark.parametrize("failure", [ThrottledError("too fast"), UnavailableError("no answer")])
-def test_trouble_that_passes_is_waited_out(failure: LeaseholdError) -> None:
-    """Live readers use up a shard's five reads a second; the probe waits for its turn."""
-    assert probe(*[failure] * 4).millis_behind == 1_234
+def test_a_temporary_error_is_retried(failure: LeaseholdError) -> None:
+    """Workers use up the five reads a second of a shard, so the command retries."""
+    assert measure_lag(*[failure] * 4).millis_behind == 1_234
 
 
-def test_trouble_that_stays_is_told_beside_the_shard() -> None:
-    """One shard that cannot be asked does not hide the others."""
-    measured = probe(*[ThrottledError("shard s-0: too fast")] * 5)
+def test_a_lasting_error_is_reported_in_the_note() -> None:
+    """One shard that cannot be read does not hide the others."""
+    measured = measure_lag(*[ThrottledError("shard s-0: too fast")] * 5)
     assert (measured.millis_behind, measured.note) == (None, "shard s-0: too fast")
 
 
-def test_trouble_that_waiting_does_not_cure_ends_the_command() -> None:
-    """What the credentials do not allow for one shard they allow for none."""
+def test_an_error_that_a_retry_cannot_solve_ends_the_command() -> None:
+    """Credentials that do not allow one shard allow none."""
     with pytest.raises(ServiceError, match="denied"):
-        probe(ServiceError("denied"))
+        measure_lag(ServiceError("denied"))
 
 
 @pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, Position("7")])
-def test_an_ended_shard_of_which_nothing_is_left_is_told(checkpoint: Position) -> None:
-    """It is 0 behind, since there is nothing to read; that this is no good news is said beside it."""
-    measured = probe(page=Page((), None, millis_behind=0), checkpoint=checkpoint)
+def test_an_ended_shard_without_retained_records_is_reported(checkpoint: Position) -> None:
+    """Its lag is 0, because there is nothing to read. The note says that records are lost."""
+    measured = measure_lag(page=Page((), None, millis_behind=0), checkpoint=checkpoint)
     assert measured.millis_behind == 0
-    assert "nothing of it is retained" in measured.note
+    assert "has no retained records" in measured.note
 
 
-def test_an_empty_answer_is_not_the_end_of_a_shard() -> None:
-    """While there is an iterator to go on with, nothing is said to be lost."""
-    assert probe(checkpoint=Position("7")).note == ""
+def test_an_empty_page_is_not_the_end_of_a_shard() -> None:
+    """As long as there is a next iterator, no loss is reported."""
+    assert measure_lag(checkpoint=Position("7")).note == ""

@@ -1,4 +1,4 @@
-"""Which leases of a table of several streams a command is about."""
+"""Selection of the leases of one stream in a table of several streams."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from leasehold.core.position import TRIM_HORIZON
 SHARD = ShardId("shardId-000000000000")
 
 
-def lease(stream: StreamIdentifier | None) -> Lease:
+def make_lease(stream: StreamIdentifier | None) -> Lease:
     return Lease(key=lease_key(SHARD, stream), shard_id=SHARD, checkpoint=TRIM_HORIZON, stream=stream)
 
 
@@ -17,16 +17,16 @@ def lease(stream: StreamIdentifier | None) -> Lease:
     "name", ["orders", "1:orders:2", "arn:aws:kinesis:us-east-1:000000000001:stream/orders", None]
 )
 def test_a_stream_is_known_by_name_arn_and_identifier(name: str | None) -> None:
-    """However the user calls it; no name means all of them."""
-    assert belongs_to_stream(lease(StreamIdentifier("1:orders:2")), name)
+    """No name selects all streams."""
+    assert belongs_to_stream(make_lease(StreamIdentifier("1:orders:2")), name)
 
 
 @pytest.mark.parametrize("name", ["returns", "1:orders:3", "order"])
-def test_another_stream_is_another_stream(name: str) -> None:
-    """Nor is one of the same name that was made at another time, when the time is given."""
-    assert not belongs_to_stream(lease(StreamIdentifier("1:orders:2")), name)
+def test_leases_of_other_streams_are_not_selected(name: str) -> None:
+    """A stream of the same name with another creation time is another stream."""
+    assert not belongs_to_stream(make_lease(StreamIdentifier("1:orders:2")), name)
 
 
-def test_rows_of_a_single_stream_are_of_any() -> None:
-    """They do not say; it is the user who knows."""
-    assert belongs_to_stream(lease(None), "orders")
+def test_leases_without_a_stream_belong_to_any_stream() -> None:
+    """In single-stream mode the rows do not name the stream."""
+    assert belongs_to_stream(make_lease(None), "orders")

@@ -1,4 +1,4 @@
-"""How the batches of a pipeline look."""
+"""The display of a pipeline's batches."""
 
 import pytest
 
@@ -8,25 +8,25 @@ from leasehold.spark.pipeline.progress import BatchProgress
 LAGS = {f"shard-{number:02}": number * 1000 for number in range(SHARDS_SHOWN + 3)}
 
 
-def test_a_line_for_a_batch_and_none_for_an_idle_moment(capsys: pytest.CaptureFixture[str]) -> None:
-    """Logs of a quiet stream stay short."""
+def test_a_batch_without_records_prints_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log of an idle stream stays short."""
     with PlainLines() as lines:
-        lines.batch(BatchProgress(3, 1_200, 34_567, 840, {"s-0": 1_500, "s-1": None}))
-        lines.batch(BatchProgress(4, 0, 0, 3, {"s-0": 0}))
+        lines.show_batch(BatchProgress(3, 1_200, 34_567, 840, {"s-0": 1_500, "s-1": None}))
+        lines.show_batch(BatchProgress(4, 0, 0, 3, {"s-0": 0}))
     out = capsys.readouterr().out
     assert out.endswith("batch 3: 1,200 records, 34.6 kB in 0.84 s; 2 shards, furthest behind: 1.5 s\n")
     assert out.count("\n") == 1
 
 
-def test_the_table_sums_up_and_shows_the_shards_that_are_furthest_behind(
+def test_the_table_shows_totals_and_the_shards_furthest_behind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With many shards, the others are counted."""
+    """With many shards, the others are only counted."""
     with LiveTable("copy\x1b[31m") as table:
-        table.batch(BatchProgress(0, 1_000, 2_000, 840, {}))
-        table.batch(BatchProgress(1, 500, 1_000, 840, LAGS))
+        table.show_batch(BatchProgress(0, 1_000, 2_000, 840, {}))
+        table.show_batch(BatchProgress(1, 500, 1_000, 840, LAGS))
     out = capsys.readouterr().out
     assert "copy\\x1b[31m: 1,500 records, 3.0 kB" in out
     assert f"shard-{len(LAGS) - 1:02}" in out
     assert "shard-00" not in out
-    assert "and 3 shards less far behind" in out
+    assert "and 3 shards that are less behind" in out
