@@ -32,7 +32,7 @@ def environment(home: Path) -> Mapping[str, str]:
 def start_cli(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
     """Start a command in this folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "leasehold.run_cli", *arguments],
+        [sys.executable, "-m", "leasehold.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -164,7 +164,7 @@ def test_an_unreadable_row_is_named_and_escaped(location: LeaseLocation, tmp_pat
     location.fill(fill)
     done = run_cli("leases", *location.options, folder=tmp_path)
     assert done.code == 0
-    assert "1 make_lease: 1 free; 0 workers; 1 row rejected" in done.lines()
+    assert "1 lease: 1 free; 0 workers; 1 row rejected" in done.lines()
     assert done.lines()[-1].startswith("rejected: ")
     assert "control characters" in done.lines()[-1]
     assert "\x1b" not in done.out
@@ -262,9 +262,9 @@ def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...], text: str, tm
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "text"),
     [("http://kinesis.example", "--plain-http"), ("kinesis.example:4567", "expected http://host:port")],
 )
-def test_an_endpoint_that_gives_credentials_away_is_refused(url: str, words: str, tmp_path: Path) -> None:
-    """Signed requests do not leave this machine in the clear unless someone says so."""
-    assert_refused(run_cli("leases", "--application", "a", "--endpoint-url", url, folder=tmp_path), 1, words)
+def test_an_unencrypted_endpoint_on_another_machine_is_refused(url: str, text: str, tmp_path: Path) -> None:
+    """Signed requests leave this machine unencrypted only with --plain-http."""
+    assert_refused(run_cli("leases", "--application", "a", "--endpoint-url", url, folder=tmp_path), 1, text)

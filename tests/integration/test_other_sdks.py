@@ -1,8 +1,8 @@
 """The JavaScript and Java SDKs use `leasehold local` as they would use AWS, and read the same records as boto3.
 
-The JavaScript SDK uses JSON. The Java SDK uses CBOR, which no Python client does, so only this test shows that AWS's own
-decoder accepts our CBOR. Both use HTTP/1.1 here. test_local_server_http2.py covers HTTP/2, the default of the JavaScript
-SDK and of Java's asynchronous client.
+The JavaScript SDK uses JSON. The Java SDK uses CBOR, which no Python client does, so only this test shows that AWS's
+own decoder accepts our CBOR. Both use HTTP/1.1 here. test_local_server_http2.py covers HTTP/2, the default of the
+JavaScript SDK and of Java's asynchronous client.
 """
 
 import base64
