@@ -12,7 +12,7 @@ OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup setup-servers test test-oldest cluster-test chaos bench check format docs lock lock-servers clean
-.PHONY: setup-interop interop interop-core bench-failover
+.PHONY: setup-interop interop interop-core bench-failover bench-leaders bench-large-fleet
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -65,6 +65,12 @@ interop-core: setup setup-servers setup-interop ## run the tests with the Java K
 
 bench-failover: setup setup-servers setup-interop ## measure how long shards are unread after a member stops, compared with the Java KCL
 	$(BIN)/python -m benchmarks.failover
+
+bench-leaders: setup ## compare our assignment strategy with the Java KCL's in simulated fleets (five minutes)
+	$(BIN)/python -m benchmarks.leaders $(ARGS)
+
+bench-large-fleet: setup ## simulate 1,000 members and 10,000 shards: time to balance and recover, calls per shard-hour
+	$(BIN)/python -m benchmarks.large_fleet $(ARGS)
 
 check: setup ## check format, lint, types
 	$(BIN)/ruff format --check .

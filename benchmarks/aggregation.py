@@ -1,11 +1,11 @@
-"""How much does it cost to take KPL aggregates apart, and to make them? Beside aws-kinesis-agg, if it is installed.
+"""Measures the cost of KPL aggregation and deaggregation, and compares it with aws-kinesis-agg if that is installed.
 
     python benchmarks/aggregation.py [--json] [--repeats N]
 
-aws-kinesis-agg is no dependency of this project. To compare, install `aws-kinesis-agg six protobuf` into a temporary
-virtual environment and run this file with its Python and `PYTHONPATH=src`. It is asked for what its users get:
-dictionaries with the data in base64. It checks no hash range. Ratios come from one run, the measurements of both sides
-interleaved, so that a busy machine slows both alike.
+aws-kinesis-agg is not a dependency of this project. To compare, install `aws-kinesis-agg six protobuf` into a temporary
+virtual environment, and run this file with its Python and `PYTHONPATH=src`. aws-kinesis-agg returns what its users get:
+dictionaries with the data in base64. It does not check hash ranges. Both sides are measured in turns in one run, so a
+busy machine slows both equally.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ except ImportError:
 KPL_DEFAULT_BYTES = 51_200
 USER_RECORDS = 20_000
 ARRIVAL = datetime(2024, 6, 7, tzinfo=UTC)
-# The range of a shard that happens to hold every key, so that each is hashed and none is dropped.
-ALL_BUT_ONE = HashRange(0, WHOLE_HASH_RANGE.end - 1)
+# Nearly the whole hash range: every key is hashed and checked, and none is outside.
+NEARLY_ALL_KEYS = HashRange(0, WHOLE_HASH_RANGE.end - 1)
 
 Work = Callable[[], int]
 
 
-def entries(size: int, keys: int, *, explicit: bool = False) -> list[PutEntry]:
-    """As many user records as a run handles, of `size` bytes, with `keys` different keys."""
+def make_entries(size: int, keys: int, *, explicit: bool = False) -> list[PutEntry]:
+    """Return the user records of one run, of `size` bytes, with `keys` different keys."""
     return [
         PutEntry(
             number.to_bytes(size, "big"), f"customer-{number % keys:08d}", number % keys if explicit else None
@@ -52,26 +52,30 @@ def entries(size: int, keys: int, *, explicit: bool = False) -> list[PutEntry]:
     ]
 
 
-def packed(given: list[PutEntry], size_max: int = KPL_DEFAULT_BYTES) -> list[Record]:
+def aggregate_records(entries: list[PutEntry], size_max: int = KPL_DEFAULT_BYTES) -> list[Record]:
     aggregator = Aggregator(size_max=size_max)
-    found = []
-    for entry in given:
+    aggregates = []
+    for entry in entries:
         if not aggregator.add(entry):
-            found.append(aggregator.flush())
+            aggregates.append(aggregator.flush())
             aggregator.add(entry)
-    found.append(aggregator.flush())
-    return [Record(each.data, each.partition_key, str(10**55 + number)) for number, each in enumerate(found)]
+    aggregates.append(aggregator.flush())
+    return [
+        Record(each.data, each.partition_key, str(10**55 + number)) for number, each in enumerate(aggregates)
+    ]
 
 
-def plain(given: list[PutEntry]) -> list[Record]:
-    return [Record(each.data, each.partition_key, str(10**55 + number)) for number, each in enumerate(given)]
+def plain_records(entries: list[PutEntry]) -> list[Record]:
+    return [
+        Record(each.data, each.partition_key, str(10**55 + number)) for number, each in enumerate(entries)
+    ]
 
 
-def ours(records: list[Record], shard: HashRange | None = None) -> Work:
+def our_deaggregation(records: list[Record], shard: HashRange | None = None) -> Work:
     return lambda: len(deaggregate_all(records, shard).records)
 
 
-def theirs(records: list[Record]) -> Work | None:
+def their_deaggregation(records: list[Record]) -> Work | None:
     if iter_deaggregate_records is None:
         return None
     answers = [
@@ -86,82 +90,106 @@ def theirs(records: list[Record]) -> Work | None:
     return lambda: len(list(iter_deaggregate_records(answers, data_format="Boto3")))
 
 
-def their_packing(given: list[PutEntry]) -> Work | None:
+def their_aggregation(entries: list[PutEntry]) -> Work | None:
     if RecordAggregator is None:
         return None
 
     def run() -> int:
         aggregator = RecordAggregator(KPL_DEFAULT_BYTES)
-        for entry in given:
+        for entry in entries:
             full = aggregator.add_user_record(entry.partition_key, entry.data)
             if full:
                 full.get_contents()
         aggregator.clear_and_get().get_contents()
-        return len(given)
+        return len(entries)
 
     return run
 
 
-def our_packing(given: list[PutEntry]) -> Work:
+def our_aggregation(entries: list[PutEntry]) -> Work:
     def run() -> int:
-        packed(given)
-        return len(given)
+        aggregate_records(entries)
+        return len(entries)
 
     return run
 
 
 def cases() -> list[tuple[str, Work, Work | None]]:
     small, medium, large = (
-        entries(100, 1_000_000),
-        entries(1_000, 1_000_000),
-        entries(10_000, 1_000_000)[:2_000],
+        make_entries(100, 1_000_000),
+        make_entries(1_000, 1_000_000),
+        make_entries(10_000, 1_000_000)[:2_000],
     )
-    few_keys, explicit = entries(100, 10), entries(100, 1_000_000, explicit=True)
-    tiny = packed(entries(4, 1), 1_000_000)
+    few_keys, explicit = make_entries(100, 10), make_entries(100, 1_000_000, explicit=True)
+    tiny = aggregate_records(make_entries(4, 1), 1_000_000)
     return [
-        ("plain records, 100 B", ours(plain(small)), theirs(plain(small))),
-        ("aggregates of 100 B, a key each", ours(packed(small)), theirs(packed(small))),
-        ("aggregates of 100 B, ten keys", ours(packed(few_keys)), theirs(packed(few_keys))),
-        ("aggregates of 100 B, explicit hash keys", ours(packed(explicit)), theirs(packed(explicit))),
+        (
+            "plain records, 100 B",
+            our_deaggregation(plain_records(small)),
+            their_deaggregation(plain_records(small)),
+        ),
+        (
+            "aggregates of 100 B, a key each",
+            our_deaggregation(aggregate_records(small)),
+            their_deaggregation(aggregate_records(small)),
+        ),
+        (
+            "aggregates of 100 B, ten keys",
+            our_deaggregation(aggregate_records(few_keys)),
+            their_deaggregation(aggregate_records(few_keys)),
+        ),
+        (
+            "aggregates of 100 B, explicit hash keys",
+            our_deaggregation(aggregate_records(explicit)),
+            their_deaggregation(aggregate_records(explicit)),
+        ),
         (
             "aggregates of 100 B, a key each, range checked",
-            ours(packed(small), ALL_BUT_ONE),
-            theirs(packed(small)),
+            our_deaggregation(aggregate_records(small), NEARLY_ALL_KEYS),
+            their_deaggregation(aggregate_records(small)),
         ),
-        ("aggregates of 1 kB", ours(packed(medium)), theirs(packed(medium))),
-        ("aggregates of 10 kB", ours(packed(large)), theirs(packed(large))),
-        ("one aggregate of 20,000 tiny records", ours(tiny), theirs(tiny)),
-        ("packing 100 B, a key each", our_packing(small), their_packing(small)),
+        (
+            "aggregates of 1 kB",
+            our_deaggregation(aggregate_records(medium)),
+            their_deaggregation(aggregate_records(medium)),
+        ),
+        (
+            "aggregates of 10 kB",
+            our_deaggregation(aggregate_records(large)),
+            their_deaggregation(aggregate_records(large)),
+        ),
+        ("one aggregate of 20,000 tiny records", our_deaggregation(tiny), their_deaggregation(tiny)),
+        ("aggregation of 100 B, a key each", our_aggregation(small), their_aggregation(small)),
     ]
 
 
-def timed(work: Work) -> float:
-    """Nanoseconds a user record."""
+def measure_ns(work: Work) -> float:
+    """Return nanoseconds per user record."""
     start = time.perf_counter_ns()
     count = work()
     return (time.perf_counter_ns() - start) / count
 
 
-def measured(name: str, our: Work, their: Work | None, repeats: int) -> dict[str, Any]:
+def measure(name: str, our: Work, their: Work | None, repeats: int) -> dict[str, Any]:
     our_times, their_times = [], []
     for _ in range(repeats):
-        our_times.append(timed(our))
+        our_times.append(measure_ns(our))
         if their:
-            their_times.append(timed(their))
-    row: dict[str, Any] = {"case": name, "ns": spread(our_times)}
+            their_times.append(measure_ns(their))
+    row: dict[str, Any] = {"case": name, "ns": min_median_max(our_times)}
     if their:
         row |= {
-            "peer_ns": spread(their_times),
+            "peer_ns": min_median_max(their_times),
             "ratio": statistics.median(their_times) / statistics.median(our_times),
         }
     return row
 
 
-def spread(times: list[float]) -> dict[str, float]:
+def min_median_max(times: list[float]) -> dict[str, float]:
     return {"min": min(times), "median": statistics.median(times), "max": max(times)}
 
 
-def shown(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     def numbers(each: dict[str, float] | None) -> str:
         return f"{each['median']:8.0f} ({each['min']:.0f}-{each['max']:.0f})" if each else "not installed"
 
@@ -181,13 +209,13 @@ def main() -> None:
         "user_records_a_run": USER_RECORDS,
         "repeats": arguments.repeats,
     }
-    rows = [measured(*case, arguments.repeats) for case in cases()]
+    rows = [measure(*case, arguments.repeats) for case in cases()]
     if arguments.json:
         print(json.dumps({"environment": environment, "rows": rows}, indent=2))
         return
     print(", ".join(f"{key} {value}" for key, value in environment.items()))
-    print(f"{'ns a user record: median (min-max)':48s} {'leasehold':>26s} {'aws-kinesis-agg':>30s}  ratio")
-    print("\n".join(map(shown, rows)))
+    print(f"{'ns per user record: median (min-max)':48s} {'leasehold':>26s} {'aws-kinesis-agg':>30s}  ratio")
+    print("\n".join(map(format_row, rows)))
 
 
 if __name__ == "__main__":

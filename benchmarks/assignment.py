@@ -1,9 +1,10 @@
-"""Does our leader even a fleet out with fewer moves than the Java KCL's, and how long does it think?
+"""Does our strategy balance a fleet with fewer moves than the Java KCL's, and how long does a decision take?
 
-Both decide every 20 simulated seconds on the same fleets and the same noise; Java balances in every third run, as it
-does. Moves are carried out at once: for whole members and a network see `leasehold simulate --leaders`. `even` is the
-time until no load is more than 15 % above the mean; moves are counted over an hour. Run it with
-`python benchmarks/assignment.py [--json]`.
+    python -m benchmarks.assignment [--json]
+
+Both strategies decide every 20 simulated seconds, on the same fleets with the same noise. Java balances in every third
+run, as the KCL does. Moves happen at once; `benchmarks.leaders` compares whole members with a network. `even` is the
+time until no load is more than 15 % above the mean. Moves are counted over an hour.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Owners = dict[str, str | None]
 
 
 class Leader:
-    """A decision, fed with what the comparison knows."""
+    """A strategy with the state that it needs between two decisions."""
 
     def __init__(self, decide: Decide, kbps: dict[str, float]) -> None:
         self._decide, self._kbps, self.memory, self._observations = decide, kbps, LeaderMemory(), {}
@@ -46,7 +47,7 @@ class Leader:
         self.took_s = 0.0
 
     def decide(self, owners: Owners, cpu: dict[str, list[float]]) -> list[tuple[str, str]]:
-        """The leases to move, and where to."""
+        """Return the leases to move, and the worker that gets each."""
         self._steps += 1
         now_ms = 1_000_000 + self._steps * STEP_S * 1000
         leases = [
@@ -85,23 +86,23 @@ class Leader:
         return [(line.lease.key, line.to) for line in plan.assign + plan.hand_off]
 
 
-Story = Callable[[int, Owners, list[str]], None]
+Change = Callable[[int, Owners, list[str]], None]
 
 
 def run(
-    leader: str, story: Story, *, kbps: dict[str, float], points: float, noise: float, seed: int
+    leader: str, change: Change, *, kbps: dict[str, float], points: float, noise: float, seed: int
 ) -> tuple[int, int, float]:
-    """Play one fleet for an hour: moves, seconds until it was even, and how even it was at the end."""
+    """Run one fleet for an hour. Returns moves, seconds until the load was even, and max/mean load at the end."""
     rng = random.Random(seed)
     workers = [f"w{number:02}" for number in range(10)]
     keys = list(kbps)
-    owners: Owners = {key: workers[place % 10] for place, key in enumerate(keys)}
+    owners: Owners = {key: workers[index % 10] for index, key in enumerate(keys)}
     per_kbps = points / max(1e-9, sum(kbps.values()) / 10)
     samples: dict[str, list[float]] = {}
     decider = Leader(plan_assignment if leader == "ours" else java_leader(seed), kbps)
     moves, even_s, worst = 0, -1, 1.0
     for step in range(HOUR_STEPS):
-        story(step, owners, workers)
+        change(step, owners, workers)
         loads = {worker: sum(kbps[key] for key in keys if owners[key] == worker) for worker in workers}
         for worker in workers:
             figure = min(100.0, max(0.0, 2 + per_kbps * loads[worker] + rng.gauss(0, noise)))
@@ -117,31 +118,31 @@ def run(
 
 
 def java_leader(seed: int) -> JavaLeader:
-    """The other leader, leading."""
+    """Return Java's strategy, as the leader."""
     leader = JavaLeader(random.Random(seed))
-    leader.lead(is_leading=True)
+    leader.set_leading(is_leading=True)
     return leader
 
 
-def nothing(_: int, __: Owners, ___: list[str]) -> None:
-    """A fleet at rest."""
+def no_change(_: int, __: Owners, ___: list[str]) -> None:
+    """The fleet stays as it is."""
 
 
 def five_join(step: int, _: Owners, workers: list[str]) -> None:
-    """Ten minutes in, five workers join."""
+    """Five workers join after ten minutes."""
     if step == 30:
         workers += [f"x{number}" for number in range(5)]
 
 
 def one_dies(step: int, owners: Owners, workers: list[str]) -> None:
-    """Ten minutes in, a worker dies, and both leaders have noticed."""
+    """A worker fails after ten minutes, and both leaders know it."""
     if step == 30:
         dead = workers.pop(0)
         owners.update({key: None for key, owner in owners.items() if owner == dead})
 
 
 def rolling(step: int, owners: Owners, workers: list[str]) -> None:
-    """Ten minutes in, one worker after the other is replaced, a minute apart."""
+    """After ten minutes, one worker a minute is replaced."""
     if step >= 30 and step % 3 == 0 and (old := next((name for name in workers if name[0] == "w"), None)):
         workers.remove(old)
         workers.append(old.replace("w", "y"))
@@ -149,25 +150,25 @@ def rolling(step: int, owners: Owners, workers: list[str]) -> None:
 
 
 def even(number: int = 100, each: float = 100.0) -> dict[str, float]:
-    """Leases of one throughput."""
-    return {f"l{place:03}": each for place in range(number)}
+    """Return leases with the same throughput."""
+    return {f"l{index:03}": each for index in range(number)}
 
 
-FLEETS: list[tuple[str, Story, dict[str, float], float, float]] = [
-    ("at rest, 50 % busy", nothing, even(), 48, 2.0),
-    ("at rest, 5 % busy", nothing, even(), 3, 0.5),
-    ("an idle stream", nothing, even(each=0.0), 0, 0.3),
+FLEETS: list[tuple[str, Change, dict[str, float], float, float]] = [
+    ("at rest, 50 % busy", no_change, even(), 48, 2.0),
+    ("at rest, 5 % busy", no_change, even(), 3, 0.5),
+    ("an idle stream", no_change, even(each=0.0), 0, 0.3),
     ("five join ten", five_join, even(), 48, 1.0),
     ("one of ten dies", one_dies, even(), 48, 1.0),
-    ("skewed shards", nothing, {f"l{place:03}": 600 / (place + 1) ** 0.5 for place in range(100)}, 40, 1.0),
+    ("skewed shards", no_change, {f"l{index:03}": 600 / (index + 1) ** 0.5 for index in range(100)}, 40, 1.0),
     ("rolling replacement", rolling, even(), 48, 1.0),
 ]
 
 
 def decision_ms() -> float:
     """One decision for 10,000 leases and 1,000 workers, half of them new."""
-    kbps = {f"l{place:05}": 100.0 + place % 900 for place in range(10_000)}
-    owners: Owners = {key: f"w{place % 500:04}" for place, key in enumerate(kbps)}
+    kbps = {f"l{index:05}": 100.0 + index % 900 for index in range(10_000)}
+    owners: Owners = {key: f"w{index % 500:04}" for index, key in enumerate(kbps)}
     cpu = {f"w{number:04}": [50.0] for number in range(1000)}
     leader = Leader(plan_assignment, kbps)
     leader.decide(owners, cpu)
@@ -182,14 +183,14 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json
     rows = []
-    for name, story, kbps, points, noise in FLEETS:
+    for name, change, kbps, points, noise in FLEETS:
         row: dict[str, object] = {"fleet": name}
         for leader in ("ours", "java"):
-            played = [
-                run(leader, story, kbps=dict(kbps), points=points, noise=noise, seed=seed)
+            results = [
+                run(leader, change, kbps=dict(kbps), points=points, noise=noise, seed=seed)
                 for seed in range(SEEDS)
             ]
-            moves, even_s, worst = (statistics.median(column) for column in zip(*played, strict=True))
+            moves, even_s, worst = (statistics.median(column) for column in zip(*results, strict=True))
             row |= {
                 f"{leader} moves": moves,
                 f"{leader} even_s": even_s,

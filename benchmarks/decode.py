@@ -1,11 +1,11 @@
-"""How much processor time does it take to get records out of GetRecords? Plain boto3 beside our `before-parse` hook.
+"""Measures the CPU time of decoding GetRecords responses: boto3's own parser, our hook in boto3, and our decoder alone.
 
     python benchmarks/decode.py [--json] [--seconds N]
 
-A server in a process of its own gives the same answer to every request. Both sides send it through boto3 with
-signing, on one keep-alive connection, and end with one object a record in hand: boto3's dictionary, or our `Record`.
-Counted is the processor time of this process, in turns, so that a busy machine slows both alike; ratios come from one
-run. "decoding alone" is `page_from_body` on the bytes, without a request around it.
+A server in another process gives the same response to every request. Both sides send the request through boto3 with
+signing, on one keep-alive connection, and return one object per record: boto3's dictionary, or our `Record`. The
+figures are the CPU time of this process. Both sides are measured in turns in one run, so a busy machine slows both
+equally. "Decoding alone" is `page_from_body` on the bytes, without a request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from botocore.config import Config
 from leasehold.adapters.aws.kinesis_decoding import page_from_body
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 
-# Records of a page, and their size; the second page is as large as Kinesis gives.
+# Number and size of the records of each page. The third is as large as a response of Kinesis can be.
 PAGES = {
     "empty": (0, 0),
     "10,000 of 100 B": (10_000, 100),
@@ -45,8 +45,8 @@ FIRST_NUMBER = 49590338271490256608559692538361571095921575989136588898
 Work = Callable[[], int]
 
 
-def answer(count: int, size: int) -> bytes:
-    """A GetRecords answer with so many records."""
+def make_response(count: int, size: int) -> bytes:
+    """Return the body of a GetRecords response."""
     records = [
         {
             "SequenceNumber": str(FIRST_NUMBER + number * 65_536),
@@ -59,8 +59,8 @@ def answer(count: int, size: int) -> bytes:
     return orjson.dumps({"Records": records, "NextShardIterator": "AAAA", "MillisBehindLatest": 0})
 
 
-def serve(body: bytes, told: Connection) -> None:
-    """Answers every POST with the body, until the process is ended."""
+def serve(body: bytes, port: Connection) -> None:
+    """Respond to every POST with the body, until the process is terminated."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -74,15 +74,15 @@ def serve(body: bytes, told: Connection) -> None:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            """Do not log."""
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
-        told.send(server.server_address[1])
+        port.send(server.server_address[1])
         server.serve_forever()
 
 
-def client(port: int) -> Any:
+def kinesis_client(port: int) -> Any:
     return boto3.session.Session().client(
         "kinesis",
         endpoint_url=f"http://127.0.0.1:{port}",
@@ -93,44 +93,46 @@ def client(port: int) -> Any:
     )
 
 
-def plain(port: int) -> Work:
-    kinesis = client(port)
+def read_with_boto3(port: int) -> Work:
+    kinesis = kinesis_client(port)
     return lambda: len(kinesis.get_records(ShardIterator="AAAA")["Records"])
 
 
-def hooked(port: int) -> Work:
-    kinesis = client(port)
-    KinesisStream(
-        kinesis, "orders", threads=1
-    )  # for its hook; the call is made here, without a thread in between
+def read_with_hook(port: int) -> Work:
+    kinesis = kinesis_client(port)
+    KinesisStream(kinesis, "orders", threads=1)  # installs the hook; the call below uses no extra thread
     return lambda: len(kinesis.get_records(ShardIterator="AAAA")["LeaseholdPage"].records)
 
 
-def decoding(body: bytes) -> Work:
+def decode_only(body: bytes) -> Work:
     return lambda: len(page_from_body(body).records)
 
 
-def measured(name: str, count: int, size: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of processor time an answer, for each way."""
-    body = answer(count, size)
+def measure(name: str, count: int, size: int, seconds: float) -> dict[str, Any]:
+    """Return milliseconds of CPU time per response, for each way of decoding."""
+    body = make_response(count, size)
     here, there = multiprocessing.Pipe()
     server = multiprocessing.Process(target=serve, args=(body, there), daemon=True)
     server.start()
     try:
         port = here.recv()
-        ways = {"boto3": plain(port), "hook": hooked(port), "decoding alone": decoding(body)}
-        times = in_turns(ways, count, seconds)
+        ways = {
+            "boto3": read_with_boto3(port),
+            "hook": read_with_hook(port),
+            "decoding alone": decode_only(body),
+        }
+        times = measure_in_turns(ways, count, seconds)
     finally:
         server.terminate()
         server.join()
     ratio = statistics.median(times["boto3"]) / statistics.median(times["hook"])
-    rows = {way: spread(each) for way, each in times.items()}
+    rows = {way: min_median_max(each) for way, each in times.items()}
     return {"page": name, "records": count, "payload_bytes": count * size, "ms": rows, "ratio": ratio}
 
 
-def in_turns(ways: dict[str, Work], count: int, seconds: float) -> dict[str, list[float]]:
+def measure_in_turns(ways: dict[str, Work], count: int, seconds: float) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {way: [] for way in ways}
-    for work in ways.values():  # connections, caches
+    for work in ways.values():  # open connections, fill caches
         assert work() == count
     until = time.monotonic() + seconds
     while time.monotonic() < until or len(times["hook"]) < 3:
@@ -141,11 +143,11 @@ def in_turns(ways: dict[str, Work], count: int, seconds: float) -> dict[str, lis
     return times
 
 
-def spread(times: list[float]) -> dict[str, float]:
+def min_median_max(times: list[float]) -> dict[str, float]:
     return {"min": min(times), "median": statistics.median(times), "max": max(times)}
 
 
-def shown(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
     def numbers(way: str) -> str:
         return f"{row['ms'][way]['median']:9.2f} ({row['ms'][way]['min']:.2f}-{row['ms'][way]['max']:.2f})"
 
@@ -167,16 +169,16 @@ def main() -> None:
         "orjson": orjson.__version__,
         "pybase64": pybase64.get_version(),
     }
-    rows = [measured(name, count, size, arguments.seconds) for name, (count, size) in PAGES.items()]
+    rows = [measure(name, count, size, arguments.seconds) for name, (count, size) in PAGES.items()]
     if arguments.json:
         print(json.dumps({"environment": environment, "rows": rows}, indent=2))
         return
     print(", ".join(f"{key} {value}" for key, value in environment.items()))
     print(
-        f"{'ms of processor':18s}{'boto3: median (min-max)':>27s}{'with our hook':>27s}{'decoding alone':>27s}"
-        "  ratio   us a record"
+        f"{'ms of CPU time':18s}{'boto3: median (min-max)':>27s}{'with our hook':>27s}{'decoding alone':>27s}"
+        "  ratio   us per record"
     )
-    print("\n".join(map(shown, rows)))
+    print("\n".join(map(format_row, rows)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How long are shards unread when a member goes, and what does a fleet at rest ask of DynamoDB? Ours beside Java's.
+"""Measures failover times, and the DynamoDB requests of an idle fleet, for our members and for Java members.
 
     python -m benchmarks.failover [--shards 12] [--members 4] [--steady 60] [--only python] [--json]
 
-Each fleet runs at its default settings, on one stream of the local server and on DynamoDB Local, behind a proxy that
-counts its requests. First it is left alone; then a member is stopped in good order, one is killed, the leader is too.
-What is told is how long it took until the last of the victim's shards was read by somebody else. Both fleets checkpoint
+Each fleet runs with its default settings on one stream of the local server and on DynamoDB Local. A proxy counts its
+requests. First the fleet is left alone. Then one member is stopped, one is killed, and the leader is killed. Each time
+the benchmark measures how long it takes until other members read all shards of that member. Both fleets checkpoint
 every five seconds, and Java balances by the number of leases. The servers and the Java member are those of the tests:
 `make setup-servers setup-interop`.
 """
@@ -31,17 +31,17 @@ from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL
 from tests.servers.running import Run
 
-# Outside of AWS a Java member measures no load, and Java's default strategy may leave latecomers without a lease.
+# Outside of AWS a Java member reports no CPU use, and Java's default strategy may assign no lease to late members.
 JAVA_OPTIONS = {"mode": "3X", "checkpoint_ms": 5_000, "balance_by": "LEASE_COUNT_BASED"}
 PUT_EVERY_S = 0.25
-LOOK_EVERY_S = 0.25
-# A Java leader sleeps for a minute at its first start, and a dead one is missed after two.
+CHECK_EVERY_S = 0.25
+# A Java leader waits for a minute at its first start, and a dead leader is replaced after two minutes.
 DEADLINE_S = 600.0
 
 
 @dataclass
 class Bench:
-    """One fleet, in one language, and its stream."""
+    """One fleet of Python or Java members, and its stream."""
 
     language: str
     fleet: MixedFleet
@@ -52,15 +52,15 @@ class Bench:
     _end: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
-        """One more member."""
+        """Start a member."""
         if self.language == "java":
             self.fleet.start_java()
         else:
             self.fleet.start_python()
 
     def produce(self) -> None:
-        """A record to every shard, again and again, so that reading can be seen."""
-        keys = [str((2**128 * place + 2**127) // self.shards) for place in range(self.shards)]
+        """Put a record into every shard at intervals, so that reads show in the members' logs."""
+        keys = [str((2**128 * index + 2**127) // self.shards) for index in range(self.shards)]
         for number in range(10**9):
             if self._end.wait(PUT_EVERY_S):
                 return
@@ -70,20 +70,20 @@ class Bench:
             self.kinesis.put_records(StreamName=self.fleet.stream, Records=records)
 
     def end(self) -> None:
-        """No more records, no more members."""
+        """Stop the producer and kill the members."""
         self._end.set()
         self.fleet.kill_all()
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait, and give up with a word."""
+        """Wait for a condition; exit with a message at the deadline."""
         until = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > until:
-                raise SystemExit(f"{self.language}: after {DEADLINE_S} s still not: {what}")
-            time.sleep(LOOK_EVERY_S)
+                raise SystemExit(f"{self.language}: after {DEADLINE_S} s this is not true: {what}")
+            time.sleep(CHECK_EVERY_S)
 
-    def everyone_reads(self) -> bool:
-        """Whether every member has a share of the leases, and every shard was read of late."""
+    def every_member_reads(self) -> bool:
+        """Return whether every member has leases, and every shard was read in the last ten seconds."""
         self.fleet.check_alive()
         recent_ns = time.monotonic_ns() - 10 * 10**9
         read = {each.shard for each in self.fleet.handled() if each.at_ns > recent_ns}
@@ -91,7 +91,7 @@ class Bench:
         return len(read) == self.shards and owners == set(self.fleet.running)
 
     def requests_per_shard_hour(self, seconds: float) -> dict[str, float]:
-        """What the fleet asks of DynamoDB while nothing changes."""
+        """Count the DynamoDB requests while nothing changes."""
         before, began = Counter(self.proxy.request_counts), time.monotonic()
         time.sleep(seconds)
         hours = (time.monotonic() - began) / 3600
@@ -100,12 +100,12 @@ class Bench:
         return {"all": sum(by_operation.values()), **by_operation}
 
     def member(self, *, leading: bool) -> str:
-        """The leader, or a member that is not."""
+        """Return the leader, or another member."""
         leader = self.table.leader()
         return next(worker for worker in self.fleet.running if (worker == leader) is leading)
 
-    def unread_s(self, victim: str, remove: Callable[[str], None]) -> float:
-        """Remove a member; how long it takes until the last of its shards is read by another."""
+    def measure_unread_s(self, victim: str, remove: Callable[[str], None]) -> float:
+        """Remove a member. Returns the seconds until other members read all its shards."""
         shards = {str(lease.key) for lease in self.table.unfinished_leases() if lease.owner == victim}
         began_ns = time.monotonic_ns()
         remove(victim)
@@ -123,7 +123,7 @@ class Bench:
 
 @contextmanager
 def bench(language: str, shards: int, dynamodb: Server, folder: Path) -> Iterator[Bench]:
-    """A stream, records, and a fleet that is still empty."""
+    """Create a stream with records, and a fleet without members."""
     with LocalKinesis.in_process() as kinesis, run_proxy(dynamodb.url) as proxy:
         client = kinesis.client()
         client.create_stream(StreamName="failover", ShardCount=shards)
@@ -148,14 +148,14 @@ def bench(language: str, shards: int, dynamodb: Server, folder: Path) -> Iterato
 
 
 def measure(made: Bench, members: int, steady_s: float) -> dict[str, Any]:
-    """All figures of one fleet."""
+    """Measure one fleet."""
     began = time.monotonic()
     made.start()
-    # Java members that make the table together may end one another.
-    made.wait_for(lambda: len(made.table.unfinished_leases()) == made.shards, "the leases are there")
+    # Java members that create the table at the same time may fail, so the first member starts alone.
+    made.wait_for(lambda: len(made.table.unfinished_leases()) == made.shards, "the leases exist")
     for _ in range(members - 1):
         made.start()
-    made.wait_for(made.everyone_reads, "every member reads")
+    made.wait_for(made.every_member_reads, "every member reads")
     figures: dict[str, Any] = {"until every member reads, s": time.monotonic() - began}
     figures["DynamoDB requests per shard-hour"] = made.requests_per_shard_hour(steady_s)
     for name, leading, remove in (
@@ -163,8 +163,8 @@ def measure(made: Bench, members: int, steady_s: float) -> dict[str, Any]:
         ("kill -9 of a member, s", False, made.fleet.kill),
         ("kill -9 of the leader, s", True, made.fleet.kill),
     ):
-        figures[name] = made.unread_s(made.member(leading=leading), remove)
-        made.wait_for(made.everyone_reads, "every member reads again")
+        figures[name] = made.measure_unread_s(made.member(leading=leading), remove)
+        made.wait_for(made.every_member_reads, "every member reads again")
     return figures
 
 
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shards", type=int, default=12)
     parser.add_argument("--members", type=int, default=4)
-    parser.add_argument("--steady", type=float, default=60, help="how long to count requests, in seconds")
+    parser.add_argument("--steady", type=float, default=60, help="seconds in which requests are counted")
     parser.add_argument("--only", choices=["python", "java"], action="append")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -190,11 +190,11 @@ def main() -> None:
                     print(f"{language}: {json.dumps(results[language])}", file=sys.stderr, flush=True)
         finally:
             run.end()
-    print(json.dumps(results) if options.json else side_by_side(results))
+    print(json.dumps(results) if options.json else format_table(results))
 
 
-def side_by_side(results: dict[str, Any]) -> str:
-    """The figures side by side."""
+def format_table(results: dict[str, Any]) -> str:
+    """Return the figures of both fleets in columns."""
     flat = {
         language: {
             f"{name}: {part}" if isinstance(value, dict) else name: figure

@@ -1,4 +1,4 @@
-"""What simulated fleets without records share: a stream that is only a list of shards, and cheaper reading of rows."""
+"""Stubs for simulated fleets without records: a stream that only lists shards, and a shared cache of parsed rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from leasehold.ports import Page, Stream
 
 @contextmanager
 def share_parsed_rows() -> Iterator[None]:
-    """Rows that have not changed are taken apart once, for all members together; real ones do it each for itself."""
+    """Parse each unchanged row once for all members. Real members parse every row themselves."""
     parsed: dict[str, tuple[Row, Lease]] = {}
     original = lease_row.lease_from_row
 
     def lease_from_row(row: Row) -> Lease:
         key = row[lease_row.KEY]["S"]
-        known = parsed.get(key)
-        if known is None or known[0] is not row:
-            known = parsed[key] = row, original(row)
-        return known[1]
+        cached = parsed.get(key)
+        if cached is None or cached[0] is not row:
+            cached = parsed[key] = row, original(row)
+        return cached[1]
 
     lease_row.lease_from_row = lease_from_row
     try:
@@ -36,34 +36,34 @@ def share_parsed_rows() -> Iterator[None]:
 
 
 class ListedStream(Stream):
-    """A stream of which members only need the list of shards."""
+    """A stream that only lists its shards."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
 
     async def identifier(self) -> NoReturn:
-        """A single stream needs none."""
-        raise AssertionError("nobody asks for the identifier of a single stream")
+        """Not called for a single stream."""
+        raise AssertionError("the identifier of a single stream is not needed")
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
-        """All of them; none has ended."""
+        """Return all shards. None has ended."""
         del shard_filter
         return self._shards
 
     async def iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
-        """Nobody reads here."""
-        raise AssertionError(f"nobody reads {shard} from {start} here")
+        """Not called: no records are read."""
+        raise AssertionError(f"no records: iterator for {shard} from {start}")
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
-        """Nobody reads here."""
-        raise AssertionError(f"nobody reads {limit} records at {iterator} here")
+        """Not called: no records are read."""
+        raise AssertionError(f"no records: {limit} records at {iterator}")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def even_shards(number: int) -> list[Shard]:
-    """So many shards, which divide the hash keys evenly."""
+    """Return shards that divide the hash keys evenly."""
     width = (HASH_KEY_MAX + 1) // number
     ends = [*(width * (index + 1) - 1 for index in range(number - 1)), HASH_KEY_MAX]
     return [

@@ -1,10 +1,10 @@
-"""What does a worker cost while nothing happens? CPU and memory of one process that serves many idle shards.
+"""Measures CPU and memory of one worker process that serves many idle shards.
 
     python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--dynamodb URL] [--json]
 
-The Kinesis server (ours) runs in a process of its own; leases are in SQLite, or in the DynamoDB at the URL (a server on
-this machine). Each shard is polled once a second. Machines differ, and so does one machine from hour to hour: beside
-the worker's share of a core stands what the same polls alone, without leases and handlers, would take through boto3.
+Our Kinesis server runs in another process. The leases are in SQLite, or in DynamoDB at the URL (a server on this
+machine). Each shard is polled once a second. Machines differ, so the benchmark also measures the CPU share of the same
+polls through boto3, without leases and handlers.
 """
 
 import argparse
@@ -39,28 +39,28 @@ BOTO3_CALLS = 200
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of a process so far."""
+    """Return the CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-def held_leases(leases: str) -> int:
-    """How many leases have an owner."""
-    where = ["--dynamodb-endpoint-url", leases, "--application", "idle", "--region", "us-east-1"]
-    where = where if "://" in leases else ["--sqlite", leases]
-    command = [sys.executable, "-m", "leasehold.cli", "leases", *where, "--json"]
-    answer = subprocess.run(command, capture_output=True, check=False, text=True)
-    return answer.stdout.count('"state": "held"') + answer.stdout.count('"state":"held"')
+def count_held_leases(leases: str) -> int:
+    """Return the number of leases with an owner."""
+    location = ["--dynamodb-endpoint-url", leases, "--application", "idle", "--region", "us-east-1"]
+    location = location if "://" in leases else ["--sqlite", leases]
+    command = [sys.executable, "-m", "leasehold.cli", "leases", *location, "--json"]
+    result = subprocess.run(command, capture_output=True, check=False, text=True)
+    return result.stdout.count('"state": "held"') + result.stdout.count('"state":"held"')
 
 
 def boto3_percent(client: Any, shards: int) -> float:
-    """The share of a core that boto3 takes to ask so many shards once a second, and nothing else."""
+    """Return the share of a core that boto3 needs to poll the shards once a second."""
     iterator = client.get_shard_iterator(
         StreamName="idle", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
     )["ShardIterator"]
@@ -72,16 +72,16 @@ def boto3_percent(client: Any, shards: int) -> float:
 
 
 def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, object]:
-    """Run a worker until it holds every shard, then watch it."""
+    """Run a worker until it owns every shard, then measure it."""
     with tempfile.TemporaryDirectory() as folder, LocalKinesis.in_process() as kinesis:
         kinesis.client().create_stream(StreamName="idle", ShardCount=shards)
         leases = dynamodb or str(Path(folder) / "leases.sqlite")
         worker = subprocess.Popen([sys.executable, "-c", PROGRAM, kinesis.endpoint_url, leases])
         try:
             deadline = time.monotonic() + WARM_UP_DEADLINE_S
-            while held_leases(leases) < shards:
+            while count_held_leases(leases) < shards:
                 if time.monotonic() > deadline:
-                    sys.exit("the worker did not take every shard in time")
+                    sys.exit("the worker did not take every shard within the deadline")
                 time.sleep(1)
             before, began = cpu_s(worker.pid), time.monotonic()
             time.sleep(seconds)
@@ -106,7 +106,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shards", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--dynamodb", metavar="URL", help="keep the leases there, not in SQLite")
+    parser.add_argument(
+        "--dynamodb", metavar="URL", help="keep the leases in DynamoDB at this URL, not in SQLite"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     result = measure(options.shards, options.seconds, options.dynamodb)

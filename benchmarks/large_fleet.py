@@ -1,11 +1,15 @@
-"""A fleet of very many members and shards: how long until it rests, how many leases move, how many calls it makes.
+"""A simulated fleet with very many members and shards: how fast it balances and recovers, and how many calls it makes.
 
-The members and the lease table are the real ones; nobody reads records: a shard is *served* by a stub that says that it
-is alive. Rows that have not changed are taken apart once, for all members together; real ones do it each for itself.
+    python -m benchmarks.large_fleet [--workers 1000] [--shards 10000] [--minutes 6] [--mode leader] [--seed 0]
+
+The members are the shipped ones; time is virtual. No records are read: a stub serves each shard and reports progress.
+Unchanged rows are parsed once for all members, which real members cannot do. A tenth of the members is killed at half
+time.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
 from collections import Counter
@@ -30,7 +34,7 @@ from leasehold.simulation.ownership import Ownerships, lease_change, session_in
 from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
 from leasehold.simulation.table import ProcessRows, RowChange, SimulatedTable
 
-_ALIVE_EVERY_MS: Final = 30_000
+_PROGRESS_EVERY_MS: Final = 30_000
 _TICK_MS: Final = 1_000
 _HOUR_MS: Final = 3_600_000
 _START_WITHIN_MS: Final = 10_000
@@ -38,36 +42,36 @@ _START_WITHIN_MS: Final = 10_000
 
 @dataclass(slots=True)
 class FleetReport:
-    """What a large fleet did."""
+    """The figures of one run."""
 
     workers: int
     shards: int
     simulated_ms: int = 0
     took_s: float = 0.0
-    all_served_ms: int | None = None
-    converged_ms: int | None = None
+    all_owned_ms: int | None = None
+    balanced_ms: int | None = None
     killed: int = 0
     recovered_ms: int | None = None
-    unserved: int = 0
+    unowned: int = 0
     moves: int = 0
-    moves_least: int = 0
-    doubled: int = 0
+    moves_min: int = 0
+    owned_twice: int = 0
     spread: tuple[int, int] = (0, 0)
     calls: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """The report, for people."""
+        """Return the report as text."""
         shard_hours = self.shards * self.simulated_ms / _HOUR_MS
         return [
-            f"{self.workers:,} members, {self.shards:,} shards, no records: shards are served by a stub",
+            f"{self.workers:,} members, {self.shards:,} shards, no records: a stub serves each shard",
             f"{self.simulated_ms / 60_000:.1f} simulated minutes in {self.took_s:.0f} s",
-            f"every shard served after {_seconds(self.all_served_ms)}, balanced after {_seconds(self.converged_ms)}",
-            f"{self.killed} members killed; every shard served again after {_seconds(self.recovered_ms)}",
-            f"{self.moves:,} leases changed hands, {self.moves_least:,} at least had to",
-            f"leases a member: {self.spread[0]} to {self.spread[1]}; unserved at the end: {self.unserved}",
-            f"served twice at one time: {self.doubled}",
+            f"every shard owned after {_seconds(self.all_owned_ms)}, balanced after {_seconds(self.balanced_ms)}",
+            f"{self.killed} members killed; every shard owned again after {_seconds(self.recovered_ms)}",
+            f"{self.moves:,} leases taken; at least {self.moves_min:,} had to be",
+            f"leases per member: {self.spread[0]} to {self.spread[1]}; without an owner at the end: {self.unowned}",
+            f"served by two members at a time: {self.owned_twice}",
             *(
-                f"{count / shard_hours:,.0f} {name} calls a shard-hour"
+                f"{count / shard_hours:,.0f} calls to {name} per shard-hour"
                 for name, count in sorted(self.calls.items())
             ),
         ]
@@ -86,13 +90,13 @@ def simulate_large_fleet(
     mode: Mode = Mode.LEADER,
     show: Callable[[str], object] = lambda _: None,
 ) -> FleetReport:
-    """Start a fleet, let it settle, kill a tenth of it at half time, and look how it recovers."""
+    """Start a fleet, kill a tenth of it at half time, and measure how it balances and recovers."""
     loop = SimulatedLoop()
     began_s = perf_counter()
     with share_parsed_rows():
         fleet = _LargeFleet(loop, FleetReport(workers, shards), seed=seed, mode=mode, show=show)
         try:
-            loop.run_until_complete(fleet.live(round(minutes * 60_000)))
+            loop.run_until_complete(fleet.run(round(minutes * 60_000)))
         finally:
             loop.set_exception_handler(lambda *_: None)
             loop.run_until_complete(fleet.close_tasks())
@@ -116,7 +120,7 @@ class _LargeFleet:
         self._seed = seed
         self._show = show
         self._rng = random.Random(f"{seed}:fleet")
-        # A table of this size is looked at less often; the failover time grows with it.
+        # A large table is read less often, so the failover time is longer.
         self._settings = FleetSettings(
             mode=mode, failover_after=timedelta(seconds=30), refresh_every=timedelta(seconds=5)
         )
@@ -127,59 +131,59 @@ class _LargeFleet:
         self._ownerships = Ownerships()
         self._processes: list[SimulatedProcess] = []
 
-    async def live(self, time_ms: int) -> None:
-        """Until the time is over, with a catastrophe in the middle."""
+    async def run(self, time_ms: int) -> None:
+        """Run the fleet, and kill a tenth of it at half time."""
         for number in range(self.report.workers):
             self._network.call_later(self._rng.uniform(0, _START_WITHIN_MS), partial(self._start, number))
-        await self._watch(time_ms // 2, is_recovering=False)
-        self._kill_a_tenth()
-        await self._watch(time_ms, is_recovering=True)
-        self._sum_up()
+        await self._measure(time_ms // 2, is_recovering=False)
+        self._kill_tenth()
+        await self._measure(time_ms, is_recovering=True)
+        self._complete_report()
 
     async def close_tasks(self) -> None:
-        """The end of the world."""
+        """Kill all members and close their tasks."""
         self._loop.kill_all(self._processes)
 
-    async def _watch(self, until_ms: int, *, is_recovering: bool) -> None:
+    async def _measure(self, until_ms: int, *, is_recovering: bool) -> None:
         report, began_ms = self.report, self._now_ms()
         while self._now_ms() < until_ms:
             await asyncio.sleep(_TICK_MS / 1000)
-            served = self._served()
-            total = sum(served.values())
+            owned = self._count_owned()
+            total = sum(owned.values())
             if is_recovering:
                 if report.recovered_ms is None and total == report.shards:
                     report.recovered_ms = self._now_ms() - began_ms
                 continue
-            if report.all_served_ms is None and total == report.shards:
-                report.all_served_ms = self._now_ms()
-                self._show(f"{self._now_ms() / 1000:9.1f}s  every shard is served")
-            if total == report.shards and max(served.values()) - min(served.values()) <= 1:
-                report.converged_ms = report.converged_ms or self._now_ms()
+            if report.all_owned_ms is None and total == report.shards:
+                report.all_owned_ms = self._now_ms()
+                self._show(f"{self._now_ms() / 1000:9.1f}s  every shard has an owner")
+            if total == report.shards and max(owned.values()) - min(owned.values()) <= 1:
+                report.balanced_ms = report.balanced_ms or self._now_ms()
             elif total == report.shards:
-                report.converged_ms = None
+                report.balanced_ms = None
 
-    def _kill_a_tenth(self) -> None:
+    def _kill_tenth(self) -> None:
         victims = self._rng.sample(self._running(), max(1, self.report.workers // 10))
-        orphans = sum(self._served()[victim] for victim in victims)
-        self.report.moves_least += orphans
+        orphans = sum(self._count_owned()[victim] for victim in victims)
+        self.report.moves_min += orphans
         self.report.killed = len(victims)
         self._show(f"{self._now_ms() / 1000:9.1f}s  {len(victims)} members killed, with {orphans} leases")
         for victim in victims:
             victim.kill()
 
-    def _sum_up(self) -> None:
-        report, served = self.report, self._served()
+    def _complete_report(self) -> None:
+        report, owned = self.report, self._count_owned()
         report.simulated_ms = self._now_ms()
-        report.unserved = report.shards - sum(served.values())
-        report.spread = (min(served.values()), max(served.values()))
-        report.moves_least += report.shards
+        report.unowned = report.shards - sum(owned.values())
+        report.spread = (min(owned.values()), max(owned.values()))
+        report.moves_min += report.shards
         for (dependency, _), count in self._network.calls.items():
             report.calls[dependency.value] += count
 
-    def _served(self) -> Counter[SimulatedProcess]:
-        served = Counter(dict.fromkeys(self._running(), 0))
-        served.update(each.process for each in self._ownerships.current.values() if each.process.is_alive)
-        return served
+    def _count_owned(self) -> Counter[SimulatedProcess]:
+        owned = Counter(dict.fromkeys(self._running(), 0))
+        owned.update(each.process for each in self._ownerships.current.values() if each.process.is_alive)
+        return owned
 
     def _running(self) -> list[SimulatedProcess]:
         return [process for process in self._processes if process.state is ProcessState.RUNNING]
@@ -209,9 +213,9 @@ class _LargeFleet:
             held.note_progress()
             current = self._ownerships.current.get(held.shard)
             if held.is_valid() and (current is None or current.process is not process):
-                self.report.doubled += 1
+                self.report.owned_twice += 1
             waiting = asyncio.ensure_future(held.draining.wait())
-            await asyncio.wait({waiting}, timeout=_ALIVE_EVERY_MS / 1000)
+            await asyncio.wait({waiting}, timeout=_PROGRESS_EVERY_MS / 1000)
             waiting.cancel()
 
     def _observe(self, process: SimulatedProcess, event: Event) -> None:
@@ -224,3 +228,27 @@ class _LargeFleet:
 
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)
+
+
+def main() -> None:
+    """Run and print the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--workers", type=int, default=1_000)
+    parser.add_argument("--shards", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=6.0, help="simulated minutes")
+    parser.add_argument("--mode", choices=[mode.value for mode in (Mode.PEER, Mode.LEADER)], default="leader")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    report = simulate_large_fleet(
+        seed=options.seed,
+        workers=options.workers,
+        shards=options.shards,
+        minutes=options.minutes,
+        mode=Mode(options.mode),
+        show=print,
+    )
+    print("\n".join(report.lines()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,11 @@
-"""How fast is the local Kinesis server, and does it stay so as a shard grows?
-
-Puts and gets records of 1 KB in one shard that holds 10,000, 100,000 and 1,000,000 of them. The client is raw HTTP
-with bodies made beforehand, so that no SDK is measured. MB/s are 10^6 bytes of payload per second of the *server's*
-CPU: what one core can do. Wall-clock rates stand beside them; client and server share the machine. Last, the time from
-a put to the event that a subscriber gets, while nothing else happens.
+"""Measures the throughput of the local Kinesis server, and whether it stays the same as a shard grows.
 
     python benchmarks/local_server.py [--json] [--records 10000 100000 1000000]
+
+Puts and gets records of 1 KB in one shard with 10,000, 100,000 and 1,000,000 records. The client sends raw HTTP with
+prepared bodies, so no SDK is measured. MB/s are 10^6 bytes of payload per second of the *server's* CPU time, that is,
+per core. Wall-clock rates are shown too; client and server share the machine. The last figure is the time from a put to
+the event that a subscriber gets, on an idle server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEADERS = {"Content-Type": "application/x-amz-json-1.1"}
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """One row of the table. CPU is the server's."""
 
     records: int
@@ -54,7 +54,7 @@ class Measured:
 
 
 class Server:
-    """`leasehold local` in a process of its own, spoken to in raw HTTP."""
+    """`leasehold local` in another process, called with raw HTTP."""
 
     def __init__(self) -> None:
         command = [
@@ -70,33 +70,33 @@ class Server:
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
-        place = urlsplit(json.loads(self._process.stdout.readline())["endpoint_url"])
-        self._place = (str(place.hostname), place.port)
-        self._http = http.client.HTTPConnection(*self._place)
+        url = urlsplit(json.loads(self._process.stdout.readline())["endpoint_url"])
+        self._address = (str(url.hostname), url.port)
+        self._http = http.client.HTTPConnection(*self._address)
 
     def subscribe(self) -> http.client.HTTPResponse:
-        """A subscription from LATEST on, over a connection of its own."""
+        """Subscribe from LATEST on, over a new connection."""
         summary = json.loads(self.call("DescribeStreamSummary", json.dumps({"StreamName": STREAM}).encode()))
         arn = summary["StreamDescriptionSummary"]["StreamARN"]
         register = json.dumps({"StreamARN": arn, "ConsumerName": "bench"}).encode()
         consumer = json.loads(self.call("RegisterStreamConsumer", register))["Consumer"]["ConsumerARN"]
-        ask = {"ConsumerARN": consumer, "ShardId": SHARD, "StartingPosition": {"Type": "LATEST"}}
-        connection = http.client.HTTPConnection(*self._place)
+        request = {"ConsumerARN": consumer, "ShardId": SHARD, "StartingPosition": {"Type": "LATEST"}}
+        connection = http.client.HTTPConnection(*self._address)
         headers = {**HEADERS, "X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
-        connection.request("POST", "/", json.dumps(ask), headers)
+        connection.request("POST", "/", json.dumps(request), headers)
         return connection.getresponse()
 
     def call(self, operation: str, body: bytes) -> bytes:
         headers = {**HEADERS, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
         self._http.request("POST", "/", body, headers)
-        answer = self._http.getresponse()
-        content = answer.read()
-        if answer.status != http.client.OK:
+        response = self._http.getresponse()
+        content = response.read()
+        if response.status != http.client.OK:
             sys.exit(f"{operation} failed: {content[:300]!r}")
         return content
 
     def cpu_s(self) -> float:
-        """User and system time of the server so far."""
+        """Return the CPU time of the server so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -131,27 +131,27 @@ def iterator(server: Server, kind: str) -> str:
 
 
 def get(server: Server, token: str) -> tuple[int, str]:
-    """Read one page: how many records, and the next iterator. The body is searched, not parsed."""
-    answer = server.call("GetRecords", json.dumps({"ShardIterator": token}).encode())
-    found = re.search(rb'"NextShardIterator":"([^"]+)"', answer[-1000:])
+    """Read one page. Returns the number of records and the next iterator; the body is searched, not parsed."""
+    body = server.call("GetRecords", json.dumps({"ShardIterator": token}).encode())
+    found = re.search(rb'"NextShardIterator":"([^"]+)"', body[-1000:])
     assert found, "an open shard has a next iterator"
-    return answer.count(b'"SequenceNumber"'), found[1].decode()
+    return body.count(b'"SequenceNumber"'), found[1].decode()
 
 
-def spent(server: Server, work: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of the server's CPU, and of the wall clock."""
+def measure_seconds(server: Server, work: Callable[[], None]) -> tuple[float, float]:
+    """Return the seconds of the server's CPU, and of the wall clock."""
     cpu_s, wall_s = server.cpu_s(), time.perf_counter()
     work()
     return server.cpu_s() - cpu_s, time.perf_counter() - wall_s
 
 
-def measure(server: Server, body: bytes, records: int, already: int) -> Measured:
-    """Fill the shard up to so many records, measuring the last puts, then read from its start and poll its tip."""
+def measure(server: Server, body: bytes, records: int, already: int) -> Measurement:
+    """Fill the shard to `records` and measure the last puts. Then read from its start and poll its tip."""
     puts = (records - already) // RECORDS_PER_PUT
     measured = min(PUTS_MEASURED, puts)
     for _ in range(puts - measured):
         server.call("PutRecords", body)
-    put_cpu_s, put_s = spent(
+    put_cpu_s, put_s = measure_seconds(
         server, lambda: [server.call("PutRecords", body) for _ in range(measured)] and None
     )
 
@@ -166,7 +166,7 @@ def measure(server: Server, body: bytes, records: int, already: int) -> Measured
             if not count:
                 token = iterator(server, "TRIM_HORIZON")
 
-    get_cpu_s, get_s = spent(server, read_pages)
+    get_cpu_s, get_s = measure_seconds(server, read_pages)
 
     polls: list[float] = []
 
@@ -177,9 +177,9 @@ def measure(server: Server, body: bytes, records: int, already: int) -> Measured
             _, token = get(server, token)
             polls.append(time.perf_counter() - began_s)
 
-    poll_cpu_s, _ = spent(server, poll_tip)
+    poll_cpu_s, _ = measure_seconds(server, poll_tip)
     put_mb, got_mb = measured * RECORDS_PER_PUT * RECORD_BYTES / 1e6, got * RECORD_BYTES / 1e6
-    return Measured(
+    return Measurement(
         records,
         put_mb / put_cpu_s,
         put_mb / put_s,
@@ -192,7 +192,7 @@ def measure(server: Server, body: bytes, records: int, already: int) -> Measured
 
 
 def push_median_us(server: Server) -> float:
-    """The median time from the begin of a put to the arrival of its event."""
+    """Return the median time from the start of a put to the arrival of its event."""
     body = json.dumps({"StreamName": STREAM, "Data": "", "PartitionKey": "k"}).encode()
     events = server.subscribe()
     read_frame(events)
@@ -220,7 +220,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def print_table(rows: list[Measured]) -> None:
+def print_table(rows: list[Measurement]) -> None:
     print(", ".join(f"{name} {value}" for name, value in environment().items()))
     print(
         f"records of {RECORD_BYTES} bytes, puts of {RECORDS_PER_PUT}, one shard, JSON; CPU is the server's\n"
@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     arguments = parser.parse_args()
-    rows: list[Measured] = []
+    rows: list[Measurement] = []
     body = put_body()
     with running_server() as server:
         for records in sorted(arguments.records):

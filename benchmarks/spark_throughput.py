@@ -1,15 +1,14 @@
-"""How much does Spark read through the source, and write to the archive, on local[2]? How long is a record on its way?
+"""Measures the throughput of the Spark source and the archive sink on local[2], and the latency of a record.
 
     python benchmarks/spark_throughput.py [--megabytes 128] [--shards 8] [--latencies 40] [--sinks noop] [--json]
 
-A backlog of records of 1,000 and of 100 bytes is read to its tip: to noop, and to an archive in a folder. Rates are
-rows and payload (10^6 bytes) over the time that Spark says its batches took, planning and logs included, in a session
-that is warm. The Kinesis server of this package runs beside it and takes its share of the machine, so its own ceiling
-stands there, too: the same backlog read by our adapter alone, and through boto3, and thrown away. CPU seconds for each
-1,000 MB tell what bounds a run, also on a machine that has other things to do.
+A backlog of records of 1,000 and of 100 bytes is read to its tip: to the noop sink, and to an archive in a folder.
+Rates are rows and payload (10^6 bytes) per second of Spark's batches, with planning and logs, in a warm session. Our
+Kinesis server runs on the same machine and uses part of it. Its limit is measured too: the same backlog, read by our
+adapter alone and by boto3, and discarded. The CPU seconds per 1,000 MB show what limits a run, even on a busy machine.
 
-Latency: a record is put every quarter of a second, and its object looked for; from before the put to the time stamp of
-the file.
+Latency: a record is put every quarter of a second. Its latency is the time from before the put to the time stamp of the
+archived file.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Run:
-    """One way through the backlog. `cpu` is seconds for each 1,000 MB, by kind of process."""
+    """One way to read the backlog. `cpu` is seconds per 1,000 MB, by kind of process."""
 
     record_bytes: int
     way: str
@@ -73,32 +72,32 @@ class Run:
 
 
 def stream_of(record_bytes: int) -> str:
-    """The stream that holds records of this size."""
+    """Return the name of the stream with records of this size."""
     return f"records-{record_bytes}"
 
 
 def fill(kinesis: LocalKinesis, stream: str, record_bytes: int, megabytes: int) -> None:
-    """Put so much on a stream, spread over its shards: one and the same request again and again, made once."""
+    """Fill a stream by sending one prepared request many times; its records go to all shards."""
     entries = [
-        {"Data": base64.b64encode(os.urandom(record_bytes)).decode(), "PartitionKey": f"key-{place}"}
-        for place in range(PUT_RECORDS)
+        {"Data": base64.b64encode(os.urandom(record_bytes)).decode(), "PartitionKey": f"key-{index}"}
+        for index in range(PUT_RECORDS)
     ]
     body = json.dumps({"StreamName": stream, "Records": entries}).encode()
-    place = urlsplit(kinesis.endpoint_url)
-    connection = http.client.HTTPConnection(str(place.hostname), place.port)
+    url = urlsplit(kinesis.endpoint_url)
+    connection = http.client.HTTPConnection(str(url.hostname), url.port)
     for _ in range(megabytes * 1_000_000 // record_bytes // PUT_RECORDS):
         connection.request("POST", "/", body, PUT_HEADERS)
-        answer = connection.getresponse()
-        if b'"FailedRecordCount":0' not in answer.read():
-            sys.exit(f"{stream} could not be filled: {answer.status}")
+        response = connection.getresponse()
+        if b'"FailedRecordCount":0' not in response.read():
+            sys.exit(f"{stream} could not be filled: {response.status}")
     connection.close()
 
 
-# -- the ceiling -------------------------------------------------------------------------------------------------------
+# -- the limit of the server -------------------------------------------------------------------------------------------
 
 
 async def read_by_adapter(endpoint: str, stream_name: str) -> int:
-    """Read a stream to its tip by the package's adapter alone, all shards at a time; returns how many records."""
+    """Read a stream to its tip with our adapter alone, all shards at the same time. Returns the number of records."""
     stream = KinesisStream(
         clients.kinesis_client(AwsAccess(region=REGION, endpoint_url=endpoint)), stream_name
     )
@@ -119,7 +118,7 @@ async def read_by_adapter(endpoint: str, stream_name: str) -> int:
 
 
 def read_by_boto3(client: Any, stream: str) -> int:
-    """The same through boto3, in two threads."""
+    """Read a stream to its tip with boto3 in two threads. Returns the number of records."""
 
     def read(shard: str) -> int:
         entry = client.get_shard_iterator(StreamName=stream, ShardId=shard, ShardIteratorType="TRIM_HORIZON")
@@ -141,20 +140,20 @@ def read_by_boto3(client: Any, stream: str) -> int:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share."""
+    """The server, the Spark session and the folder of all runs."""
 
     kinesis: LocalKinesis
     spark: Any
     folder: Path
 
     def query(self, stream: str, name: str, sink: str, trigger: Mapping[str, Any], **options: str) -> Any:
-        """A query from the beginning of a stream to a sink."""
+        """Start a query from TRIM_HORIZON to a sink."""
         rows = (
             self.spark.readStream.format("leasehold")
             .options(streamName=stream, applicationName=name, endpointUrl=self.kinesis.endpoint_url)
             .options(region=REGION, leases=f"sqlite:///{self.folder}/leases-{name}.sqlite")
             .options(startingPosition="trim_horizon", columns="archive" if sink == "archive" else "default")
-            # A shard of Kinesis gives 2 MB a second; here the software is measured, not that limit.
+            # Kinesis limits a shard to 2 MB per second. The benchmark measures the software, not that limit.
             .options(**{"maxFetchRate": "64mb", **options})
             .load()
         )
@@ -165,11 +164,11 @@ class Bench:
         return writer.start(str(self.archive(name))) if sink == "archive" else writer.start()
 
     def archive(self, name: str) -> Path:
-        """Where a query's archive is."""
+        """Return the folder of a query's archive."""
         return self.folder / f"archive-{name}"
 
     def read_backlog(self, stream: str, name: str, sink: str) -> tuple[int, float]:
-        """Read a stream to its tip; returns rows, and the seconds that Spark's batches took."""
+        """Read a stream to its tip. Returns the rows, and the seconds of Spark's batches."""
         query = self.query(stream, name, sink, {"availableNow": True})
         if not query.awaitTermination(RUN_DEADLINE_S):
             sys.exit(f"{name} did not end within {RUN_DEADLINE_S} s")
@@ -178,14 +177,14 @@ class Bench:
         return sum(each["numInputRows"] for each in progress), seconds
 
 
-def latencies(bench: Bench, count: int, poll_interval: str) -> list[float]:
-    """Seconds from a put to the archived object, one for each of so many records put one by one."""
+def measure_latencies(bench: Bench, count: int, poll_interval: str) -> list[float]:
+    """Put records one by one. Returns for each the seconds from its put to its archived object."""
     stream, name = f"latency-{poll_interval}", f"latency-{poll_interval}"
     client = bench.kinesis.client()
     client.create_stream(StreamName=stream, ShardCount=2)
     put_at: dict[bytes, float] = {}
     query = bench.query(stream, name, "archive", {"processingTime": "0 seconds"}, pollInterval=poll_interval)
-    for number in range(-4, count):  # the first few meet cold workers
+    for number in range(-4, count):  # the first four warm up the workers
         data = b"%d" % number
         put_at[data] = time.time()
         client.put_record(StreamName=stream, Data=data, PartitionKey=f"key-{number}")
@@ -212,7 +211,7 @@ def _archived(folder: Path) -> dict[bytes, float]:
 
 
 def kind_of(command: bytes) -> str | None:
-    """Which part of the bench a process belongs to."""
+    """Return the part of the benchmark that a process belongs to."""
     if b"leasehold.cli\0local" in command:
         return "server"
     if b"org.apache.spark" in command or b"/java" in command.split(b"\0")[0]:
@@ -221,7 +220,7 @@ def kind_of(command: bytes) -> str | None:
 
 
 def cpu_by_kind() -> Mapping[str, float]:
-    """CPU seconds so far of the processes below this one (those that ended included), and of this one."""
+    """Return the CPU seconds so far of this process and its descendants, ended ones included."""
     parents, found = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -247,8 +246,8 @@ def _is_below(process: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def measured(record_bytes: int, way: str, work: Callable[[], tuple[int, float]]) -> Run:
-    """Do some work, which tells how many rows it read in how many seconds."""
+def measure(record_bytes: int, way: str, work: Callable[[], tuple[int, float]]) -> Run:
+    """Run work that returns rows and seconds, and measure its CPU time."""
     before = cpu_by_kind()
     rows, seconds = work()
     after, megabytes = cpu_by_kind(), rows * record_bytes / 1e6
@@ -258,8 +257,8 @@ def measured(record_bytes: int, way: str, work: Callable[[], tuple[int, float]])
     return run
 
 
-def timed(read: Callable[[], int]) -> Callable[[], tuple[int, float]]:
-    """The same work, with the seconds that it took."""
+def with_seconds(read: Callable[[], int]) -> Callable[[], tuple[int, float]]:
+    """Make work that also returns the seconds it took."""
 
     def work() -> tuple[int, float]:
         began = time.perf_counter()
@@ -270,7 +269,7 @@ def timed(read: Callable[[], int]) -> Callable[[], tuple[int, float]]:
 
 
 def show(run: Run) -> None:
-    """One line of the table, as soon as it is known."""
+    """Print one line of the table."""
     cpu = ", ".join(f"{kind} {run.cpu[kind]:.1f}" for kind in KINDS if run.cpu.get(kind, 0) >= SHOWN_MIN)
     print(
         f"{run.record_bytes:>7} B  {run.way:<14} {run.rows_per_s:>10,.0f} rows/s {run.mb_per_s:>7.1f} MB/s   {cpu}",
@@ -280,7 +279,7 @@ def show(run: Run) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Where this was measured."""
+    """Describe the machine and the versions."""
     return {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "python": platform.python_version(),
@@ -289,30 +288,30 @@ def environment() -> dict[str, str]:
     }
 
 
-def backlog_runs(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> list[Run]:
-    """The ceiling, and Spark, on one backlog."""
+def measure_backlog(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> list[Run]:
+    """Measure the server's limit, and Spark, on one backlog."""
     stream, endpoint, client = stream_of(record_bytes), bench.kinesis.endpoint_url, bench.kinesis.client()
     runs = [
-        measured(
-            record_bytes, "adapter alone", timed(lambda: asyncio.run(read_by_adapter(endpoint, stream)))
+        measure(
+            record_bytes,
+            "adapter alone",
+            with_seconds(lambda: asyncio.run(read_by_adapter(endpoint, stream))),
         ),
-        measured(record_bytes, "boto3 alone", timed(lambda: read_by_boto3(client, stream))),
+        measure(record_bytes, "boto3 alone", with_seconds(lambda: read_by_boto3(client, stream))),
     ]
     for sink in sinks:
         name = f"{record_bytes}-{sink}"
         bench.read_backlog("warm-up", f"warm-up-{name}", sink)
         runs.append(
-            measured(
+            measure(
                 record_bytes,
                 f"Spark, {sink}",
                 lambda name=name, sink=sink: bench.read_backlog(stream, name, sink),  # type: ignore[misc]
             )
         )
-    ceiling = runs[0].mb_per_s
+    limit = runs[0].mb_per_s
     for run in runs[2:]:
-        print(
-            f"          {run.way}: {100 * run.mb_per_s / ceiling:.0f}% of the adapter alone", file=sys.stderr
-        )
+        print(f"          {run.way}: {100 * run.mb_per_s / limit:.0f}% of the adapter alone", file=sys.stderr)
     return runs
 
 
@@ -330,7 +329,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as well")
     given = parser.parse_args()
     print(", ".join(f"{name} {value}" for name, value in environment().items()), file=sys.stderr)
-    print("last columns: CPU seconds for each 1,000 MB\n", file=sys.stderr)
+    print("last columns: CPU seconds per 1,000 MB\n", file=sys.stderr)
     streams = [f"--stream={stream_of(size)}:{given.shards}" for size in RECORD_BYTES]
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -343,16 +342,16 @@ def main() -> None:
         for record_bytes in RECORD_BYTES:
             share = 1 if record_bytes == 1_000 else 4
             fill(kinesis, stream_of(record_bytes), record_bytes, given.megabytes // share)
-            runs += backlog_runs(bench, record_bytes, given.sinks)
+            runs += measure_backlog(bench, record_bytes, given.sinks)
         waits = (
-            {every: latencies(bench, given.latencies, every) for every in ("1s", "200ms")}
+            {every: measure_latencies(bench, given.latencies, every) for every in ("1s", "200ms")}
             if given.latencies
             else {}
         )
     for every, each in waits.items():
         print(
             f"put to archived object, pollInterval {every}: median {statistics.median(each):.2f} s, "
-            f"nine in ten within {sorted(each)[int(len(each) * 0.9)]:.2f} s, of {len(each)}",
+            f"90 % within {sorted(each)[int(len(each) * 0.9)]:.2f} s, of {len(each)}",
             file=sys.stderr,
         )
     if given.json:
