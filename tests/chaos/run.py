@@ -38,7 +38,7 @@ from tests.contract.lease_stores import TableLocation
 from tests.fleet.checkpoint_monitor import CheckpointMonitor
 from tests.fleet.options import FAILOVER_S, REGION, consumer_options
 from tests.fleet.record_producer import RecordProducer
-from tests.fleet.run_check import judge, read_logs
+from tests.fleet.run_check import check_run, read_logs
 from tests.fleet.worker_processes import WorkerProcesses
 from tests.proxy import Proxies, Proxy
 from tests.servers import Server
@@ -344,13 +344,13 @@ class ChaosRun:
         fleet.pause(worker)
         self._paused.add((group, worker))
 
-        def go_on() -> None:
+        def resume() -> None:
             self._paused.discard((group, worker))
             if worker in fleet.workers:
-                fleet.go_on(worker)
+                fleet.resume(worker)
             self._note(victim, Disruption(worker, "its owner was paused", from_ns, time.monotonic_ns()))
 
-        self._later(for_s, go_on)
+        self._later(for_s, resume)
         return True
 
     def _kill_spark(self, victim: Victim, pick: float) -> bool:
@@ -398,7 +398,7 @@ class ChaosRun:
             self._due.remove(each)
             each[1]()
         for group, fleet in self._fleets.items():
-            for _, said in fleet.take_ended():
+            for _, said in fleet.remove_ended():
                 self._worker_failures.append(said)
                 self._start_worker(group)
         self._spark.keep_running()
@@ -448,12 +448,17 @@ class ChaosRun:
     def _report(self, not_injected: int) -> Report:
         self._look()
         production, recorders = self._producer.production, self._fleets[Group.RECORDERS]
-        recorders.note_lost_leases()
+        recorders.record_lost_leases()
         log = read_logs(recorders.folder)
-        verdict = judge(log, produced=self._produced, parents=production.parents(), fates=recorders.fates)
+        check = check_run(
+            log,
+            produced=self._produced,
+            parents=production.parents(),
+            faults_by_worker=recorders.faults_by_worker,
+        )
         repeated = explain_repeats(log, [*self._mishaps, *find_lost_leases(recorders.folder)])
         lost = self._account.lost(self._produced)
-        problems = [*self._problems, *verdict.problems, *self._archive_problems(lost, repeated)]
+        problems = [*self._problems, *check.problems, *self._archive_problems(lost, repeated)]
         problems += [problem for watch in self._watches for problem in watch.problems]
         problems += find_logged_bugs(self._folder)
         return Report(
@@ -470,7 +475,7 @@ class ChaosRun:
             objects=self._account.objects,
             lost=len(lost),
             duplicated=self._account.duplicated,
-            handled=verdict.handled,
+            handled=check.handled,
             not_handled=self._produced - len({record.number for record in log}),
             repeated=repeated,
             pipeline_starts=self._spark.starts,

@@ -1,4 +1,4 @@
-"""What a worker of a test is told: as little patience as a busy machine allows."""
+"""Settings of a worker under test, with intervals as short as a busy machine allows."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ FAILOVER_S = 5
 REGION = "us-east-1"
 
 
-def consumer_options(where: TableLocation, kinesis_url: str, stream: str) -> dict[str, Any]:
-    """Settings for these leases and this stream. Peers in a file; under a leader, which is the default, elsewhere."""
+def consumer_options(location: TableLocation, kinesis_url: str, stream: str) -> dict[str, Any]:
+    """Return settings for a lease table and a stream: mode "peer" in a SQLite file, the default mode elsewhere."""
     leases: dict[str, Any] = (
-        {"leases": f"sqlite:///{where.table}", "mode": "peer"}
-        if where.kind == "sqlite"
-        else {"leases": "dynamodb", "lease_table": where.table, "dynamodb_endpoint": where.url}
+        {"leases": f"sqlite:///{location.table}", "mode": "peer"}
+        if location.kind == "sqlite"
+        else {"leases": "dynamodb", "lease_table": location.table, "dynamodb_endpoint": location.url}
     )
     return leases | {
         "stream": stream,

@@ -1,4 +1,4 @@
-"""Puts numbered records on a stream, half of them in aggregates, and reshards it meanwhile. Knows all it has put."""
+"""Puts numbered records on a stream, half of them in aggregates, and reshards it meanwhile."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ OPEN_SHARDS_MAX = 24
 
 @dataclass
 class RecordProducer:
-    """A producer that remembers. Records carry their number as text; nothing else is needed to account for them."""
+    """Counts the records that it has put. The data of a record is its number as text."""
 
     kinesis: Any
     stream: str
@@ -31,14 +31,14 @@ class RecordProducer:
     refused: list[str] = field(default_factory=list)
 
     def put(self, plain: int, aggregated: int) -> None:
-        """Put so many records of each kind."""
+        """Put plain and aggregated records."""
         entries = [*self._plain(plain), *self._aggregated(aggregated)]
         self.rng.shuffle(entries)
         for start in range(0, len(entries), self.put_max):
             self._put_all(entries[start : start + self.put_max])
 
     def reshard(self) -> None:
-        """Split a shard or merge two neighbours, whichever keeps the number of shards in bounds."""
+        """Split a shard or merge two adjacent ones, so that the number of shards stays in bounds."""
         shards = [
             each for each in self._list_shards() if "EndingSequenceNumber" not in each["SequenceNumberRange"]
         ]
@@ -62,7 +62,7 @@ class RecordProducer:
         self.merges += 1
 
     def parents(self) -> dict[str, tuple[str, ...]]:
-        """The parents of every shard there ever was."""
+        """Return the parents of all shards, including ended ones."""
         names = ("ParentShardId", "AdjacentParentShardId")
         return {
             shard["ShardId"]: tuple(shard[name] for name in names if shard.get(name))
@@ -70,11 +70,11 @@ class RecordProducer:
         }
 
     def _list_shards(self) -> list[dict[str, Any]]:
-        answer = self.kinesis.list_shards(StreamName=self.stream)
-        shards: list[dict[str, Any]] = answer["Shards"]
-        while token := answer.get("NextToken"):
-            answer = self.kinesis.list_shards(NextToken=token)
-            shards += answer["Shards"]
+        response = self.kinesis.list_shards(StreamName=self.stream)
+        shards: list[dict[str, Any]] = response["Shards"]
+        while token := response.get("NextToken"):
+            response = self.kinesis.list_shards(NextToken=token)
+            shards += response["Shards"]
         return shards
 
     def _plain(self, count: int) -> Iterator[PutEntry]:
@@ -82,7 +82,7 @@ class RecordProducer:
             yield PutEntry(str(number).encode(), f"key-{number}")
 
     def _aggregated(self, count: int) -> Iterator[PutEntry]:
-        """Aggregates of one partition key each, so that no reshard can tear one apart."""
+        """Aggregate records of one partition key each, so that a reshard never separates the parts of an aggregate."""
         numbers = list(self._numbers(count))
         for start in range(0, len(numbers), self.per_aggregate):
             part = numbers[start : start + self.per_aggregate]
@@ -95,19 +95,19 @@ class RecordProducer:
         return iter(range(first, first + count))
 
     def _put_all(self, entries: list[PutEntry]) -> None:
-        """Until every one is acknowledged: a stream in the middle of a reshard may refuse some."""
+        """Put until every record is acknowledged, because a stream may refuse some during a reshard."""
         while entries:
-            answer = self.kinesis.put_records(
-                StreamName=self.stream, Records=[_wire(each) for each in entries]
+            response = self.kinesis.put_records(
+                StreamName=self.stream, Records=[_to_request(each) for each in entries]
             )
-            results = answer["Records"]
+            results = response["Records"]
             self.kinesis_records += sum("SequenceNumber" in result for result in results)
             self.refused += [result["ErrorCode"] for result in results if "ErrorCode" in result]
             entries = [entry for entry, result in zip(entries, results, strict=True) if "ErrorCode" in result]
 
 
-def _wire(entry: PutEntry) -> dict[str, Any]:
-    wire: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
+def _to_request(entry: PutEntry) -> dict[str, Any]:
+    request: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
     if entry.explicit_hash_key is not None:
-        wire["ExplicitHashKey"] = str(entry.explicit_hash_key)
-    return wire
+        request["ExplicitHashKey"] = str(entry.explicit_hash_key)
+    return request

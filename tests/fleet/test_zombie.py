@@ -1,4 +1,4 @@
-"""A process that slept past its lease and wakes up can neither move a checkpoint nor end a shard."""
+"""A process that was paused beyond the end of its lease can neither move a checkpoint nor end a shard."""
 
 import asyncio
 import random
@@ -19,58 +19,60 @@ PARENT = LeaseKey("shardId-000000000000")
 DEADLINE_S = 120.0
 
 
-def _leases(where: TableLocation) -> dict[LeaseKey, Lease]:
-    async def look() -> dict[LeaseKey, Lease]:
-        table = LeaseTable(where.open())
+def _leases(location: TableLocation) -> dict[LeaseKey, Lease]:
+    async def read() -> dict[LeaseKey, Lease]:
+        table = LeaseTable(location.open())
         listing = await table.list()
         await table.close()
         return {lease.key: lease for lease in listing.leases}
 
-    return asyncio.run(look())
+    return asyncio.run(read())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SHARED)
-def test_a_zombie_changes_nothing(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """While one worker sleeps, another finishes its shard; the sleeper wakes up, and not a lease has changed by it."""
-    where = new_location(request, kind, tmp_path)
+def test_a_zombie_changes_no_lease(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """While one worker is paused, another finishes its shard. When the first resumes, it changes no lease."""
+    location = new_location(request, kind, tmp_path)
     with LocalKinesis.in_process() as kinesis:
         stream = f"zombie-{kind}"
         client = kinesis.client()
         client.create_stream(StreamName=stream, ShardCount=1)
-        production = RecordProducer(client, stream, random.Random(1))
-        options = consumer_options(where, kinesis.endpoint_url, stream) | {"clean_up_every": "10m"}
+        producer = RecordProducer(client, stream, random.Random(1))
+        options = consumer_options(location, kinesis.endpoint_url, stream) | {"clean_up_every": "10m"}
         fleet = WorkerProcesses(tmp_path, options)
         try:
-            sleeper = fleet.start()
-            production.put(400, 400)
-            wait_until(lambda: fleet.handled() >= 100, "the sleeper has begun", DEADLINE_S)
-            fleet.pause(sleeper)
-            heir = fleet.start()
-            production.put(400, 400)
-            production.reshard()  # the shard ends; its children have leases of their own
+            zombie = fleet.start()
+            producer.put(400, 400)
+            wait_until(lambda: fleet.handled() >= 100, "the zombie has started", DEADLINE_S)
+            fleet.pause(zombie)
+            successor = fleet.start()
+            producer.put(400, 400)
+            producer.reshard()  # the shard ends; its children have leases of their own
             wait_until(
-                lambda: {record.number for record in read_logs(tmp_path)} == set(range(production.produced)),
-                "the heir has handled everything",
+                lambda: {record.number for record in read_logs(tmp_path)} == set(range(producer.produced)),
+                "the successor has handled everything",
                 DEADLINE_S,
             )
             wait_until(
-                lambda: _leases(where)[PARENT].checkpoint.is_shard_end, "the shard has ended", DEADLINE_S
+                lambda: _leases(location)[PARENT].checkpoint.is_shard_end, "the shard has ended", DEADLINE_S
             )
-            before = _leases(where)[PARENT]
-            fleet.go_on(sleeper)
-            wait_until(lambda: "lease lost" in fleet.output_of(sleeper), "the sleeper knows", DEADLINE_S)
-            production.put(200, 200)
+            before = _leases(location)[PARENT]
+            fleet.resume(zombie)
+            wait_until(lambda: "lease lost" in fleet.output_of(zombie), "the zombie has noticed", DEADLINE_S)
+            producer.put(200, 200)
             wait_until(
-                lambda: {record.number for record in read_logs(tmp_path)} == set(range(production.produced)),
-                "the fleet goes on",
+                lambda: {record.number for record in read_logs(tmp_path)} == set(range(producer.produced)),
+                "the fleet continues",
                 DEADLINE_S,
             )
-            assert _leases(where)[PARENT] == before
-            late = [record for record in read_logs(tmp_path) if record.worker == sleeper]
-            assert {record.token for record in late if record.shard == PARENT} <= {late[0].token}
+            assert _leases(location)[PARENT] == before
+            late = [record for record in read_logs(tmp_path) if record.worker == zombie]
+            assert {record.fencing_token for record in late if record.shard == PARENT} <= {
+                late[0].fencing_token
+            }
             fleet.check_alive()
-            fleet.stop(heir)
-            fleet.stop(sleeper)
+            fleet.stop(successor)
+            fleet.stop(zombie)
         finally:
             fleet.kill_all()

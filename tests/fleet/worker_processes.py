@@ -1,4 +1,4 @@
-"""Starts, kills, pauses and stops worker processes, and remembers what was done to each."""
+"""Starts, kills, pauses and stops worker processes, and records the faults of each."""
 
 import json
 import os
@@ -19,12 +19,12 @@ EXIT_DEADLINE_S = 60.0
 
 @dataclass
 class WorkerProcesses:
-    """Workers with the same settings; each has its own id and process."""
+    """Workers with the same settings. Each has its own id and process."""
 
     folder: Path
     options: dict[str, Any]
     program: str = "tests.fleet.worker_program"
-    fates: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    faults_by_worker: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     faults: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     _started: int = 0
@@ -44,89 +44,89 @@ class WorkerProcesses:
 
     @property
     def workers(self) -> list[str]:
-        """The workers that run, oldest first."""
+        """The running workers, oldest first."""
         return list(self._running)
 
     def add(self) -> str:
-        """One more worker joins a running fleet."""
+        """Add a worker to a running fleet."""
         self.faults["added"] += 1
         return self.start()
 
     def kill(self, worker: str) -> None:
-        """Kill -9."""
+        """Send SIGKILL."""
         process = self._running.pop(worker)
         process.kill()
         process.wait()
-        self._note(worker, "killed")
+        self._record(worker, "killed")
 
     def pause(self, worker: str) -> None:
-        """SIGSTOP: the process stands still; its leases run out."""
+        """Send SIGSTOP: the process is suspended, and its leases expire."""
         self._running[worker].send_signal(signal.SIGSTOP)
-        self._note(worker, "paused")
+        self._record(worker, "paused")
 
-    def go_on(self, worker: str) -> None:
-        """SIGCONT: it wakes up and does not know how long it slept."""
+    def resume(self, worker: str) -> None:
+        """Send SIGCONT: the process continues without knowing how long it was suspended."""
         self._running[worker].send_signal(signal.SIGCONT)
 
     def stop(self, worker: str) -> None:
-        """SIGTERM: it drains, checkpoints, releases and exits with 0."""
-        wait_until((self.folder / f"{worker}.handled").exists, f"{worker} has begun", EXIT_DEADLINE_S)
+        """Send SIGTERM: the worker drains, checkpoints, releases its leases and exits with 0."""
+        wait_until((self.folder / f"{worker}.handled").exists, f"{worker} has started", EXIT_DEADLINE_S)
         process = self._running.pop(worker)
         process.send_signal(signal.SIGTERM)
         try:
             assert process.wait(EXIT_DEADLINE_S) == 0, self.output_of(worker)
         finally:
             process.kill()
-        self._note(worker, "stopped")
+        self._record(worker, "stopped")
 
     def stop_all(self) -> None:
-        """Stop every worker in good order."""
+        """Stop all workers cleanly."""
         injected = self.faults["stopped"]
         for worker in self.workers:
             self.stop(worker)
-        self.faults["stopped"] = injected  # the end of a run is no fault
+        self.faults["stopped"] = injected  # a stop at the end of a run is not a fault
 
     def kill_all(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kill all processes that still run."""
         for process in self._running.values():
             process.send_signal(signal.SIGCONT)
             process.kill()
             process.wait()
         self._running.clear()
 
-    def take_ended(self) -> list[tuple[str, str]]:
-        """The workers that have ended by themselves, and the end of what they printed; they are forgotten then."""
+    def remove_ended(self) -> list[tuple[str, str]]:
+        """Remove the workers that ended by themselves, and return the end of their output."""
         ended = [worker for worker, process in self._running.items() if process.poll() is not None]
         for worker in ended:
             del self._running[worker]
         return [(worker, self.output_of(worker)) for worker in ended]
 
     def check_alive(self) -> None:
-        """No worker may have ended by itself."""
+        """Fail if a worker has ended by itself."""
         for worker, process in self._running.items():
             assert process.poll() is None, f"{worker} ended by itself:\n{self.output_of(worker)}"
 
     def output_of(self, worker: str) -> str:
-        """The end of what a worker printed."""
+        """Return the end of a worker's output."""
         return (self.folder / f"{worker}.log").read_text(errors="replace")[-3000:]
 
-    def note_lost_leases(self) -> None:
-        """On a busy machine a worker may be kept from its heartbeat; it then says so, and that explains repetitions."""
+    def record_lost_leases(self) -> None:
+        """Record each lost lease as a fault. On a busy machine a worker may miss heartbeats, which explains repeats."""
         for path in self.folder.glob("*.log"):
             if "lease lost" in path.read_text(errors="replace"):
-                self.fates[path.stem].add("lost a lease")
+                self.faults_by_worker[path.stem].add("lost a lease")
 
     def handled(self) -> int:
-        """How many lines the workers have written so far; repeated records count each time."""
+        """Return the number of handled records so far. Repeated records count each time."""
         return sum(path.read_bytes().count(b"\n") for path in self.folder.glob("*.handled"))
 
-    def _note(self, worker: str, what: str) -> None:
-        self.fates[worker].add(what)
-        self.faults[what] += 1
+    def _record(self, worker: str, fault: str) -> None:
+        self.faults_by_worker[worker].add(fault)
+        self.faults[fault] += 1
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float) -> None:
-    """Wait for something to hold, with a generous deadline."""
+    """Wait until a condition holds, with a generous deadline."""
     until = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < until, f"after {deadline_s} s still not: {what}"

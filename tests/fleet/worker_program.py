@@ -1,6 +1,6 @@
-"""A worker as a user would write it, which writes down every record that its handler was given.
+"""A worker as a user would write it. It logs every record that its handler gets.
 
-Run as a module with one argument: the consumer's settings as JSON, and the folder for the log.
+Run it as a module with two arguments: the consumer's settings as JSON, and the folder for the log.
 """
 
 import json
@@ -15,22 +15,22 @@ from leasehold import Batch, Consumer
 
 
 def main(options: dict[str, Any], folder: Path) -> None:
-    """Consume until told to stop."""
-    # Until the consumer listens for it: nothing was begun, so nothing has to be ended.
+    """Consume until SIGTERM."""
+    # Until the consumer handles the signal, nothing has started, so nothing has to be drained.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     worker = options["worker_id"]
     log = os.open(folder / f"{worker}.handled", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     consumer = Consumer(**options)
 
     @consumer.batch(max_records=500, max_wait="200ms")
-    def note(batch: Batch) -> None:
+    def record(batch: Batch) -> None:
         now_ns = time.monotonic_ns()
-        # Shards of two streams have one id; tokens have not.
+        # Shards of two streams may have the same id.
         shard = f"{batch.stream}/{batch.shard}" if consumer.settings.identity.streams else batch.shard
         lines = [
-            f"{now_ns + place} {worker} {batch.fencing_token} {shard} "
-            f"{record.sequence_number}/{record.sub_sequence_number} {record.data.decode()} #\n"
-            for place, record in enumerate(batch)
+            f"{now_ns + index} {worker} {batch.fencing_token} {shard} "
+            f"{entry.sequence_number}/{entry.sub_sequence_number} {entry.data.decode()} #\n"
+            for index, entry in enumerate(batch)
         ]
         os.write(log, "".join(lines).encode())
 

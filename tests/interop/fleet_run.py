@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fleet.record_producer import RecordProducer
-from tests.fleet.run_check import Verdict, judge
+from tests.fleet.run_check import RunCheck, check_run
 from tests.fleet.worker_processes import wait_until
 from tests.interop.fleet_tables import FleetTables
 from tests.interop.java_log import complaints
@@ -31,7 +31,7 @@ class FleetRun:
     fleet: MixedFleet
     table: FleetTables
     production: RecordProducer
-    fates: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    faults_by_worker: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _producing: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Event = field(default_factory=threading.Event)
 
@@ -56,13 +56,13 @@ class FleetRun:
     def kill(self, worker: str) -> None:
         """Kill -9."""
         self.fleet.kill(worker)
-        self.fates[worker].add("killed")
+        self.faults_by_worker[worker].add("killed")
 
     def stop(self, worker: str) -> None:
         """Stop in good order."""
         self.fleet.stop(worker)
         if worker in self.fleet.archives:
-            self.fates[worker].add("stopped in a batch")
+            self.faults_by_worker[worker].add("stopped in a batch")
 
     def start_spark(self, **options: Any) -> str:
         """Start a Spark member; returns its name, once it has told it."""
@@ -146,7 +146,7 @@ class FleetRun:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def conclude(self) -> Verdict:
+    def conclude(self) -> RunCheck:
         """No more records: wait for the last one, look for stuck leases, stop everybody, and judge."""
         self.end_production()
         self.wait_until_all_is_handled()
@@ -154,28 +154,28 @@ class FleetRun:
         for worker in list(self.fleet.running):
             self.stop(worker)
         self._note_lost_leases()
-        verdict = judge(
+        check = check_run(
             self.fleet.handled(),
             produced=self.production.produced,
             parents=self.production.parents(),
-            fates=self.fates,
+            faults_by_worker=self.faults_by_worker,
         )
         by_worker = Counter(each.worker for each in self.fleet.handled())
         print(
-            f"produced {self.production.produced}, handled {dict(by_worker)}, repeated {verdict.repeated}; "
+            f"produced {self.production.produced}, handled {dict(by_worker)}, repeated {check.repeated}; "
             f"{self.production.splits} splits, {self.production.merges} merges"
         )
-        problems = verdict.problems + complaints(self.fleet.folder)
+        problems = check.problems + complaints(self.fleet.folder)
         problems += [
             str(each) for archive in self.fleet.archives.values() for each in archive_problems(archive)
         ]
         assert not problems, "\n".join(problems)
-        return verdict
+        return check
 
     def _note_lost_leases(self) -> None:
         """Peers of KCL 2.x steal, and a busy machine keeps members from their heartbeat; both explain repetitions."""
         for worker in self.fleet.lost_leases():
-            self.fates[worker].add("lost a lease")
+            self.faults_by_worker[worker].add("lost a lease")
 
 
 @contextmanager
