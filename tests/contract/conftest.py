@@ -1,14 +1,16 @@
-"""Fixtures of the stream contract: servers, streams and consumers."""
+"""Fixtures of the contract tests: streams and consumers, and tables on each kind of store."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from botocore.exceptions import ClientError
 
 from leasehold.local import LocalKinesis
+from tests.contract.lease_stores import ALL, SERVERS, TableLocation, new_location
 from tests.contract.streams import KinesisUnderTest, Stream
 from tests.contract.subscriptions import Consumer, MakeConsumer, register
 from tests.servers import aws_client
@@ -84,3 +86,15 @@ def make_consumer() -> Iterator[MakeConsumer]:
     for consumer in made:
         for subscription in consumer.open_subscriptions:
             subscription.disconnect()
+
+
+@pytest.fixture(params=ALL)
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
+    """A new table on each kind of store."""
+    return new_location(request, request.param, tmp_path)
+
+
+@pytest.fixture(params=SERVERS)
+def on_server(request: pytest.FixtureRequest, tmp_path: Path) -> TableLocation:
+    """A new table on each DynamoDB server."""
+    return new_location(request, request.param, tmp_path)

@@ -46,7 +46,7 @@ def _result(outcome: Lease | Contended) -> dict[str, object]:
     lease = outcome.current if isinstance(outcome, Contended) else outcome
     assert lease is not None
     end = str(lease.pin.end) if lease.pin else None
-    return {"won": isinstance(outcome, Lease), "counter": lease.counter, "holding": lease.session, "end": end}
+    return {"won": isinstance(outcome, Lease), "counter": lease.counter, "session": lease.session, "end": end}
 
 
 if __name__ == "__main__":

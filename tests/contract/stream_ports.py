@@ -161,10 +161,10 @@ class ServerCase(StreamCase):
         self.port = KinesisStream(kinesis_client(access), arn if by_arn else name)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
-        answer = self._client.put_record(
+        response = self._client.put_record(
             StreamName=self.name, Data=data, PartitionKey=key, ExplicitHashKey=str(hash_key)
         )
-        return str(answer["SequenceNumber"])
+        return str(response["SequenceNumber"])
 
     def split(self, shard: ShardId) -> None:
         self._client.split_shard(StreamName=self.name, ShardToSplit=shard, NewStartingHashKey=str(MIDDLE))
@@ -190,7 +190,7 @@ class ServerCase(StreamCase):
 
     def _wait_until_active(self) -> None:
         def is_active() -> bool:
-            answer = self._client.describe_stream_summary(StreamName=self.name)
-            return bool(answer["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE")
+            response = self._client.describe_stream_summary(StreamName=self.name)
+            return bool(response["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE")
 
         eventually(is_active, f"{self.name} becomes ACTIVE")

@@ -46,10 +46,10 @@ class Consumer:
     open_subscriptions: list[Subscription] = field(default_factory=list)
 
     def subscribe(self, shard_id: str, position: Mapping[str, Any] = TRIM_HORIZON) -> Subscription:
-        answer = self.stream.client.subscribe_to_shard(
+        response = self.stream.client.subscribe_to_shard(
             ConsumerARN=self.arn, ShardId=shard_id, StartingPosition=position
         )
-        stream = answer["EventStream"]
+        stream = response["EventStream"]
         subscription = Subscription(iter(stream), stream.close)
         self.open_subscriptions.append(subscription)
         return subscription

@@ -87,7 +87,7 @@ def test_each_of_a_thousand_races_has_one_winner(
             results = _race_once(racers)
             assert sorted(result["won"] for result in results) == [False, True]
             assert [result["counter"] for result in results] == [step, step]
-            assert len({result["holding"] for result in results}) == 1
+            assert len({result["session"] for result in results}) == 1
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ def produce(stream: Stream, producer: int) -> list[tuple[str, bytes]]:
     acknowledged: list[tuple[str, bytes]] = []
     for request in range(REQUESTS):
         data = [b"%d/%d/%d" % (producer, request, n) for n in range(RECORDS_PER_REQUEST)]
-        answers = stream.put_many([(f"producer-{producer}", entry) for entry in data])
-        acknowledged += zip((answer["SequenceNumber"] for answer in answers), data, strict=True)
+        responses = stream.put_many([(f"producer-{producer}", entry) for entry in data])
+        acknowledged += zip((response["SequenceNumber"] for response in responses), data, strict=True)
     return acknowledged
 
 

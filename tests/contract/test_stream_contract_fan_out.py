@@ -130,8 +130,8 @@ def test_an_unknown_shard_is_not_found(consumer: Consumer) -> None:
 def test_the_frames_are_those_of_an_aws_event_stream(consumer: Consumer, shard_id: str) -> None:
     """On the wire: an initial response first, then events with type, content type and a JSON payload."""
     consumer.stream.put(b"framed")
-    answer, frames = raw_subscription(consumer, shard_id, frames=2)
-    assert answer.getheader("content-type") == "application/vnd.amazon.eventstream"
+    response, frames = raw_subscription(consumer, shard_id, frames=2)
+    assert response.getheader("content-type") == "application/vnd.amazon.eventstream"
     initial, event = frames
     assert initial.headers[":message-type"] == "event"
     assert initial.headers[":event-type"] == "initial-response"
@@ -155,12 +155,12 @@ def raw_subscription(
         "SignedHeaders=host, Signature=0",
     }
     connection.request("POST", "/", json.dumps(request), headers)
-    answer = connection.getresponse()
+    response = connection.getresponse()
     buffer = EventStreamBuffer()
     found: list[EventStreamMessage] = []
     while len(found) < frames:
-        buffer.add_data(answer.read1(65536))
+        buffer.add_data(response.read1(65536))
         found += buffer
-    answer.close()
+    response.close()
     connection.close()
-    return answer, found[:frames]
+    return response, found[:frames]

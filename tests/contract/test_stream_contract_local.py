@@ -122,9 +122,9 @@ def test_millis_behind_latest_counts_from_now(server: LocalKinesis, stream: Stre
     """It is the time from the last read record until now, not until the newest record."""
     stream.put_many([("k", b"a"), ("k", b"b")])
     server.advance(timedelta(hours=1))
-    answer = stream.client.get_records(ShardIterator=stream.iterator(shard_id), Limit=1)
+    response = stream.client.get_records(ShardIterator=stream.iterator(shard_id), Limit=1)
     hour_ms, minute_ms = 3_600_000, 60_000
-    assert hour_ms <= answer["MillisBehindLatest"] < hour_ms + 5 * minute_ms
+    assert hour_ms <= response["MillisBehindLatest"] < hour_ms + 5 * minute_ms
 
 
 def test_changes_can_be_delayed(server: LocalKinesis, stream: Stream, shard_id: str) -> None:
@@ -215,9 +215,9 @@ def test_a_thousand_records_per_second_can_be_written(
     """Above that, single entries of PutRecords fail, and only those."""
     server.settings(enforce_limits=True)
     put = {"StreamName": stream.name, "Records": [{"Data": b"x", "PartitionKey": "k"}] * 500}
-    answers = [stream.client.put_records(**put) for _ in range(5)]
-    failed = sum(answer["FailedRecordCount"] for answer in answers)
-    entries = [entry for answer in answers for entry in answer["Records"]]
+    responses = [stream.client.put_records(**put) for _ in range(5)]
+    failed = sum(response["FailedRecordCount"] for response in responses)
+    entries = [entry for response in responses for entry in response["Records"]]
     assert failed > 0
     assert failed == sum(entry.get("ErrorCode") == THROTTLED for entry in entries)
     assert all(("ErrorCode" in entry) != ("SequenceNumber" in entry) for entry in entries)
@@ -250,7 +250,7 @@ def test_limits_are_per_shard(server: LocalKinesis, make_stream: MakeStream) -> 
 
 
 @pytest.mark.parametrize(
-    "with_last_records", [True, False], ids=["with the last records", "in an empty answer"]
+    "with_last_records", [True, False], ids=["with the last records", "in an empty response"]
 )
 def test_a_shard_can_end_in_two_ways(
     server: LocalKinesis, stream: Stream, shard_id: str, with_last_records: bool
@@ -259,12 +259,12 @@ def test_a_shard_can_end_in_two_ways(
     server.settings(shard_end_with_last_records=with_last_records)
     stream.put_many([("k", b"a"), ("k", b"b")])
     children = stream.split(shard_id)
-    answers = [stream.client.get_records(ShardIterator=stream.iterator(shard_id))]
-    while answers[-1].get("NextShardIterator"):
-        answers.append(stream.client.get_records(ShardIterator=answers[-1]["NextShardIterator"]))
-    assert [len(answer["Records"]) for answer in answers] == ([2] if with_last_records else [2, 0])
-    assert [child["ShardId"] for child in answers[-1]["ChildShards"]] == children
-    assert all("ChildShards" not in answer for answer in answers[:-1])
+    responses = [stream.client.get_records(ShardIterator=stream.iterator(shard_id))]
+    while responses[-1].get("NextShardIterator"):
+        responses.append(stream.client.get_records(ShardIterator=responses[-1]["NextShardIterator"]))
+    assert [len(response["Records"]) for response in responses] == ([2] if with_last_records else [2, 0])
+    assert [child["ShardId"] for child in responses[-1]["ChildShards"]] == children
+    assert all("ChildShards" not in response for response in responses[:-1])
 
 
 # Fan-out to the end
@@ -318,8 +318,8 @@ def test_both_parents_of_a_merge_end_with_the_child(
     subscriptions = [consumer.subscribe(parent) for parent in parents]
     child = stream.merge(*parents)
     for subscription in subscriptions:
-        (told,) = subscription.until_end()[-1]["ChildShards"]
-        assert (told["ShardId"], sorted(told["ParentShards"])) == (child, parents)
+        (child_shard,) = subscription.until_end()[-1]["ChildShards"]
+        assert (child_shard["ShardId"], sorted(child_shard["ParentShards"])) == (child, parents)
 
 
 def test_a_subscription_ends_after_five_minutes_and_can_be_continued(

@@ -70,8 +70,10 @@ def test_sequence_numbers_lie_in_the_range_of_their_shard(stream: Stream, shard_
 def test_put_records_responds_in_the_order_of_the_request(make_stream: MakeStream) -> None:
     """Each entry of the response belongs to the request entry at the same index."""
     stream = make_stream(shards=2)
-    answers = stream.put_many([(f"key-{number}", f"{number}".encode()) for number in range(20)])
-    where = {(answer["ShardId"], answer["SequenceNumber"]): number for number, answer in enumerate(answers)}
+    responses = stream.put_many([(f"key-{number}", f"{number}".encode()) for number in range(20)])
+    where = {
+        (response["ShardId"], response["SequenceNumber"]): number for number, response in enumerate(responses)
+    }
     for shard_id in stream.shard_ids():
         for record in stream.read(shard_id).records:
             assert record["Data"] == f"{where.pop((shard_id, record['SequenceNumber']))}".encode()
@@ -260,9 +262,9 @@ def test_limit_is_the_maximum_of_one_response(stream: Stream, shard_id: str) -> 
     pages: list[list[bytes]] = []
     iterator = stream.iterator(shard_id)
     while sum(map(len, pages)) < len(data):
-        answer = stream.client.get_records(ShardIterator=iterator, Limit=3)
-        pages.append([record["Data"] for record in answer["Records"]])
-        iterator = answer["NextShardIterator"]
+        response = stream.client.get_records(ShardIterator=iterator, Limit=3)
+        pages.append([record["Data"] for record in response["Records"]])
+        iterator = response["NextShardIterator"]
     assert pages == [data[:3], data[3:6], data[6:]]
 
 

@@ -191,8 +191,8 @@ def test_both_parents_of_a_merge_list_the_child(make_stream: MakeStream) -> None
         stream.put(f"{number}".encode(), key=f"key-{number}")
     child = stream.merge(low, high)
     reads = [stream.read_to_end(parent) for parent in (low, high)]
-    told = [(child, frozenset({low, high}), (0, HASH_KEY_MAX))]
-    assert [child_facts(read) for read in reads] == [told, told]
+    expected = [(child, frozenset({low, high}), (0, HASH_KEY_MAX))]
+    assert [child_facts(read) for read in reads] == [expected, expected]
     assert sorted(reads[0].data + reads[1].data) == [f"{number}".encode() for number in range(6)]
 
 

@@ -84,11 +84,11 @@ def test_streams_are_listed_by_name(make_stream: MakeStream) -> None:
     names = sorted(make_stream().name for _ in range(3))
     client = make_stream().client
     found: list[str] = []
-    answer = {"HasMoreStreams": True, "NextToken": None}
-    while answer["HasMoreStreams"]:
+    response = {"HasMoreStreams": True, "NextToken": None}
+    while response["HasMoreStreams"]:
         start = {"ExclusiveStartStreamName": found[-1]} if found else {}
-        answer = client.list_streams(Limit=2, **start)
-        found += answer["StreamNames"]
+        response = client.list_streams(Limit=2, **start)
+        found += response["StreamNames"]
     assert found == sorted(found)
     assert set(names) <= set(found)
 
@@ -124,9 +124,9 @@ def test_an_iterator_of_a_deleted_stream_is_refused(stream: Stream, shard_id: st
 
 
 def all_stream_names(stream: Stream) -> list[str]:
-    answer = stream.client.list_streams(Limit=10_000)
-    assert not answer["HasMoreStreams"]
-    return list(answer["StreamNames"])
+    response = stream.client.list_streams(Limit=10_000)
+    assert not response["HasMoreStreams"]
+    return list(response["StreamNames"])
 
 
 def test_a_stream_name_is_unique(stream: Stream) -> None:
@@ -155,7 +155,7 @@ def test_an_unknown_stream_is_not_found(kinesis: KinesisUnderTest, unique_name: 
     """Every operation on it fails with ResourceNotFound."""
     missing = {"StreamName": unique_name("missing")}
     client, shard, other = kinesis.client, "shardId-000000000000", "shardId-000000000001"
-    asked: list[Callable[[], object]] = [
+    calls: list[Callable[[], object]] = [
         lambda: client.describe_stream(**missing),
         lambda: client.describe_stream_summary(**missing),
         lambda: client.list_shards(**missing),
@@ -168,9 +168,9 @@ def test_an_unknown_stream_is_not_found(kinesis: KinesisUnderTest, unique_name: 
         lambda: client.increase_stream_retention_period(**missing, RetentionPeriodHours=48),
         lambda: client.delete_stream(**missing),
     ]
-    for ask in asked:
+    for call in calls:
         with refused("ResourceNotFoundException"):
-            ask()
+            call()
 
 
 def test_an_arn_works_wherever_a_name_does(stream: Stream) -> None:
@@ -238,10 +238,10 @@ def test_a_consumer_is_registered_described_listed_and_removed(stream: Stream) -
 
 def consumer_status(stream: Stream, which: dict[str, str]) -> str | None:
     try:
-        answer = stream.client.describe_stream_consumer(**which)
+        response = stream.client.describe_stream_consumer(**which)
     except stream.client.exceptions.ResourceNotFoundException:
         return None
-    return str(answer["ConsumerDescription"]["ConsumerStatus"])
+    return str(response["ConsumerDescription"]["ConsumerStatus"])
 
 
 def test_a_consumer_name_is_unique(stream: Stream) -> None:

@@ -32,7 +32,9 @@ class Response:
         return str(members["__type"]).rpartition("#")[2]
 
 
-def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_type: str = JSON) -> Response:
+def send_request(
+    kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_type: str = JSON
+) -> Response:
     url = urlsplit(kinesis.client.meta.endpoint_url)
     headers = {
         "Content-Type": content_type,
@@ -45,8 +47,8 @@ def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_t
     connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
     try:
         connection.request("POST", "/", body, headers)
-        answer = connection.getresponse()
-        return Response(answer.status, str(answer.getheader("content-type")), answer.read())
+        response = connection.getresponse()
+        return Response(response.status, str(response.getheader("content-type")), response.read())
     finally:
         connection.close()
 
@@ -56,37 +58,37 @@ def ask(kinesis: KinesisUnderTest, operation: str | None, body: bytes, content_t
 
 def test_a_body_that_is_not_json_is_refused(kinesis: KinesisUnderTest) -> None:
     """It is a client error, and the response is JSON."""
-    answer = ask(kinesis, "ListStreams", b"{not json")
-    assert (answer.status, answer.error) == (400, "SerializationException")
+    response = send_request(kinesis, "ListStreams", b"{not json")
+    assert (response.status, response.error) == (400, "SerializationException")
 
 
 def test_a_value_of_the_wrong_type_is_refused(kinesis: KinesisUnderTest) -> None:
     """A string instead of a number is refused, and nothing changes."""
-    answer = ask(kinesis, "CreateStream", b'{"StreamName": "wrong-type", "ShardCount": "two"}')
-    assert (answer.status, answer.error) == (400, "SerializationException")
-    assert b"wrong-type" not in ask(kinesis, "ListStreams", b"{}").body
+    response = send_request(kinesis, "CreateStream", b'{"StreamName": "wrong-type", "ShardCount": "two"}')
+    assert (response.status, response.error) == (400, "SerializationException")
+    assert b"wrong-type" not in send_request(kinesis, "ListStreams", b"{}").body
 
 
 def test_a_missing_value_is_refused(kinesis: KinesisUnderTest, stream: Stream) -> None:
     """A record without a partition key is refused."""
     body = json.dumps({"StreamName": stream.name, "Data": "eA=="}).encode()
-    answer = ask(kinesis, "PutRecord", body)
-    assert answer.status == 400
-    assert answer.error in kinesis.expects("a missing value", BAD_VALUE)
+    response = send_request(kinesis, "PutRecord", body)
+    assert response.status == 400
+    assert response.error in kinesis.expects("a missing value", BAD_VALUE)
 
 
 def test_data_that_is_not_base64_is_refused(kinesis: KinesisUnderTest, stream: Stream) -> None:
     """Data is base64 in JSON."""
     body = json.dumps({"StreamName": stream.name, "Data": "%%%", "PartitionKey": "k"}).encode()
-    answer = ask(kinesis, "PutRecord", body)
+    response = send_request(kinesis, "PutRecord", body)
     documented = (400, "SerializationException")
-    assert (answer.status, answer.error) == kinesis.expects("data that is no base64", documented)
+    assert (response.status, response.error) == kinesis.expects("data that is no base64", documented)
 
 
 def test_an_unknown_operation_is_refused(kinesis: KinesisUnderTest) -> None:
     """The error type says that the operation is unknown."""
-    answer = ask(kinesis, "MakeCoffee", b"{}")
-    assert (answer.status, answer.error) == kinesis.expects(
+    response = send_request(kinesis, "MakeCoffee", b"{}")
+    assert (response.status, response.error) == kinesis.expects(
         "an unknown operation", (400, "UnknownOperationException")
     )
 
@@ -97,7 +99,7 @@ def test_an_unknown_operation_is_refused(kinesis: KinesisUnderTest) -> None:
 def test_a_record_is_put_and_read_in_cbor(stream: Stream, shard_id: str) -> None:
     """Data is plain bytes in CBOR; boto3 reads the same record in JSON."""
     data = bytes(range(256))
-    put = ask(
+    put = send_request(
         stream.kinesis,
         "PutRecord",
         cbor2.dumps({"StreamName": stream.name, "Data": data, "PartitionKey": "Schlüssel"}),
@@ -108,7 +110,7 @@ def test_a_record_is_put_and_read_in_cbor(stream: Stream, shard_id: str) -> None
     assert in_json["SequenceNumber"] == cbor2.loads(put.body)["SequenceNumber"]
 
     request = cbor2.dumps({"ShardIterator": stream.iterator(shard_id)})
-    got = ask(stream.kinesis, "GetRecords", request, CBOR)
+    got = send_request(stream.kinesis, "GetRecords", request, CBOR)
     assert (got.status, got.content_type) == (200, CBOR)
     # Searched and not decoded: AWS tags times in milliseconds, which is not standard CBOR.
     is_plain = stream.kinesis.expects("data in CBOR", "bytes") == "bytes"
@@ -117,14 +119,14 @@ def test_a_record_is_put_and_read_in_cbor(stream: Stream, shard_id: str) -> None
 
 def test_the_error_of_a_cbor_request_is_cbor(stream: Stream) -> None:
     """The client can decode it."""
-    answer = ask(stream.kinesis, "GetRecords", cbor2.dumps({"ShardIterator": "garbage"}), CBOR)
+    response = send_request(stream.kinesis, "GetRecords", cbor2.dumps({"ShardIterator": "garbage"}), CBOR)
     documented = (400, CBOR, "InvalidArgumentException")
-    found = (answer.status, answer.content_type, answer.error)
+    found = (response.status, response.content_type, response.error)
     assert found == stream.kinesis.expects("an error in CBOR", documented)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xff", b"\x9f\x01", cbor2.dumps([1, 2])])
 def test_a_body_that_is_not_cbor_is_refused(kinesis: KinesisUnderTest, body: bytes) -> None:
     """It is a client error, too."""
-    answer = ask(kinesis, "GetRecords", body, CBOR)
-    assert answer.status == 400
+    response = send_request(kinesis, "GetRecords", body, CBOR)
+    assert response.status == 400

@@ -307,13 +307,13 @@ def test_iterators_expire_after_five_minutes(aged: StreamCase) -> None:
     """Both requested iterators and next iterators."""
     aged.put(b"x")
     (shard,) = aged.shard_ids()
-    asked = aged.run(aged.port.iterator(shard, FROM_THE_START))
-    came = aged.run(aged.port.get_records(asked, limit=10)).next_iterator
-    assert came
+    requested = aged.run(aged.port.iterator(shard, FROM_THE_START))
+    next_one = aged.run(aged.port.get_records(requested, limit=10)).next_iterator
+    assert next_one
     aged.advance(timedelta(minutes=4, seconds=50))
-    assert aged.run(aged.port.get_records(asked, limit=10)).records
+    assert aged.run(aged.port.get_records(requested, limit=10)).records
     aged.advance(timedelta(seconds=11))
-    for iterator in (asked, came):
+    for iterator in (requested, next_one):
         with pytest.raises(IteratorExpiredError):
             aged.run(aged.port.get_records(iterator, limit=10))
 

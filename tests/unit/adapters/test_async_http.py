@@ -19,32 +19,32 @@ GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 class Server:
     """Sends the next of its responses to each request, when the test allows it; None closes the connection."""
 
-    def __init__(self, *answers: bytes | None) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: bytes | None) -> None:
+        self.responses = list(responses)
         self.requests: list[bytes] = []
         self.connections = 0
-        self.asked = asyncio.Event()
+        self.received = asyncio.Event()
         self.go_on = asyncio.Event()
         self.go_on.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while answer := await self._next_answer(reader):
-                writer.write(answer)
+            while response := await self._next_response(reader):
+                writer.write(response)
                 await writer.drain()
         except asyncio.IncompleteReadError:
             pass  # the client has closed
         finally:
             writer.close()
 
-    async def _next_answer(self, reader: asyncio.StreamReader) -> bytes | None:
+    async def _next_response(self, reader: asyncio.StreamReader) -> bytes | None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
         self.requests.append(head + await reader.readexactly(length))
-        self.asked.set()
+        self.received.set()
         await self.go_on.wait()
-        return self.answers.pop(0) if self.answers else GOOD
+        return self.responses.pop(0) if self.responses else GOOD
 
 
 @asynccontextmanager
@@ -113,8 +113,8 @@ def test_an_unreliable_connection_is_not_reused(last: bytes) -> None:
     with_endpoint(lambda: Server(last), use)
 
 
-@pytest.mark.parametrize("trouble", [None, b"SSH-2.0-OpenSSH\r\n\r\n"])
-def test_a_failed_request_is_an_os_error(trouble: bytes | None) -> None:
+@pytest.mark.parametrize("response", [None, b"SSH-2.0-OpenSSH\r\n\r\n"])
+def test_a_failed_request_is_an_os_error(response: bytes | None) -> None:
     """A server that closes the connection or does not speak HTTP raises OSError; the next request uses a new
     connection.
     """
@@ -124,7 +124,7 @@ def test_a_failed_request_is_an_os_error(trouble: bytes | None) -> None:
             await endpoint.post({}, b"")
         assert await endpoint.post({}, b"") == Response(200, b"{}")
 
-    with_endpoint(lambda: Server(trouble), use)
+    with_endpoint(lambda: Server(response), use)
 
 
 def test_a_response_has_a_timeout() -> None:
@@ -145,7 +145,7 @@ def test_a_late_response_to_a_cancelled_request_is_dropped() -> None:
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
         server.go_on.clear()
         asking = asyncio.create_task(endpoint.post({}, b""))
-        await server.asked.wait()
+        await server.received.wait()
         asking.cancel()
         await asyncio.wait([asking])
         server.go_on.set()
@@ -158,8 +158,8 @@ def test_the_number_of_connections_is_limited() -> None:
     """A request beyond the limit waits for a free connection."""
 
     async def use(endpoint: HttpEndpoint, server: Server) -> None:
-        answers = await asyncio.gather(*(endpoint.post({}, b"") for _ in range(20)))
-        assert answers == [Response(200, b"{}")] * 20
+        responses = await asyncio.gather(*(endpoint.post({}, b"") for _ in range(20)))
+        assert responses == [Response(200, b"{}")] * 20
         assert server.connections <= LIMITS.connections_max
 
     with_endpoint(Server, use)
@@ -185,9 +185,9 @@ def test_an_endpoint_works_on_a_second_event_loop() -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_certificate_of_the_server_is_verified(is_known: bool) -> None:
     """With TLS, only a certificate of a trusted authority opens a connection."""
-    authority, stranger = trustme.CA(), trustme.CA()
+    authority, other_authority = trustme.CA(), trustme.CA()
     theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    (authority if is_known else stranger).issue_cert("127.0.0.1").configure_cert(theirs)
+    (authority if is_known else other_authority).issue_cert("127.0.0.1").configure_cert(theirs)
     authority.configure_trust(ours)
 
     async def main() -> Response:

@@ -111,11 +111,11 @@ def test_no_other_address_is_contacted(address: str, tmp_path: Path) -> None:
 
 def test_unavailable_metadata_gives_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """The member is balanced by throughput until the metadata are available again."""
-    answers: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     meter = EcsMeter("http://169.254.170.2/v4/1")
-    monkeypatch.setattr(meter, "_get", answers.get)
+    monkeypatch.setattr(meter, "_get", responses.get)
     assert asyncio.run(meter.percent()) is None
-    answers |= {"/task": {}, "": {}, "/stats": STATS}
+    responses |= {"/task": {}, "": {}, "/stats": STATS}
     assert asyncio.run(meter.percent()) == 50
 
 

@@ -22,7 +22,7 @@ TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
 class Recorder(ThreadingHTTPServer):
     """Keeps the last request, and sends the response that the test has set."""
 
-    answer: tuple[int, bytes] = (200, TIP)
+    response: tuple[int, bytes] = (200, TIP)
     headers: dict[str, str]
     body: bytes
 
@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Recorder)
         self.server.headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.body = self.rfile.read(int(self.headers["Content-Length"]))
-        status, body = self.server.answer
+        status, body = self.server.response
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -65,14 +65,14 @@ def client(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Any:
 def read(client: Any, stream: str = "orders") -> Any:
     """One page of the stream."""
 
-    async def ask() -> Any:
+    async def get_records() -> Any:
         kinesis = KinesisStream(client, stream)
         try:
             return await kinesis.get_records("here", limit=7)
         finally:
             await kinesis.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(get_records())
 
 
 def test_the_signature_is_valid(server: Recorder, client: Any) -> None:
@@ -109,7 +109,7 @@ def test_errors_are_the_same_as_with_boto3(
     server: Recorder, client: Any, status: int, body: bytes, error: type[Exception]
 ) -> None:
     """Every response with another status than 200 is one of our errors, of the right class."""
-    server.answer = (status, body)
+    server.response = (status, body)
     with pytest.raises(error, match="orders"):
         read(client)
 

@@ -22,19 +22,19 @@ ACTIVE = {
 
 
 class StubClient:
-    """Answers each operation from a list, and keeps the requests."""
+    """Returns a response from a list for each operation, and keeps the requests."""
 
-    def __init__(self, **answers: list[Any]) -> None:
+    def __init__(self, **responses: list[Any]) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self._answers = {name: iter(given) for name, given in answers.items()}
+        self._responses = {name: iter(given) for name, given in responses.items()}
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(**request: Any) -> Any:
             self.requests.append((name, dict(request)))
-            answer = next(self._answers[name])
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+            response = next(self._responses[name])
+            if isinstance(response, Exception):
+                raise response
+            return response
 
         return call
 

@@ -45,8 +45,8 @@ def record(**members: Any) -> dict[str, Any]:
 
 def test_a_page_with_records_is_decoded() -> None:
     """Data as bytes, the sequence number as text, the arrival time in whole milliseconds."""
-    answer = body(Records=[RECORD, record(EncryptionType="KMS", Data="", ApproximateArrivalTimestamp=17)])
-    assert page_from_body(answer) == Page(
+    response = body(Records=[RECORD, record(EncryptionType="KMS", Data="", ApproximateArrivalTimestamp=17)])
+    assert page_from_body(response) == Page(
         [
             Record(b"hello", "k", NUMBER, 1_700_000_000_123, None),
             Record(b"", "k", NUMBER, 17_000, "KMS"),
@@ -58,26 +58,26 @@ def test_a_page_with_records_is_decoded() -> None:
 
 def test_the_end_of_a_shard_names_its_children() -> None:
     """There is no iterator, and the children are listed."""
-    answer = body(Records=[], NextShardIterator=WITHOUT, ChildShards=[CHILD])
+    response = body(Records=[], NextShardIterator=WITHOUT, ChildShards=[CHILD])
     child = ChildShard(
         ShardId("shardId-000000000001"), (ShardId("shardId-000000000000"),), HashRange(0, 2**128 - 1)
     )
-    assert page_from_body(answer) == Page([], None, 5, (child,))
+    assert page_from_body(response) == Page([], None, 5, (child,))
 
 
 def test_a_null_field_counts_as_absent() -> None:
     """kinesis-local writes null for absent fields."""
-    answer = body(
+    response = body(
         Records=[record(EncryptionType=None, ApproximateArrivalTimestamp=None)],
         ChildShards=None,
         MillisBehindLatest=None,
     )
-    assert page_from_body(answer) == Page([Record(b"hello", "k", NUMBER, None, None)], "AAAA", None)
+    assert page_from_body(response) == Page([Record(b"hello", "k", NUMBER, None, None)], "AAAA", None)
     assert page_from_body(body(Records=[], NextShardIterator=None, ChildShards=[CHILD])).next_iterator is None
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem"),
+    ("response", "problem"),
     [
         (b"", "not JSON"),
         (b'{"Records": [', "not JSON"),
@@ -124,10 +124,10 @@ def test_a_null_field_counts_as_absent() -> None:
         (body(Records=[record(ApproximateArrivalTimestamp=1e307)]), "has no ApproximateArrivalTimestamp"),
     ],
 )
-def test_a_malformed_response_is_an_error_that_names_the_field(answer: bytes, problem: str) -> None:
+def test_a_malformed_response_is_an_error_that_names_the_field(response: bytes, problem: str) -> None:
     """It is an error of the server, so the iterator is used again. The message never quotes the response."""
     with pytest.raises(UnavailableError, match=problem) as caught:
-        page_from_body(answer)
+        page_from_body(response)
     assert "aGVs" not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -204,9 +204,9 @@ def test_any_response_is_a_page_or_an_unavailable_error(odd: dict[str, Any], rec
 )
 def test_records_equal_those_of_botocore(records: list[dict[str, Any]]) -> None:
     """The fast path agrees with botocore's own parser, field by field."""
-    answer = body(Records=records)
-    theirs = CannedKinesis((200, answer)).client.get_records(ShardIterator="AAAA")
-    ours = page_from_body(answer)
+    response = body(Records=records)
+    theirs = CannedKinesis((200, response)).client.get_records(ShardIterator="AAAA")
+    ours = page_from_body(response)
     assert [
         (
             each["Data"],

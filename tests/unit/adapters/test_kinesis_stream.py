@@ -96,15 +96,15 @@ def test_requests_name_the_stream_as_configured() -> None:
 
     by_arn = CannedKinesis((200, {"ShardIterator": "i"}), (200, page()))
     with_stream(by_arn, use, ARN)
-    asked = {"ShardId": SHARD, "ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "007"}
+    start = {"ShardId": SHARD, "ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": "007"}
     assert by_arn.requests == [
-        ("GetShardIterator", {"StreamARN": ARN, **asked}),
+        ("GetShardIterator", {"StreamARN": ARN, **start}),
         ("GetRecords", {"StreamARN": ARN, "ShardIterator": "token", "Limit": 7}),
     ]
     by_name = CannedKinesis((200, {"ShardIterator": "i"}), (200, page()))
     with_stream(by_name, use)
     assert by_name.requests == [
-        ("GetShardIterator", {"StreamName": "orders", **asked}),
+        ("GetShardIterator", {"StreamName": "orders", **start}),
         ("GetRecords", {"ShardIterator": "token", "Limit": 7}),
     ]
 
@@ -200,5 +200,5 @@ def test_missing_credentials_are_a_config_error() -> None:
 
 def test_canned_responses_are_valid() -> None:
     """A test of the test double: without our hook, botocore parses the same response."""
-    answer = CannedKinesis((200, page("aGVsbG8="))).client.get_records(ShardIterator="token")
-    assert [record["Data"] for record in answer["Records"]] == [b"hello"]
+    response = CannedKinesis((200, page("aGVsbG8="))).client.get_records(ShardIterator="token")
+    assert [record["Data"] for record in response["Records"]] == [b"hello"]

@@ -77,7 +77,7 @@ def test_only_a_failed_worker_is_an_error(log: EventLog) -> None:
 
 
 def test_the_line_of_a_gap_says_may(log: EventLog) -> None:
-    """Nobody can see what was trimmed. If nothing of the shard is left, reading resumes nowhere."""
+    """It is unknown what was trimmed. If nothing of the shard is left, `resumes_at` is empty."""
     log.observe(GapFound(SHARD, Gap(Position("100"), None, None)))
     log.observe(GapFound(SHARD, Gap(Position("100"), "117", 5)))
     assert log.lines(logging.WARNING) == [
@@ -184,7 +184,7 @@ def test_a_lasting_condition_is_logged_once_a_minute(log: EventLog, event: Event
 
 def test_failing_reads_are_logged_after_half_a_minute(log: EventLog) -> None:
     """One lost response is normal; half a minute without a page is not."""
-    failure = ReadFailed(SHARD, "no answer", 500)
+    failure = ReadFailed(SHARD, "no response", 500)
     for now_ms in (0, 20_000):
         log.now_ms = now_ms
         log.observe(failure)
@@ -192,7 +192,7 @@ def test_failing_reads_are_logged_after_half_a_minute(log: EventLog) -> None:
     for now_ms in (25_000, 40_000, 55_000):
         log.now_ms = now_ms
         log.observe(failure)
-    assert log.lines(logging.WARNING) == ['read failed shard=shard-0 wait_ms=500 error="no answer" times=3']
+    assert log.lines(logging.WARNING) == ['read failed shard=shard-0 wait_ms=500 error="no response" times=3']
 
 
 def test_many_bad_rows_need_bounded_memory_and_few_lines(log: EventLog) -> None:

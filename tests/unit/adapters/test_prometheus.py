@@ -86,7 +86,7 @@ def test_a_shard_has_lag_work_and_handler_time() -> None:
         PageRead(A, 10, 1_000, 2_500, 8, Position("10")),
         BatchHandled(A, 6, 600, Position("6"), 250, 2_500),
         HandlerFailed(A, Position("7"), Position("9"), 4, 1, "ValueError"),
-        ReadFailed(A, "no answer", 500),
+        ReadFailed(A, "no response", 500),
         ReadThrottled(A, 500),
         IteratorExpired(A),
         Checkpointed(A, Position("6")),
@@ -137,7 +137,7 @@ def test_a_lost_shard_has_no_series(kind: type[Event]) -> None:
         (DeaggregationFailed(A, Position("1"), "outside", 3), "dropped_records", 3),
         (RecordDeadLettered(A, Position("1"), "ValueError"), "dead_letters", 1),
         (RecordSkipped(A, Position("1"), "ValueError"), "skipped_records", 1),
-        (OperationFailed("refresh", "no answer"), "operations_failed", 1),
+        (OperationFailed("refresh", "no response"), "operations_failed", 1),
     ],
 )
 def test_events_of_the_member_are_counted(event: Event, name: str, value: int) -> None:

@@ -22,7 +22,7 @@ from leasehold.errors import ConfigError
 STARTED = MemberStarted(WorkerId("w-1"), "billing", "orders")
 
 
-def ask(
+def send_request(
     url: str, path: str, *, host: str | None = "localhost", method: str = "GET"
 ) -> tuple[int, dict[str, str], bytes]:
     """Send one request with any Host header; returns status, headers, body."""
@@ -33,8 +33,8 @@ def ask(
         if host is not None:
             connection.putheader("Host", host)
         connection.endheaders()
-        answer = connection.getresponse()
-        return answer.status, dict(answer.getheaders()), answer.read()
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
     finally:
         connection.close()
 
@@ -48,7 +48,7 @@ def url() -> Iterator[str]:
 
 def test_a_route_is_served(url: str) -> None:
     """The response is that of the route, and must not be cached."""
-    status, headers, body = ask(url, "/hello?now")
+    status, headers, body = send_request(url, "/hello?now")
     assert (status, body) == (200, b"hi\n")
     assert headers["Cache-Control"] == "no-store"
     assert headers["Server"].strip() == "leasehold"
@@ -56,24 +56,24 @@ def test_a_route_is_served(url: str) -> None:
 
 def test_an_unknown_path_lists_the_known_ones(url: str) -> None:
     """The 404 response names all paths."""
-    assert ask(url, "/")[::2] == (404, b"Not found. Available: /hello\n")
+    assert send_request(url, "/")[::2] == (404, b"Not found. Available: /hello\n")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", None, "[", "10.0.0.1"])
 def test_a_request_for_another_host_is_refused(url: str, host: str | None) -> None:
     """A web page cannot read the responses by pointing its own host name to our address."""
-    assert ask(url, "/hello", host=host)[0] == 421
+    assert send_request(url, "/hello", host=host)[0] == 421
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_refused(url: str, method: str) -> None:
     """The server is read-only."""
-    assert ask(url, "/hello", method=method)[0] == 501
+    assert send_request(url, "/hello", method=method)[0] == 501
 
 
 def test_head_has_no_body(url: str) -> None:
     """A probe may request the status alone."""
-    assert ask(url, "/hello", method="HEAD")[::2] == (200, b"")
+    assert send_request(url, "/hello", method="HEAD")[::2] == (200, b"")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def run_observed(
     settings: ObserveSettings,
     scenario: Callable[[Callable[[Event], None]], Any],
     *,
-    client: Callable[[], Any] = lambda: pytest.fail("no client was asked for"),
+    client: Callable[[], Any] = lambda: pytest.fail("no client is needed"),
     also: Callable[[Event], None] | None = None,
 ) -> Any:
     """Run `scenario` on a thread beside the event loop, inside `run_observers`."""
@@ -140,14 +140,14 @@ def test_health_and_metrics_are_served_at_the_logged_address(caplog: pytest.LogC
     def scenario(observe: Callable[[Event], None]) -> None:
         url = served_at(caplog)
         observe(STARTED)
-        status, headers, body = ask(url, "/health")
+        status, headers, body = send_request(url, "/health")
         assert (status, headers["Content-Type"]) == (200, "application/json")
         assert json.loads(body) == {"ok": True, "state": "running", "problems": [], "shards": {}}
-        status, headers, body = ask(url, "/metrics")
+        status, headers, body = send_request(url, "/metrics")
         assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert b'leasehold_member_info{application="billing",stream="orders",worker="w-1"} 1.0' in body
         observe(MemberStopped(WorkerId("w-1"), 0))
-        status, _, body = ask(url, "/health")
+        status, _, body = send_request(url, "/health")
         assert (status, json.loads(body)["problems"]) == (503, ["the member has stopped"])
 
     run_observed(ObserveSettings(status_port=0), scenario)
@@ -162,8 +162,8 @@ def test_without_the_extra_metrics_say_how_to_install_it(
 
     def scenario(observe: Callable[[Event], None]) -> None:
         url = served_at(caplog)
-        assert ask(url, "/health")[0] == 200
-        status, _, body = ask(url, "/metrics")
+        assert send_request(url, "/health")[0] == 200
+        status, _, body = send_request(url, "/metrics")
         assert (status, body) == (
             404,
             b"prometheus-client is not installed: pip install 'leasehold[prometheus]'\n",

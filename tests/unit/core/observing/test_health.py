@@ -49,8 +49,8 @@ def health_after(*events: tuple[int, Event]) -> Health:
 def problems(health: Health, now_ms: int) -> list[str]:
     """The problems of the shards, with a recent heartbeat."""
     health.observe(RENEWED, now_ms)
-    answer: list[str] = health_to_json(health.report(now_ms))["problems"]
-    return answer
+    report: list[str] = health_to_json(health.report(now_ms))["problems"]
+    return report
 
 
 @pytest.fixture
@@ -93,9 +93,9 @@ def test_a_failing_handler_is_named_as_the_reason(serving: list[tuple[int, Event
 
 def test_a_shard_that_cannot_be_read_is_unhealthy(serving: list[tuple[int, Event]]) -> None:
     """The problem includes the last error."""
-    health = health_after(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no answer", 500)))
+    health = health_after(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no response", 500)))
     assert problems(health, 2 * MINUTE) == [
-        "shard-0 no progress for 119 s: no page was read; reading fails: no answer, 1 times"
+        "shard-0 no progress for 119 s: no page was read; reading fails: no response, 1 times"
     ]
 
 
@@ -154,8 +154,8 @@ def test_taking_the_first_lease_counts_as_a_heartbeat() -> None:
 
 def test_a_member_without_leases_is_healthy_while_the_table_responds() -> None:
     """It has nothing to renew."""
-    looks = [(second * 1_500, FleetRefreshed(4, 0, 0, 2)) for second in range(100)]
-    assert health_after((0, STARTED), *looks).report(150_000).is_healthy
+    refreshes = [(second * 1_500, FleetRefreshed(4, 0, 0, 2)) for second in range(100)]
+    assert health_after((0, STARTED), *refreshes).report(150_000).is_healthy
 
 
 def test_a_table_that_never_responds_is_a_problem() -> None:
@@ -176,8 +176,8 @@ def test_a_stopped_member_is_unhealthy(serving: list[tuple[int, Event]]) -> None
 
 def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) -> None:
     """With the shard of each."""
-    answer = health_to_json(health_after(*serving, (0, RENEWED), (0, page(5, 40))).report(2_000))
-    assert json.loads(json.dumps(answer)) == {
+    report = health_to_json(health_after(*serving, (0, RENEWED), (0, page(5, 40))).report(2_000))
+    assert json.loads(json.dumps(report)) == {
         "ok": True,
         "state": "running",
         "problems": [],

@@ -89,7 +89,7 @@ def test_the_size_of_an_aggregate_can_be_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    ("entry", "message"),
     [
         (PutEntry(b"", ""), "a partition key of 0 characters"),
         (PutEntry(b"", "k" * (PARTITION_KEY_CHARACTERS_MAX + 1)), "a partition key of 257 characters"),
@@ -99,10 +99,10 @@ def test_the_size_of_an_aggregate_can_be_limited() -> None:
         (PutEntry(bytes(RECORD_BYTES_MAX - 20), "k"), "put it without aggregation, or split it"),
     ],
 )
-def test_an_invalid_record_is_refused_when_added(entry: PutEntry, words: str) -> None:
+def test_an_invalid_record_is_refused_when_added(entry: PutEntry, message: str) -> None:
     """A bad key or size raises in `add` and does not change the aggregator."""
     aggregator = Aggregator()
-    with pytest.raises(InvalidRecordError, match=words):
+    with pytest.raises(InvalidRecordError, match=message):
         aggregator.add(entry)
     assert (len(aggregator), aggregator.size) == (0, 20)
 
@@ -194,7 +194,7 @@ def test_resuming_drops_done_records(checkpoint: Position, left: int) -> None:
 
 
 def test_a_raw_record_is_delivered_after_a_checkpoint_within_it() -> None:
-    """A member without our limits got as far as part 1 of 3. Here the aggregate is delivered raw, so all of it comes."""
+    """A member without our limits got as far as part 1 of 3. Here the aggregate is delivered raw and complete."""
     record = Record(GOLDEN, "a", "11")
     result = deaggregate(record, settings=DeaggregationSettings(user_records_max=2))
     assert len(records_after(result.records, Position("11", 1))) == 1
@@ -205,10 +205,10 @@ def test_the_pure_python_backend_of_protobuf_is_refused() -> None:
     """Malicious records can crash it, so the import fails and says what to change."""
     environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
     command = [sys.executable, "-c", "import leasehold.core.records.deaggregation"]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert answer.returncode != 0
-    assert "ConfigError: protobuf runs on its pure-Python backend" in answer.stderr
-    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in answer.stderr
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "ConfigError: protobuf runs on its pure-Python backend" in result.stderr
+    assert "unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION" in result.stderr
 
 
 def test_another_librarys_schema_may_have_the_same_names() -> None:

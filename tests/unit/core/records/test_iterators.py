@@ -115,7 +115,9 @@ def test_latest_means_the_same_time_for_the_next_reader() -> None:
     [
         pytest.param(lease_at(LATEST, 100_000), True, id="the first reader begins at the tip"),
         pytest.param(lease_at(LATEST, None), False, id="a lease of Java's does not say when it was made"),
-        pytest.param(lease_at(Position("7"), 100_000), False, id="what was read goes on where it stopped"),
+        pytest.param(
+            lease_at(Position("7"), 100_000), False, id="a checkpointed lease continues at its checkpoint"
+        ),
     ],
 )
 def test_other_leases_start_at_their_checkpoint(lease: Lease, is_first_reading: bool) -> None:

@@ -1,0 +1,164 @@
+"""Creation of the lease table and of its index of owners."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.errors import (
+    ConfigError,
+    NotFoundError,
+)
+from leasehold.fleet.table.lease_table import LeaseTable
+from tests.contract.lease_samples import A, B, held, new_lease
+from tests.contract.lease_stores import SERVERS, TableLocation, create_filled
+from tests.servers import Server
+
+
+def test_own_leases_are_found_without_an_index(on_server: TableLocation) -> None:
+    """By a scan. After the index was added, the same leases are found."""
+
+    async def scenario() -> None:
+        bare = on_server.open(TableSettings(with_index=False))
+        table = LeaseTable(await create_filled(lambda: bare, ()))
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        assert await bare.keys_owned_by(A) is None
+        assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
+
+        indexed = on_server.open()
+        await asyncio.gather(*(indexed.prepare() for _ in range(4)))  # several members start at the same time
+        async with asyncio.timeout(120):
+            while await indexed.keys_owned_by(A) != [new_lease(1).key]:
+                assert [lease.key for lease in (await LeaseTable(indexed).list_owned_by(A)).leases]
+                await asyncio.sleep(0.05)
+        await table.close()
+        await indexed.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_index_is_added_to_a_table_without_one(location: TableLocation) -> None:
+    """Several members create it at the same time, and again; then each finds its leases through it."""
+
+    async def scenario() -> None:
+        store = await create_filled(lambda: location.open(TableSettings(with_index=False)), ())
+        table = LeaseTable(store)
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        await asyncio.gather(*(store.create_owner_index() for _ in range(4)))
+        await store.create_owner_index()
+        async with asyncio.timeout(120):
+            while (keys := await store.keys_owned_by(A)) != [new_lease(1).key]:
+                assert keys is None or location.kind in SERVERS
+                await asyncio.sleep(0.05)
+        await store.create_owner_index()
+        assert await store.keys_owned_by(B) == []
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+class BuildingIndexClient:
+    """A DynamoDB client for which the index is still being built. Counts the requests to create another one."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.is_building = True
+        self.updates = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def describe_table(self, **request: Any) -> Any:
+        """The index has the status CREATING, for minutes on a large table."""
+        response = self._client.describe_table(**request)
+        for index in response["Table"].get("GlobalSecondaryIndexes", []) if self.is_building else []:
+            index["IndexStatus"] = "CREATING"
+        return response
+
+    def update_table(self, **request: Any) -> Any:
+        self.updates += 1
+        return self._client.update_table(**request)
+
+
+def test_an_index_that_is_being_built_is_not_used(on_server: TableLocation) -> None:
+    """It is neither read nor created again; it is used once it is active."""
+
+    async def scenario() -> None:
+        client = BuildingIndexClient(Server(on_server.kind, on_server.url, Path()).client("dynamodb"))
+        store = DynamoDbRows(client, on_server.table)
+        table = LeaseTable(await create_filled(lambda: store, ()))
+        await table.create(new_lease(1))
+        held(await table.assign(new_lease(1), A))
+        await store.create_owner_index()
+        assert client.updates == 0
+        assert await store.keys_owned_by(A) is None
+        assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
+        client.is_building = False
+        assert await store.keys_owned_by(A) == [new_lease(1).key]
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_members_that_start_together_create_one_table(location: TableLocation) -> None:
+    """Concurrent creation works for all of them."""
+
+    async def scenario() -> None:
+        stores = [location.open() for _ in range(3)] if location.kind != "memory" else [location.open()]
+        await asyncio.gather(*(store.prepare() for store in stores))
+        assert await LeaseTable(stores[0]).create(new_lease(1))
+        assert (await LeaseTable(stores[-1]).list()).leases == (new_lease(1),)
+        for store in stores:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_table_settings_are_applied(ministack: Server, tmp_path: Path) -> None:
+    """Capacity, deletion protection, tags and point-in-time recovery."""
+
+    async def scenario() -> None:
+        location = TableLocation("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
+        settings = TableSettings(
+            read_capacity=3,
+            write_capacity=4,
+            deletion_protection=True,
+            point_in_time_recovery=True,
+            tags={"team": "data"},
+        )
+        store = location.open(settings)
+        await store.prepare()
+        client = ministack.client("dynamodb")
+        table = client.describe_table(TableName=location.table)["Table"]
+        assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3
+        assert table["DeletionProtectionEnabled"] is True
+        tags = client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"]
+        assert tags == [{"Key": "team", "Value": "data"}]
+        backups = client.describe_continuous_backups(TableName=location.table)["ContinuousBackupsDescription"]
+        assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_incomplete_capacity_is_refused() -> None:
+    """The error says what to set, before anything is created."""
+    with pytest.raises(ConfigError, match="both read_capacity and write_capacity"):
+        TableSettings(read_capacity=5)
+
+
+def test_a_missing_table_is_named_in_the_error(on_server: TableLocation) -> None:
+    """Reading from a table that does not exist says which one."""
+
+    async def scenario() -> None:
+        store = on_server.open()
+        with pytest.raises(NotFoundError, match=on_server.table):
+            await store.get("shardId-1")
+        await store.close()
+
+    asyncio.run(scenario())
