@@ -176,7 +176,7 @@ def test_the_leader_lock_and_reports_work_on_every_store(location: TableLocation
         )
         assert await coordinator_rows.write_lock(MAIN, leader_lock.heartbeat(me, "v1", "v3", 15_000))
         for second in (7, 8):
-            await coordinator_rows.report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
+            await coordinator_rows.write_report(MAIN, cpu_report(me, LoadSamples((), (12.5,)), second))
         snapshot = await coordinator_rows.read_snapshot(mode)
         assert snapshot.lock is not None
         assert (snapshot.lock.owner, snapshot.lock.version) == (me, {"S": "v3"})

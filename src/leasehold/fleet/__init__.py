@@ -1,1 +1,1 @@
-"""The engine of one fleet member: linear code that applies the plans of `core` through the ports."""
+"""One member of a fleet: linear code that executes the plans of `core` through the ports."""

@@ -1,4 +1,4 @@
-"""Renews the leases of a member, one after the other, in a steady rhythm. `core.leases.heartbeats` decides the order."""
+"""Renews the leases of a member, one after the other and evenly spaced. `core.leases.heartbeats` decides the order."""
 
 from __future__ import annotations
 

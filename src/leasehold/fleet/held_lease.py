@@ -173,7 +173,7 @@ class HeldLease:
         self._write_pending = write_pending
 
     async def renew(self) -> None:
-        """Send a heartbeat, unless another write is in flight (every write is a heartbeat) or the lease was released."""
+        """Send a heartbeat, unless the lease was released or another write is in flight: every write is a heartbeat."""
         if self._writer.is_writing or self._writer.is_released:
             return
         if self._write_pending is not None and await self._write_pending():

@@ -1,9 +1,8 @@
-"""The streams of a member: one, or several whose leases share a table. Says which leases are theirs, and where each
-stream is read and begins.
+"""The streams of a member: one, or several whose leases share a table. Maps each lease to its stream.
 
-In a table of several the key of a lease begins with the identifier of its stream, which only the stream itself can
-tell. So a stream is not known before it was asked, and one that does not answer keeps none of the others from being
-read. Leases of streams that are not ours are none of our business: they are neither read nor taken nor deleted.
+In a table of several streams, a lease key begins with the identifier of its stream, which only DescribeStreamSummary
+returns. So a stream is unknown until it was described, and a stream that does not respond does not keep the others from
+being read. A member neither reads nor takes nor deletes leases of other streams.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from leasehold.ports import Stream
 
 @dataclass(frozen=True, slots=True)
 class TrackedStream:
-    """One stream, and where it begins as long as it has no leases. Without an `id`, its leases carry no prefix."""
+    """One stream, and where reading starts if it has no leases. Without an `id`, its lease keys have no prefix."""
 
     name: str
     stream: Stream
@@ -28,7 +27,10 @@ class TrackedStream:
 
 
 class Streams:
-    """All streams of one member. With `is_multi_stream` the keys of their leases name the stream, even of a single one."""
+    """All streams of one member.
+
+    With `is_multi_stream`, the KCL's multi-stream mode, lease keys carry the identifier of the stream.
+    """
 
     def __init__(self, tracked: Sequence[TrackedStream], *, is_multi_stream: bool) -> None:
         self._tracked = tuple(tracked)
@@ -40,40 +42,38 @@ class Streams:
 
     @classmethod
     def single(cls, stream: Stream, name: str, initial: InitialPosition) -> Self:
-        """The stream of a member that has no other, and never will."""
+        """The stream of a member in single-stream mode."""
         return cls([TrackedStream(name, stream, initial)], is_multi_stream=False)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the streams are called, in the order of the settings."""
+        """The names of the streams, in the order of the settings."""
         return tuple(each.name for each in self._tracked)
 
     @property
     def tracked(self) -> tuple[TrackedStream, ...]:
-        """The streams as they were given, whether known or not."""
+        """The streams as they were configured, without their identifiers."""
         return self._tracked
 
     async def identify(self, tracked: TrackedStream) -> TrackedStream:
-        """A stream with its identifier; from then on it is known which leases are its own."""
+        """Read the identifier of a stream. From then on its leases are known as ours."""
         if not self.is_multi_stream:
             return tracked
         identifier = await tracked.stream.identifier()
         found = replace(tracked, id=identifier)
         for known in self._known.values():
-            if (
-                known.name != found.name
-                and known.id is not None
-                and have_same_stream_name(known.id, identifier)
-            ):
+            if known.id is None or known.name == found.name:
+                continue
+            if have_same_stream_name(known.id, identifier):
                 raise ConfigError(
-                    f"streams {known.name} and {found.name} are one and the same, {known.id} and {found.id}: name it "
-                    "once; each of its records would be read twice"
+                    f"streams {known.name} and {found.name} are the same stream, {known.id} and {found.id}: "
+                    "configure it once; otherwise each of its records is read twice"
                 )
         self._known.setdefault(found.id, found)
         return found
 
     def of(self, lease: Lease) -> TrackedStream | None:
-        """The stream that a lease belongs to; None if that is not ours, or not known yet."""
+        """The stream of a lease; None if it is not one of ours, or not identified yet."""
         return self._known.get(lease.stream)
 
     def ours(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:

@@ -20,7 +20,7 @@ TRANSIENT_ERRORS: Final[tuple[type[Exception], ...]] = (ThrottledError, Unavaila
 
 
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until the first of several coroutines ends. Cancel the others. Raise the error of the first, if it failed."""
+    """Wait until the first of several coroutines ends, and cancel the others. If the first failed, raise its error."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

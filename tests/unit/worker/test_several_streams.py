@@ -265,7 +265,7 @@ def test_a_stream_that_is_listed_twice_is_refused() -> None:
         )
         first, second = streams.tracked
         await streams.identify(first)
-        with pytest.raises(ConfigError, match="one and the same"):
+        with pytest.raises(ConfigError, match="the same stream"):
             await streams.identify(second)
 
     run_scenario(scenario)

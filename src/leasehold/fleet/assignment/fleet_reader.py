@@ -83,7 +83,7 @@ class FleetReader:
 
     async def read_lock(self) -> LeaderLock | None:
         """Read the leader lock alone."""
-        return await self._context.table.coordinator_rows.lock(self._mode.lock_layout)
+        return await self._context.table.coordinator_rows.read_lock(self._mode.lock_layout)
 
     async def list_assigned(self, known: Collection[LeaseKey]) -> Sequence[Lease]:
         """Read the leases that are assigned to us, without the `known` ones, through the index of owners."""

@@ -66,6 +66,6 @@ class WorkerReporter:
             report = cpu_report(self.worker, samples, clock.wall_ms() // 1000)
             # Invariant: noted before the write. If cancelled, the write may or may not have reached the table.
             self._in_flight = report
-            await self.coordinator_rows.report(self.layout, report)
+            await self.coordinator_rows.write_report(self.layout, report)
             self._in_flight = None
             self._last, self._due_ms = report, clock.now_ms() + REPORT_EVERY_MS

@@ -1,6 +1,6 @@
-"""Looks after the leases of all streams of a member: sees that each stream has some, audits them, cleans up.
+"""Maintains the leases of all streams of a member: creates the first leases, audits them, deletes finished ones.
 
-Each stream is tended by itself: what fails with one is told, tried again, and no matter to the others.
+Each stream is maintained by itself. A failure with one stream is reported and retried, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from leasehold.config.settings import FleetSettings
-from leasehold.core.events import Observer, OperationFailed, with_stream
+from leasehold.core.events import OperationFailed
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
@@ -22,26 +22,28 @@ from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
 
-# A stream that could not be found at the start is looked for again this often.
+# How often a member tries again to join a stream that it could not join at its start.
 JOIN_RETRY_MS: Final = 30_000
-CHECK_KEY_FORMAT: Final = "see that all leases are of one kind"
+CHECK_KEY_FORMAT: Final = "check that all lease keys have one format"
+# About so many members run each audit and clean-up, chosen by chance.
+_MAINTAINERS_WANTED: Final = 2
 
 
 @dataclass(slots=True)
-class _Tended:
+class _MaintainedStream:
     """One stream, and what is remembered of its leases."""
 
     sync: ShardSync
-    audited: Sightings = field(default_factory=Sightings)
-    ended: EndedSince = field(default_factory=dict)
+    sightings: Sightings = field(default_factory=Sightings)
+    ended_since: EndedSince = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A look at the table, and when it began."""
+class _Listing:
+    """All leases, and when the read began."""
 
-    listing: LeaseListing
-    seen_ms: int
+    leases: LeaseListing
+    began_ms: int
 
 
 class LeaseMaintenance:
@@ -54,81 +56,84 @@ class LeaseMaintenance:
         self._streams = streams
         self._settings = settings
         self._operations = operations
-        self._tended: dict[str, _Tended] = {}
+        self._maintained: dict[str, _MaintainedStream] = {}
 
     async def join(self) -> None:
-        """See that every stream has leases. Raises only if there is none for which that worked."""
+        """Create the first leases of every stream. Raises only if this failed for all streams."""
         failures: dict[str, LeaseholdError] = {}
-        for tracked in self._waiting():
+        for tracked in self._not_joined():
             try:
                 await self._join(tracked)
             except ConfigError:
                 raise
             except LeaseholdError as error:
                 failures[tracked.name] = error
-        if failures and not self._tended:
+        if failures and not self._maintained:
             raise next(iter(failures.values()))
         for name, failure in failures.items():
-            self._operations.observe(OperationFailed(f"join stream {name}", str(failure)))
+            self._operations.report_failure(f"join stream {name}", failure)
 
     async def join_rest(self) -> None:
-        """Go on looking for streams that could not be found at the start, until there are no more."""
-        while self._waiting():
+        """Retry the streams that could not be joined at the start, until all are joined."""
+        while self._not_joined():
             await self._operations.clock.sleep_ms(JOIN_RETRY_MS)
-            for tracked in self._waiting():
+            for tracked in self._not_joined():
                 await self._operations.attempt(f"join stream {tracked.name}", partial(self._join, tracked))
 
     async def audit(self, maintainers: int) -> None:
-        """Look for shards that nobody reads. Of `tenders` members, about two do this each time, by chance."""
-        if (seen := await self._look("audit", maintainers)) is not None:
-            self._tell_of_mixture(seen.listing)
-            await self._tend("audit", partial(self._audit, seen))
+        """Find shards that no member reads. Of `maintainers` members, chance picks about two each time."""
+        if (listing := await self._list("audit", maintainers)) is not None:
+            self._report_mixed_streams(listing.leases)
+            await self._for_each_stream("audit", partial(self._audit, listing))
 
     async def clean_up(self, maintainers: int) -> None:
-        """Delete leases that are done with. Of `tenders` members, about two do this each time, by chance."""
-        if (seen := await self._look("clean up", maintainers)) is not None:
-            await self._tend("clean up", partial(self._clean_up, seen))
+        """Delete leases of finished shards. Of `maintainers` members, chance picks about two each time."""
+        if (listing := await self._list("clean up", maintainers)) is not None:
+            await self._for_each_stream("clean up", partial(self._clean_up, listing))
 
-    def _waiting(self) -> list[TrackedStream]:
-        return [each for each in self._streams.tracked if each.name not in self._tended]
+    def _not_joined(self) -> list[TrackedStream]:
+        return [each for each in self._streams.tracked if each.name not in self._maintained]
 
     async def _join(self, tracked: TrackedStream) -> None:
         tracked = await self._streams.identify(tracked)
-        operations, observe = self._operations, self._observe_of(tracked)
-        sync = ShardSync(self._table, tracked, self._settings, operations.clock, operations.rng, observe)
+        operations = self._operations.for_stream(tracked.id)
+        sync = ShardSync(self._table, tracked, self._settings, operations)
         await sync.bootstrap()
-        self._tended[tracked.name] = _Tended(sync)
+        self._maintained[tracked.name] = _MaintainedStream(sync)
 
-    def _observe_of(self, tracked: TrackedStream) -> Observer:
-        return with_stream(tracked.id, self._operations.observe)
-
-    async def _look(self, name: str, maintainers: int) -> _Seen | None:
-        """One look at the table for all streams; None if it is the turn of others, or fails."""
-        if not maintainers or (maintainers > 2 and self._operations.rng.random() > 2 / maintainers):
+    async def _list(self, name: str, maintainers: int) -> _Listing | None:
+        """Read the leases once for all streams. None if it is the turn of other members, or if the read fails."""
+        is_crowded = maintainers > _MAINTAINERS_WANTED
+        if not maintainers:
             return None
-        seen_ms = self._operations.clock.now_ms()
+        if is_crowded and self._operations.rng.random() > _MAINTAINERS_WANTED / maintainers:
+            return None
+        began_ms = self._operations.clock.now_ms()
         try:
-            return _Seen(await list_leases(self._table, self._operations.observe), seen_ms)
+            return _Listing(await list_leases(self._table, self._operations.observe), began_ms)
         except LeaseholdError as error:
-            self._operations.observe(OperationFailed(name, str(error)))
+            self._operations.report_failure(name, error)
             return None
 
-    async def _tend(self, name: str, tend: Callable[[_Tended], Awaitable[None]]) -> None:
-        for each in list(self._tended.values()):  # others may join meanwhile
-            await self._operations.attempt(name, partial(tend, each))
+    async def _for_each_stream(
+        self, name: str, maintain: Callable[[_MaintainedStream], Awaitable[None]]
+    ) -> None:
+        for each in list(self._maintained.values()):  # a copy: `join_rest` may add streams meanwhile
+            await self._operations.attempt(name, partial(maintain, each))
 
-    def _tell_of_mixture(self, listing: LeaseListing) -> None:
-        """Members of both kinds that start together on an empty table do not see each other's leases.
+    def _report_mixed_streams(self, leases: LeaseListing) -> None:
+        """Report lease keys of both formats: those of one stream and those of several.
 
-        A fleet that works is not stopped for that, since a stray row would do, but it is told with every audit.
+        Members of both kinds that start together on an empty table do not see each other's leases. A running fleet is
+        not stopped for that, because a single stray row would be enough, but every audit reports it.
         """
         try:
-            refuse_mixed_streams(listing.leases, is_multi_stream=self._streams.is_multi_stream)
+            refuse_mixed_streams(leases.leases, is_multi_stream=self._streams.is_multi_stream)
         except ConfigError as error:
             self._operations.observe(OperationFailed(CHECK_KEY_FORMAT, str(error)))
 
-    async def _audit(self, seen: _Seen, tended: _Tended) -> None:
-        tended.audited = await tended.sync.audit(tended.audited, seen.listing)
+    async def _audit(self, listing: _Listing, stream: _MaintainedStream) -> None:
+        stream.sightings = await stream.sync.audit(stream.sightings, listing.leases)
 
-    async def _clean_up(self, seen: _Seen, tended: _Tended) -> None:
-        tended.ended = await tended.sync.clean_up(tended.ended, seen.listing, seen.seen_ms)
+    async def _clean_up(self, listing: _Listing, stream: _MaintainedStream) -> None:
+        stream.ended_since = await stream.sync.clean_up(stream.ended_since, listing.leases, listing.began_ms)

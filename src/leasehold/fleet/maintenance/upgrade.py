@@ -1,7 +1,7 @@
-"""A member's part in an upgrade from KCL 2.x: it gives the fleet a leader, if it is the one who has to decide it.
+"""A member's part in an upgrade from KCL 2.x: it enables the leader, if it is the member that has to decide.
 
-What has to be so, and for how long, is `core.upgrade`'s. The change-over itself is the member's own business, here as
-on every other member, once the row says so.
+`core.coordinator.upgrade` has the conditions. Every member, this one included, follows the new mode when it next
+checks the mode of the fleet.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from leasehold.core.model import WorkerId
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows, FleetSnapshot
 
-STEP: Final = "see whether the fleet may have a leader"
+OPERATION: Final = "check the upgrade to a leader"
 
 
 @dataclass(slots=True, kw_only=True)
 class UpgradeWatch:
-    """Looks once a minute, while the upgrade lasts, whether it is done."""
+    """Checks once a minute, while the fleet is upgrading, whether it is ready for a leader."""
 
     coordinator_rows: CoordinatorRows
     mode: FleetMode
@@ -31,40 +31,37 @@ class UpgradeWatch:
     _ready_since_ms: int | None = None
 
     async def run(self) -> None:
-        """Until cancelled, by the change-over if by nothing else."""
+        """Check until cancelled. The member cancels it when the mode changes."""
         while True:
             await self.operations.clock.sleep_ms(upgrade.CHECK_EVERY_MS)
-            await self.operations.attempt(STEP, self._check)
+            await self.operations.attempt(OPERATION, self._check)
 
     async def _check(self) -> None:
-        seen = await self.coordinator_rows.read_snapshot(self.mode)
-        ready = await self._is_ready(seen)
+        is_ready = await self._is_ready(await self.coordinator_rows.read_snapshot(self.mode))
         now_ms = self.operations.clock.now_ms()
-        self._ready_since_ms = upgrade.next_ready_since(self._ready_since_ms, now_ms, ready=ready)
+        self._ready_since_ms = upgrade.next_ready_since(self._ready_since_ms, now_ms, ready=is_ready)
         if upgrade.may_enable_leader(self._ready_since_ms, now_ms):
-            await self._change_over()
+            await self._enable_leader()
 
-    async def _is_ready(self, seen: FleetSnapshot) -> bool:
-        """Whether we are the one to ask, and the fleet is ready."""
-        leases = seen.leases.leases
+    async def _is_ready(self, snapshot: FleetSnapshot) -> bool:
+        """Whether this member has to decide, and the fleet is ready."""
+        leases = snapshot.leases.leases
         owners = (lease.owner for lease in leases if lease.owner is not None)
-        if seen.leases.rejected or upgrade.upgrade_decider(owners) != self.worker:
+        if snapshot.leases.rejected or upgrade.upgrade_decider(owners) != self.worker:
             return False
         wall_s = self.operations.clock.wall_ms() // 1000
         has_index = await self.coordinator_rows.has_index()
-        return upgrade.is_ready_for_leader(leases, seen.reports.reports, wall_s, has_index=has_index)
+        return upgrade.is_ready_for_leader(leases, snapshot.reports.reports, wall_s, has_index=has_index)
 
-    async def _change_over(self) -> None:
-        # Written or refused: until we change over, there is nothing more to decide.
+    async def _enable_leader(self) -> None:
+        # Applied or refused, there is nothing more to decide until this member has checked the mode again.
         self._ready_since_ms = None
-        found = await self.coordinator_rows.migration()
+        found = await self.coordinator_rows.read_migration()
         if found is not None:
-            place, row = found
+            layout, row = found
             write = upgrade.enable_leader(row, self.worker, self.operations.clock.wall_ms())
-            if await self.coordinator_rows.write_migration(place, write):
+            if await self.coordinator_rows.write_migration(layout, write):
                 self.operations.observe(FleetUpgraded(self.worker))
                 return
-        problem = (
-            f"the fleet is ready for a leader, but another has changed or removed the row {MIGRATION_KEY}"
-        )
-        self.operations.observe(OperationFailed(STEP, problem))
+        problem = f"the fleet is ready for a leader, but another process has changed or deleted the row {MIGRATION_KEY}"
+        self.operations.observe(OperationFailed(OPERATION, problem))

@@ -1,0 +1,1 @@
+"""Reads and writes the lease table and the coordinator rows of a fleet."""

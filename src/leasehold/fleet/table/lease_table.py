@@ -1,8 +1,8 @@
-"""Leases in a table: every operation of the KCL's protocol, on whatever store holds the rows.
+"""Reads and writes leases: every operation of the KCL's lease protocol, on any store of rows.
 
-An operation makes a write from a rule and applies it. Losing a race is an answer (`Contended`, with the lease as it is
-now), not an error. A write whose answer was lost is settled by reading the row back, so that no caller has to guess.
-Decides nothing about who should own what.
+Each operation builds a write from a rule (`core.leases.lease_rules`) and applies it. A lost race is a result
+(`Contended`, with the lease as it is now), not an error. If the response to a write is lost, the row is read again, so
+that every caller knows whether its write was applied. Nothing here decides which member should own a lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from leasehold.ports import Applied, Refused, RowStore
 
 @dataclass(frozen=True, slots=True)
 class Contended:
-    """Someone else wrote first. `current` is the lease as it is now; None if its row is gone."""
+    """Another member wrote first. `current` is the lease as it is now; None if its row was deleted."""
 
     current: Lease | None
 
@@ -50,19 +50,19 @@ class LeaseTable:
         self.coordinator_rows = CoordinatorRows(rows, coordinator=coordinator, metrics=metrics)
 
     async def prepare(self) -> None:
-        """Make the table ready for use; safe to call by every member at once."""
+        """Create the table if it does not exist. Members may call this at the same time."""
         await self._rows.prepare()
 
     async def create_owner_index(self) -> None:
-        """For a fleet with a leader: have the index made by which its members find their leases."""
+        """Create the index by which the members of a fleet with a leader find their leases."""
         await self._rows.create_owner_index()
 
     async def get(self, key: LeaseKey) -> Lease | None:
-        """The lease as it is now."""
+        """Read one lease."""
         return _lease(await self._rows.get(key))
 
     async def list(self, *, stream: StreamIdentifier | None = None, segments: int = 1) -> LeaseListing:
-        """Every lease, of one stream or of all, and what could not be read. May miss the newest writes."""
+        """Read every lease, of one stream or of all, and the rows that cannot be parsed. May miss the newest writes."""
         listing = leases_from_rows(await self._rows.scan(segments=segments))
         if stream is None:
             return listing
@@ -71,9 +71,9 @@ class LeaseTable:
         )
 
     async def list_owned_by(self, worker: WorkerId, *, known: Collection[LeaseKey] = ()) -> LeaseListing:
-        """The leases that `worker` owns, without the `known` ones; also those that are on their way to it.
+        """Read the leases that `worker` owns or will own after a handoff, without the `known` ones.
 
-        The index only says where to look; each row is read again, because the index may be behind.
+        The index gives the keys. It may be stale, so each row is read again.
         """
         keys = await self._rows.keys_owned_by(worker)
         rows: Sequence[Row | None]
@@ -86,14 +86,14 @@ class LeaseTable:
         return LeaseListing(tuple(lease for lease in mine if lease.key not in known), listing.rejected)
 
     async def create(self, lease: Lease) -> bool:
-        """Create a free lease. False if it was there already, which is as good.
+        """Create a free lease. Return False if it exists already, which serves as well.
 
-        Put once: when the answer is lost, the caller has to judge whether there is still a reason to create it.
+        Sent once: if the response is lost, the caller must decide whether the lease still has to be created.
         """
         return isinstance(await self._rows.write(lease_rules.create(lease)), Applied)
 
     async def take(self, lease: Lease, by: WorkerId, session: LeaseSessionId) -> Lease | Contended:
-        """Become the owner, if nobody has written to the lease since it was read."""
+        """Become the owner, if no member has written to the lease since it was read."""
         return await self._apply(lease_rules.take(lease, by, session))
 
     async def begin_session(self, lease: Lease, by: WorkerId, session: LeaseSessionId) -> Lease | Contended:
@@ -101,42 +101,42 @@ class LeaseTable:
         return await self._apply(lease_rules.begin_session(lease, by, session))
 
     async def renew(self, lease: Lease, throughput_kbps: Decimal | None = None) -> Lease | Contended:
-        """Heartbeat. See `lease_rules.interpret_failed_renewal` for what a contended one means."""
+        """Send a heartbeat. `lease_rules.interpret_failed_renewal` says what a refused one means."""
         return await self._apply(lease_rules.renew(lease, throughput_kbps))
 
     async def nudge(self, lease: Lease, nudge: str) -> Lease | Contended:
-        """Tell the lease's owner that a look at the table is worthwhile."""
+        """Make the owner of the lease refresh soon."""
         return await self._apply(lease_rules.nudge(lease, nudge))
 
     async def checkpoint(
         self, lease: Lease, at: Position, throughput_kbps: Decimal | None = None
     ) -> Lease | Contended:
-        """Record that everything up to `at` is done."""
+        """Write that everything up to `at` is done."""
         return await self._apply(lease_rules.checkpoint(lease, at, throughput_kbps))
 
     async def prepare_checkpoint(
         self, lease: Lease, end: Position, state: bytes | None = None
     ) -> Lease | Contended:
-        """The first half of a two-phase checkpoint."""
+        """Write the first half of a two-phase checkpoint."""
         return await self._apply(lease_rules.prepare(lease, end, state))
 
     async def pin(self, lease: Lease, end: Position, state: bytes | None = None) -> Lease | Contended:
-        """Fix the end of the next batch, promoting the lease's current pin if it has one. The first writer wins."""
+        """Fix the end of the next batch, and promote the current pin if there is one. The first writer wins."""
         return await self._apply(lease_rules.pin(lease, end, state))
 
     async def repin(self, lease: Lease, state: bytes) -> Lease | Contended:
-        """Begin to do a batch again that an earlier holder pinned."""
+        """Begin to deliver a batch again that an earlier lease session pinned."""
         return await self._apply(lease_rules.repin(lease, state))
 
     async def promote(self, lease: Lease) -> Lease | Contended:
-        """The pinned batch is done."""
+        """Write that the pinned batch is done."""
         return await self._apply(lease_rules.promote(lease))
 
     async def finish(self, lease: Lease, plan: CreateChildren) -> Lease | Contended:
-        """The shard has ended: create its children's leases and mark the end, both or neither.
+        """Write the end of the shard and create the leases of its children, both or neither.
 
-        One transaction, so that a member that wakes up after it lost the lease cannot bring back the leases of
-        children that others have long finished and deleted.
+        It is one transaction. Otherwise a member that was suspended and has lost the lease could recreate the leases
+        of children that other members have finished and deleted.
         """
         end = lease_rules.finish(lease, plan.children)
         for _ in range(WRITE_ATTEMPTS_MAX):
@@ -161,43 +161,43 @@ class LeaseTable:
         )
 
     async def assign(self, lease: Lease, to: WorkerId) -> Lease | Contended:
-        """Give a lease to a worker, as the leader."""
+        """As the leader, give a lease to a worker."""
         return await self._apply(lease_rules.assign(lease, to))
 
     async def request_handoff(self, lease: Lease, to: WorkerId) -> Lease | Contended:
-        """Ask the owner, as the leader, to hand the lease to `to`."""
+        """Ask the owner to hand the lease to `to`."""
         return await self._apply(lease_rules.request_handoff(lease, to))
 
     async def complete_handoff(self, lease: Lease) -> Lease | Contended:
-        """Let go of a lease that a leader asked for."""
+        """Pass a lease to the member that it was requested for."""
         return await self._apply(lease_rules.complete_handoff(lease))
 
     async def decline_handoff(self, lease: Lease) -> Lease | Contended:
-        """Keep a lease that was asked for, because what is in hand takes too long."""
+        """Keep a requested lease, because the records in flight take too long."""
         return await self._apply(lease_rules.decline_handoff(lease))
 
     async def release(self, lease: Lease) -> Lease | Contended:
-        """Let go of a lease on a clean stop."""
+        """Release a lease on a clean stop."""
         return await self._apply(lease_rules.release(lease))
 
     async def release_to(self, lease: Lease, to: WorkerId) -> Lease | Contended:
-        """Let go of a lease on a clean stop, and say who should have it."""
+        """Release a lease on a clean stop, and name its next owner."""
         return await self._apply(lease_rules.release_to(lease, to))
 
     async def set_children(self, lease: Lease, children: frozenset[ShardId]) -> Lease | Contended:
-        """Note the children of a finished shard."""
+        """Write the children of a finished shard."""
         return await self._apply(lease_rules.set_children(lease, children))
 
     async def set_hash_range(self, lease: Lease, hash_range: HashRange) -> Lease | Contended:
-        """Note the hash range of a lease that has none."""
+        """Write the hash range of a lease that has none."""
         return await self._apply(lease_rules.set_hash_range(lease, hash_range))
 
     async def delete(self, lease: Lease) -> bool:
-        """Remove a lease that has not moved since it was read. False if it has."""
+        """Delete a lease. Return False if it has changed since it was read."""
         return isinstance(await write_and_confirm(self._rows, lease_rules.delete(lease)), Applied)
 
     async def close(self) -> None:
-        """Give back what the stores hold open."""
+        """Close the stores."""
         await self._rows.close()
         await self.coordinator_rows.close()
 
@@ -213,14 +213,14 @@ def _lease(row: Row | None) -> Lease | None:
         return None
     if not is_lease_row(row):
         raise MalformedRowError(
-            str(row.get("leaseKey", {}).get("S", "")), "it is not a lease (entityType says otherwise)"
+            str(row.get("leaseKey", {}).get("S", "")), "it is not a lease: its entityType is another"
         )
     return lease_from_row(row)
 
 
 def _present(lease: Lease | None, key: str) -> Lease:
     if lease is None:
-        raise NotFoundError(f"lease {key} vanished right after it was written; was the table reset?")
+        raise NotFoundError(f"lease {key} was deleted right after it was written; was the table reset?")
     return lease
 
 

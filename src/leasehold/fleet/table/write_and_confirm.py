@@ -1,4 +1,4 @@
-"""Writes whose answers get lost: each is put until it is known whether it happened."""
+"""Writes a row and finds out whether the write was applied, even if the response is lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from leasehold.core.leases.row_writes import PutRow, RowWrite, was_applied
 from leasehold.errors import UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
-# How often an unanswered write is put again before the trouble is the caller's. Each one is conditional, so a late
-# arrival of an earlier try cannot do harm: it makes the next one fail, and the row then shows that it landed.
+# How often a write without a response is sent before the error is raised. Every write is conditional, so the late
+# arrival of an earlier attempt does no harm: the next attempt is refused, and the row shows that the write was applied.
 WRITE_ATTEMPTS_MAX: Final = 3
 
 
 async def write_and_confirm(rows: RowStore, write: RowWrite) -> Applied | Refused:
-    """Apply a write, and find out whether it happened when the store could not say."""
+    """Apply a write. If there is no response, read the row to see whether it was applied."""
     for attempt in range(1, WRITE_ATTEMPTS_MAX + 1):
         try:
             outcome = await rows.write(write)
@@ -25,12 +25,12 @@ async def write_and_confirm(rows: RowStore, write: RowWrite) -> Applied | Refuse
             if attempt == WRITE_ATTEMPTS_MAX:
                 raise
         else:
-            return _recognised(write, outcome)
+            return _correct_refusal(write, outcome)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _recognised(write: RowWrite, outcome: Applied | Refused) -> Applied | Refused:
-    """A refusal may be the echo of our own success: a client that retried finds what its first try wrote."""
+def _correct_refusal(write: RowWrite, outcome: Applied | Refused) -> Applied | Refused:
+    """A client that retries by itself may be refused because its first attempt was applied: that is no refusal."""
     if isinstance(outcome, Refused) and not isinstance(write, PutRow) and was_applied(write, outcome.row):
         return Applied(outcome.row)
     return outcome

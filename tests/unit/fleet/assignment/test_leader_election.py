@@ -44,7 +44,7 @@ class Standby:
     async def refresh_for(self, seconds: int) -> None:
         """Refresh once a second, for so long."""
         for _ in range(seconds):
-            lock = await self.coordinator_rows.lock(self.place)
+            lock = await self.coordinator_rows.read_lock(self.place)
             self.election.note_fleet(self._seen())
             await self.election.note_lock(lock)
             self.election.note_decision()

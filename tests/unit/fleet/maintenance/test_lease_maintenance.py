@@ -91,7 +91,7 @@ def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() ->
         assert await refunds.identifier() in await several.streams_with_leases()
         _not_there, *twice = several.failures("join stream arn:orders")
         assert len(twice) == 2
-        assert all("one and the same" in each for each in twice)
+        assert all("the same stream" in each for each in twice)
         await cancel_and_wait(joining)
 
     run_in_virtual_time(scenario())

@@ -27,6 +27,7 @@ from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import UnavailableError
 from leasehold.fleet.maintenance.shard_sync import WAVE_SIZE_MAX, ShardSync, creation_waves
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused, RowStore
@@ -83,14 +84,12 @@ def _sync(
         table=LeaseTable(rows),
         tracked=TrackedStream("orders", stream, InitialPosition(TRIM_HORIZON), one_of),
         settings=SETTINGS,
-        clock=clock,
-        rng=random.Random(1),
-        observe=lambda _: None,
+        operations=Operations(clock, random.Random(1), lambda _: None),
     )
 
 
 async def _cleaned_up(sync: ShardSync, before: EndedSince) -> EndedSince:
-    return await sync.clean_up(before, await sync.table.list(), sync.clock.now_ms())
+    return await sync.clean_up(before, await sync.table.list(), sync.operations.clock.now_ms())
 
 
 def _lease(shard: Shard, at: Position, children: Sequence[Shard] = ()) -> Lease:
