@@ -167,7 +167,7 @@ def test_the_leader_lock_and_reports_work_on_every_store(location: TableLocation
     async def scenario() -> None:
         store = await create_filled(location.open, ())
         coordinator_rows, me = LeaseTable(store).coordinator_rows, WorkerId("w-1")
-        mode = FleetMode(has_leader=True, reports=True)
+        mode = FleetMode(has_leader=True, sends_reports=True)
         assert await coordinator_rows.write_lock(
             MAIN, leader_lock.acquire(None, me, "v1", 15_000, "leaseKey")
         )

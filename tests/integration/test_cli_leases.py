@@ -140,7 +140,7 @@ def test_json_has_complete_sequence_numbers(location: LeaseLocation, tmp_path: P
         "owner": "bert",
         "next_owner": None,
         "checkpoint": {"sequence_number": NUMBER, "sub_sequence_number": 3},
-        "pin": {"sequence_number": NUMBER[:-1] + "9", "sub_sequence_number": 0, "note_bytes": 20},
+        "pin": {"sequence_number": NUMBER[:-1] + "9", "sub_sequence_number": 0, "state_bytes": 20},
         "counter": 3,
         "owner_switches": 0,
         "parents": ["s-0"],

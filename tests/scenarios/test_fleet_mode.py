@@ -15,7 +15,7 @@ def test_fleet_mode(scenario: Scenario) -> None:
     """These rows are joined in this way."""
     given = only(scenario.given, optional=("wanted", "cv", "tm", *FLAGS))
     expect = only(
-        scenario.expect, optional=("has_leader", "reports", "lock_layout", "reports_layout", "error")
+        scenario.expect, optional=("has_leader", "sends_reports", "lock_layout", "reports_layout", "error")
     )
     found = FleetRows(
         migration={"cv": {"S": given["cv"]}} if "cv" in given else None,
@@ -29,7 +29,7 @@ def test_fleet_mode(scenario: Scenario) -> None:
         return
     assert resolve_mode(found, wanted, "billing") == FleetMode(
         has_leader=expect["has_leader"],
-        reports=expect["reports"],
+        sends_reports=expect["sends_reports"],
         lock_layout=TableLayout[expect.get("lock_layout", "SINGLE_TABLE")],
         reports_layout=TableLayout[expect.get("reports_layout", "SINGLE_TABLE")],
     )

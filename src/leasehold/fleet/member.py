@@ -151,7 +151,7 @@ class Member:
         tasks = [group.create_task(strategy.run())]
         rows = self._ports.table.coordinator_rows
         reporter = None
-        if mode.reports:
+        if mode.sends_reports:
             reporter = WorkerReporter(
                 coordinator_rows=rows,
                 layout=mode.reports_layout,

@@ -1,13 +1,16 @@
-"""How a fleet shares out its leases, and where its common rows lie: what a member concludes from the rows that it finds
-before it joins. Join what is there; write only what a foreign member may.
+"""How a member joins a fleet: with a leader or as a peer, and in which tables the coordinator rows are.
 
-The KCL says it in two rows. `Migration3.0` names the generation: 3.x has a leader, 2.x has peers, and in between
-members still are peers but already tell how busy they are; when that ends is `upgrade`'s. `TableMigration3.5` names the
-phase of the move from three tables to one, and only Java members write it. We follow both, in every phase.
+A member decides this from the rows that it finds before it joins. It follows the fleet as it is, and writes only rows
+that a foreign member may write.
 
-Without either row: a leader lock or workers' reports mean a fleet of ours that has a leader; owners without them mean
-KCL 2.x or peers of ours, whose lists of leases would break on rows of another kind; nobody at all means that we are the
-first, and may choose.
+The KCL describes the fleet in two rows. `Migration3.0` contains the KCL version: 3.x has a leader, 2.x has peers.
+During an upgrade the members are still peers, but they already send worker reports; `upgrade` decides when it ends.
+`TableMigration3.5` contains the phase of the move from three tables to one. Only Java members write it. We follow both
+rows in every phase.
+
+Without these rows: a leader lock or worker reports mean a fleet of ours with a leader. Owners without them mean KCL 2.x
+or peers of ours; their scans of the table would fail on other kinds of rows. If there is no owner either, this member
+is the first one and may choose.
 """
 
 from __future__ import annotations
@@ -35,18 +38,18 @@ _COMPLETE: Final = "TABLE_MIGRATION_STATUS_COMPLETE"
 
 
 class TableLayout(Enum):
-    """Where rows that are not leases lie."""
+    """In which tables the rows are that are not leases."""
 
-    SINGLE_TABLE = "the lease table"  # KCL 3.5 and later
-    SEPARATE_TABLES = "tables of their own"  # KCL 3.0 to 3.4
+    SINGLE_TABLE = "in the lease table"  # KCL 3.5 and later
+    SEPARATE_TABLES = "in separate tables"  # KCL 3.0 to 3.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRows:
-    """What a member found. A row is None where it is missing, or where its table is.
+    """The rows that a member found. A row is None if it, or its table, does not exist.
 
-    `migration` may come from either table; `table_migration` counts only in the coordinator's own table, which is
-    where Java decides by it.
+    `migration` may come from either table. `table_migration` comes only from the coordinator table, because Java reads
+    it only there.
     """
 
     migration: Row | None = None
@@ -60,39 +63,39 @@ class FleetRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMode:
-    """How to take part: with a leader or as peers, whether to tell how busy we are, and where those rows go.
+    """How this member takes part in a fleet: with a leader or as a peer, with reports or without, and in which tables.
 
-    `version` is what the row `Migration3.0` said when this was concluded; another one may mean the same mode.
+    `version` is the KCL version in the row `Migration3.0`. Different versions may mean the same mode.
     """
 
     has_leader: bool
-    reports: bool
+    sends_reports: bool
     lock_layout: TableLayout = TableLayout.SINGLE_TABLE
     reports_layout: TableLayout = TableLayout.SINGLE_TABLE
     version: str | None = field(default=None, compare=False)
 
     @property
     def is_upgrading(self) -> bool:
-        """Peers that report will have a leader as soon as all of them do."""
-        return self.reports and not self.has_leader
+        """Whether peers already report, to have a leader as soon as all of them do."""
+        return self.sends_reports and not self.has_leader
 
 
-PEERS: Final = FleetMode(has_leader=False, reports=False)
+PEERS: Final = FleetMode(has_leader=False, sends_reports=False)
 
 
 def resolve_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode:
-    """How to take part in the fleet that these rows belong to. Raises ConfigError where `wanted` would fight it."""
+    """How to join the fleet with these rows. Raises ConfigError if the setting `mode` contradicts them."""
     version = client_version(found.migration)
     if version is not None and version not in _LEADER | _PEERS:
         raise ConfigError(
-            f"application {application!r}: its row Migration3.0 says {version!r}, which no KCL that we know writes; "
+            f"application {application!r}: its row Migration3.0 has version {version!r}, which no known KCL writes; "
             "repair or delete the row"
         )
-    is_led = _is_led(found, version)
+    is_led = _has_leader(found, version)
     if wanted is Mode.PEER and (version in _LEADER or (version is None and found.has_lock)):
         raise ConfigError(
             f"application {application!r} has a leader, which assigns the leases: a member with mode='peer' takes "
-            "leases by itself, and the two would fight; use mode='auto' or another application name"
+            "leases by itself, against the leader; use mode='auto' or another application name"
         )
     if wanted is Mode.LEADER and version is not None and not is_led:
         raise ConfigError(
@@ -104,39 +107,39 @@ def resolve_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode:
     has_leader = is_led or wanted is Mode.LEADER
     return FleetMode(
         has_leader=has_leader,
-        # Java takes an owner without a report for a 2.x worker, and would wait for it for ever.
-        reports=has_leader or version == UPGRADING,
-        lock_layout=_lock_in(found),
-        reports_layout=_reports_in(found),
+        # A Java leader takes an owner without a report for a 2.x worker, and would wait for ever for its upgrade.
+        sends_reports=has_leader or version == UPGRADING,
+        lock_layout=_lock_layout(found),
+        reports_layout=_reports_layout(found),
         version=version,
     )
 
 
-def _is_led(found: FleetRows, version: str | None) -> bool:
+def _has_leader(found: FleetRows, version: str | None) -> bool:
     if version is not None:
         return version in _LEADER
     return found.has_lock or found.has_reports or found.has_coordinator_table or not found.has_owners
 
 
-def _phase(found: FleetRows) -> str:
+def _move_phase(found: FleetRows) -> str:
     return str((found.table_migration or {}).get("tm", {}).get("S", ""))
 
 
-def _lock_in(found: FleetRows) -> TableLayout:
+def _lock_layout(found: FleetRows) -> TableLayout:
     """The lock moves last, when the move of the tables is complete."""
-    if not found.has_coordinator_table or _phase(found) == _COMPLETE:
+    if not found.has_coordinator_table or _move_phase(found) == _COMPLETE:
         return TableLayout.SINGLE_TABLE
     return TableLayout.SEPARATE_TABLES
 
 
-def _reports_in(found: FleetRows) -> TableLayout:
-    """Where our own report goes: never to two places, and not to the old one once the others have left it.
+def _reports_layout(found: FleetRows) -> TableLayout:
+    """Where our report goes: to one table only, and not to the old one once other members have left it.
 
-    In the phase DEPLOYED each Java member moves when it is restarted; we move when the first of them has. The move
-    would not go on while anybody reports in the old place.
+    In the phase DEPLOYED each Java member changes to the new table when it is restarted. We change when the first one
+    has. The move cannot continue while a member reports to the old table.
     """
-    if not found.has_coordinator_table or _phase(found) in {_COMPLETE, _PENDING}:
+    if not found.has_coordinator_table or _move_phase(found) in {_COMPLETE, _PENDING}:
         return TableLayout.SINGLE_TABLE
-    if _phase(found) == _DEPLOYED and found.has_reports_in_lease_table:
+    if _move_phase(found) == _DEPLOYED and found.has_reports_in_lease_table:
         return TableLayout.SINGLE_TABLE
     return TableLayout.SEPARATE_TABLES

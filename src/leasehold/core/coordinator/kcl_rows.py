@@ -1,7 +1,7 @@
-"""The rows of the KCL that concern a whole fleet: their keys, their kinds, and the tables in which they may lie.
+"""Names of the KCL's rows for a whole fleet: keys, entity types, and table names.
 
-Since KCL 3.5 they lie in the lease table, told apart by `entityType`. KCL 3.0 to 3.4 keep them in two tables of their
-own, whose key attributes have other names.
+Since KCL 3.5 these rows are in the lease table, with an `entityType`. KCL 3.0 to 3.4 keep them in two separate tables,
+whose key attributes have other names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MIGRATION_KEY: Final = "Migration3.0"
 TABLE_MIGRATION_KEY: Final = "TableMigration3.5"
 LEADER_KEY: Final = "Leader"
 
-# What `Migration3.0` says in its attribute `cv`.
+# The attribute `cv` of the row `Migration3.0`, and its values.
 VERSION: Final = "cv"
 UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
 HAS_LEADER: Final = "CLIENT_VERSION_3X"
@@ -30,7 +30,7 @@ METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
 
 
 def client_version(migration: Row | None) -> str | None:
-    """What the migration row says the fleet runs; None if there is no such row."""
+    """The KCL version of the fleet according to the migration row; None without such a row."""
     if migration is None:
         return None
     return str(migration.get(VERSION, {}).get("S", ""))

@@ -1,12 +1,12 @@
-"""Who leads a fleet: the KCL's lock row, and when it may be taken from a leader that has fallen silent.
+"""The leader lock: the KCL's lock row, its writes, and when a standby may acquire it from a silent leader.
 
-There is no time in the row. The leader writes a new random version with every heartbeat; a standby remembers when it
-first saw a version, on its own monotonic clock, and may take the lock once that version has stood for longer than the
-duration *in the row*. The leader counts from before its write, a standby from after its read, so there are never two.
+The row contains no time. The leader writes a new random version with each heartbeat. A standby remembers when it first
+saw a version, on its own monotonic clock. It may acquire the lock when this version is older than the duration *in the
+row*. The leader measures from before its write, a standby from after its read, so there are never two leaders.
 
-A row of another client is hostile until read: a duration of hours would leave the fleet without a leader for hours, one
-of nothing would let standbys fight a leader that is well. Such values are bounded; what cannot be read counts as the
-KCL's default. Reads nothing, writes nothing, draws no random version itself.
+The row of another client is untrusted. With a duration of hours the fleet would have no leader for hours; with a
+duration of zero, standbys would acquire the lock of a living leader. So the duration is bounded, and an unreadable one
+counts as the KCL's default.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from leasehold.core.leases.row_writes import (
 from leasehold.core.model import WorkerId
 
 OWNER_NAME: Final = "ownerName"
-DURATION: Final = "leaseDuration"  # text, in milliseconds; as a number it would break every Java leader check
+DURATION: Final = "leaseDuration"  # text, in milliseconds: a number would break the Java leader check
 VERSION: Final = "recordVersionNumber"
 RELEASED: Final = "isReleased"
 DATA: Final = "data"
-# Ours: the worker who, as the leader, leaves word for those whom it gives leases. It counts only while that one leads.
+# Our own attribute: the id of a leader that nudges the workers to which it assigns leases. It counts only if this is
+# also the owner of the lock, because a Java leader does not remove it.
 NUDGING_LEADER: Final = "leaseholdNudgingLeader"
 
 KCL_DURATION_MS: Final = 120_000
@@ -45,7 +46,7 @@ LATE_AFTER: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class LeaderLock:
-    """The lock as a row says it is. `version` is the attribute as it stands there, None where there is none."""
+    """The lock in a row. `version` is the unparsed attribute; None if it is missing."""
 
     owner: WorkerId | None
     version: Attribute | None
@@ -56,14 +57,14 @@ class LeaderLock:
 
 @dataclass(frozen=True, slots=True)
 class LockObservation:
-    """What one standby has seen: this version, unchanged since then on its own clock."""
+    """A version of the lock, and since when one standby sees it, on its own clock."""
 
     version: Attribute | None
     since_ms: int
 
 
 def lock_from_row(row: Row) -> LeaderLock:
-    """The lock in a row, whatever stands there."""
+    """Parses the lock row. Every row gives a lock."""
     owner = row.get(OWNER_NAME, {}).get("S")
     return LeaderLock(
         owner=WorkerId(owner) if isinstance(owner, str) and owner else None,
@@ -77,7 +78,7 @@ def lock_from_row(row: Row) -> LeaderLock:
 def next_lock_observation(
     before: LockObservation | None, lock: LeaderLock | None, now_ms: int
 ) -> LockObservation | None:
-    """What a standby remembers after one more look; a version that has changed is a heartbeat."""
+    """The observation after one more refresh. A new version is a heartbeat."""
     if lock is None:
         return None
     if before is not None and before.version == lock.version:
@@ -86,16 +87,16 @@ def next_lock_observation(
 
 
 def may_acquire(lock: LeaderLock | None, watch: LockObservation | None, now_ms: int) -> bool:
-    """Whether nobody leads: no lock, a released one, or one that has been silent for its whole duration."""
+    """Whether the lock is free: it does not exist, was released, or is unchanged for longer than its duration."""
     if lock is None or lock.is_released:
         return True
     return watch is not None and now_ms - watch.since_ms > lock.duration_ms
 
 
 def is_leader_late(lock: LeaderLock | None, watch: LockObservation | None, seen_ms: int) -> bool:
-    """Whether the leader had missed a heartbeat when the lock was seen: time to see which leases still move.
+    """Whether the leader had missed a heartbeat when the lock was last read. A standby then starts to watch all leases.
 
-    Ours come twice in a duration, Java's more often.
+    Our leader sends two heartbeats per duration, a Java leader more.
     """
     return lock is None or watch is None or seen_ms - watch.since_ms > LATE_AFTER * lock.duration_ms
 
@@ -103,46 +104,48 @@ def is_leader_late(lock: LeaderLock | None, watch: LockObservation | None, seen_
 def acquire(
     found: LeaderLock | None, me: WorkerId, version: str, duration_ms: int, key_attribute: str
 ) -> PutRow | UpdateRow:
-    """Become the leader, if the lock is still as it was found."""
-    members = {
+    """Acquire the lock, if it is still as it was read."""
+    attributes = {
         OWNER_NAME: text(me),
         DURATION: text(str(duration_ms)),
         VERSION: text(version),
         NUDGING_LEADER: text(me),
     }
-    # KCL 3.0 to 3.4 write no kind into their own table, and 3.5 needs it in the lease table.
-    kind: dict[str, Attribute] = {} if key_attribute != "leaseKey" else {ENTITY_TYPE: text(LEADER_ENTITY)}
+    # KCL 3.5 needs the entity type in the lease table. KCL 3.0 to 3.4 write none into their separate table.
+    entity_type: dict[str, Attribute] = (
+        {} if key_attribute != "leaseKey" else {ENTITY_TYPE: text(LEADER_ENTITY)}
+    )
     if found is None:
-        return PutRow(LEADER_KEY, {key_attribute: text(LEADER_KEY), **kind, **members})
+        return PutRow(LEADER_KEY, {key_attribute: text(LEADER_KEY), **entity_type, **attributes})
     return UpdateRow(
         key=LEADER_KEY,
-        when=(Equals(key_attribute, text(LEADER_KEY)), _as_found(found)),
-        set={**kind, **members},
+        when=(Equals(key_attribute, text(LEADER_KEY)), _is_unchanged(found)),
+        set={**entity_type, **attributes},
         remove=(RELEASED, DATA),
         proof=(Equals(VERSION, text(version)),),
     )
 
 
 def heartbeat(me: WorkerId, version: str, new_version: str, duration_ms: int) -> UpdateRow:
-    """Stay the leader for one more duration."""
+    """Renew the lock for one more duration."""
     return UpdateRow(
         key=LEADER_KEY,
-        when=_is_mine(me, version),
+        when=_is_ours(me, version),
         set={DURATION: text(str(duration_ms)), VERSION: text(new_version)},
         proof=(Equals(OWNER_NAME, text(me)), Equals(VERSION, text(new_version))),
     )
 
 
 def release(me: WorkerId, version: str) -> DeleteRow:
-    """Let another lead at once. Nothing happens to a lock that is no longer ours."""
-    return DeleteRow(key=LEADER_KEY, when=_is_mine(me, version))
+    """Release the lock, so that another member may lead at once. Refused if the lock is no longer ours."""
+    return DeleteRow(key=LEADER_KEY, when=_is_ours(me, version))
 
 
-def _is_mine(me: WorkerId, version: str) -> tuple[Condition, ...]:
+def _is_ours(me: WorkerId, version: str) -> tuple[Condition, ...]:
     return (Equals(VERSION, text(version)), Equals(OWNER_NAME, text(me)))
 
 
-def _as_found(found: LeaderLock) -> Condition:
+def _is_unchanged(found: LeaderLock) -> Condition:
     return Absent(VERSION) if found.version is None else Equals(VERSION, found.version)
 
 

@@ -1,12 +1,12 @@
-"""When a fleet that upgrades from KCL 2.x may have a leader, and who decides it.
+"""When a fleet that upgrades from KCL 2.x may have a leader, and which member decides it.
 
-In such a fleet everybody works out who the decider is from the owners in the table, alone and with the same result:
-their names in order, shuffled by Java's random numbers from a fixed seed, the first. That may be one of ours, whom no
-Java member would relieve: so ours has to do what a Java one would. The decider looks every minute; once all that is
-wanted has held for ten minutes without a break, it writes into the migration row that the fleet has a leader from now
-on, with a way back. Everybody reads that row once a minute, and changes over.
+Each member computes the decider from the owners in the table: it sorts their names, shuffles them with Java's random
+numbers from a fixed seed, and takes the first. If this is one of our members, no Java member decides in its place, so
+ours has to act as a Java member would. The decider checks the fleet every minute. When the fleet has been ready for ten
+minutes without a break, it writes into the migration row that the fleet has a leader, with the option to roll back. All
+members read this row once a minute, and change their mode.
 
-Conditions, times and the write are Java's. Reads nothing, waits for nothing.
+The conditions, the times and the write are those of Java.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _STATE_BITS: Final = 48
 
 
 def upgrade_decider(owners: Iterable[WorkerId]) -> WorkerId | None:
-    """Which of the owners decides for a fleet without a leader, as every Java member works it out.
+    """The owner that decides for a fleet without a leader, computed as Java computes it.
 
     >>> upgrade_decider(WorkerId(f"w{number:02d}") for number in range(5))
     'w04'
     """
-    # Java compares text by its UTF-16 units.
+    # Java compares text by UTF-16 code units.
     names = sorted(set(owners), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     for size, pick in zip(range(len(names), 1, -1), _java_picks(len(names)), strict=True):
         names[size - 1], names[pick] = names[pick], names[size - 1]
@@ -48,53 +48,54 @@ def upgrade_decider(owners: Iterable[WorkerId]) -> WorkerId | None:
 def is_ready_for_leader(
     leases: Collection[Lease], reports: Iterable[WorkerReport], wall_s: int, *, has_index: bool
 ) -> bool:
-    """Whether a leader could take over at this moment: each lease has an owner that tells how busy it is, and there is
-    an index of owners. An owner that tells nothing is a worker on KCL 2.x, or dead.
+    """Whether the fleet may have a leader now: each lease has an owner with a fresh report, and the owner index exists.
+
+    An owner without a report runs KCL 2.x, or is dead.
     """
-    telling = {each.worker for each in reports if each.updated_s + EXPIRED_AFTER_MS // 1000 > wall_s}
-    return has_index and all(lease.owner in telling for lease in leases)
+    reporting = {report.worker for report in reports if report.updated_s + EXPIRED_AFTER_MS // 1000 > wall_s}
+    return has_index and all(lease.owner in reporting for lease in leases)
 
 
 def next_ready_since(before_ms: int | None, now_ms: int, *, ready: bool) -> int | None:
-    """Since when a fleet has been ready without a break; None if it is not."""
+    """Since when the fleet is ready without a break; None if it is not."""
     if not ready:
         return None
     return now_ms if before_ms is None else before_ms
 
 
 def may_enable_leader(ready_since_ms: int | None, now_ms: int) -> bool:
-    """Whether a fleet has been ready for long enough."""
+    """Whether the fleet has been ready for long enough."""
     return ready_since_ms is not None and now_ms - ready_since_ms >= READY_FOR_MS
 
 
 def enable_leader(row: Row, me: WorkerId, wall_ms: int) -> UpdateRow:
-    """Give the fleet a leader, unless somebody else has done so or has called the upgrade off meanwhile."""
-    stamp = {MODIFIED_BY: text(me), MODIFIED_MS: number(wall_ms)}
+    """Write that the fleet has a leader. Refused if another member has changed the version meanwhile."""
+    modified = {MODIFIED_BY: text(me), MODIFIED_MS: number(wall_ms)}
     version = text(HAS_LEADER_WITH_ROLLBACK)
     return UpdateRow(
         key=MIGRATION_KEY,
         when=(Equals(VERSION, text(UPGRADING)),),
-        set={VERSION: version, **stamp, HISTORY: _history_after(row)},
-        proof=(Equals(VERSION, version), *(Equals(name, value) for name, value in stamp.items())),
+        set={VERSION: version, **modified, HISTORY: _history_after(row)},
+        proof=(Equals(VERSION, version), *(Equals(name, value) for name, value in modified.items())),
     )
 
 
 def _history_after(row: Row) -> Attribute:
-    """What the row said, newest first. An entry that lacks something would stop every Java member that starts."""
+    """The history with the current version in front. An incomplete entry would stop every starting Java member."""
     names = (VERSION, MODIFIED_BY, MODIFIED_MS)
-    said = [{"M": {name: row[name] for name in names}}] if all(name in row for name in names) else []
+    current = [{"M": {name: row[name] for name in names}}] if all(name in row for name in names) else []
     before: list[Any] = list(row.get(HISTORY, {}).get("L", ()))
-    return {"L": [*said, *before][:HISTORY_MAX]}
+    return {"L": [*current, *before][:HISTORY_MAX]}
 
 
 def _java_picks(size: int) -> Iterable[int]:
-    """What `java.util.Random(1947)` gives for `nextInt(size)`, `nextInt(size - 1)`, ... `nextInt(2)`."""
+    """The results of `java.util.Random(1947)` for `nextInt(size)`, `nextInt(size - 1)`, ... `nextInt(2)`."""
     state = (_SEED ^ _MULTIPLIER) % 2**_STATE_BITS
     for bound in range(size, 1, -1):
         is_fair = False
         while not is_fair:
             state = (state * _MULTIPLIER + 0xB) % 2**_STATE_BITS
             drawn = state >> (_STATE_BITS - 31)
-            # The last numbers of the range would make small picks likelier; Java draws again.
+            # The last numbers of the range would make small results more likely. Java draws again.
             is_fair = drawn - drawn % bound + bound - 1 < 2**31
         yield (bound * drawn) >> 31 if bound & (bound - 1) == 0 else drawn % bound

@@ -1,11 +1,11 @@
-"""How busy a worker is, as it tells the leader of its fleet: the KCL's metrics row, read and written, and its samples.
+"""The report of a worker about its utilisation: the KCL's worker metrics row, parsed and written.
 
-A row holds, for each metric (`C` is the processor), the last ten averages in percent, oldest first, and the range in
-which the worker wants to operate. -1 stands for a measurement that failed. A worker that measures nothing writes no
-figures at all, and is balanced by the throughput of its shards alone.
+For each metric (`C` is the processor) a row contains the last ten averages in percent, oldest first, and the operating
+range that the worker wants. -1 stands for a failed measurement. A worker without metrics writes no figures, and is
+balanced by the throughput of its shards alone.
 
-Rows are hostile until parsed: a row that cannot be right is an error that names the attribute, and its worker gets no
-leases. Whether a worker is alive is decided elsewhere; `updated_s` is only what its own clock said.
+Rows are untrusted until parsed. A malformed row gives an error that names the attribute, and its worker is assigned no
+leases. `updated_s` is the wall clock of the worker; `core.assignment.worker_health` decides whether it is alive.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from leasehold.errors import MalformedRowError
 CPU: Final = "C"
 FAILED_SAMPLE: Final = -1.0
 SAMPLES_KEPT_MAX: Final = 10
-METRICS_MAX: Final = 20  # the KCL knows five; a hostile row may claim any number
-ALPHA: Final = 0.5  # the KCL's weight of the newest sample
+METRICS_MAX: Final = 20  # the KCL has five; a malformed row may contain any number
+ALPHA: Final = 0.5  # as in the KCL: the weight of the newest sample
 REPORT_EVERY_MS: Final = 30_000
 EXPIRED_AFTER_MS: Final = 2 * REPORT_EVERY_MS
 STALE_AFTER_MS: Final = 24 * 3_600_000
-SUPPORTS_SINGLE_TABLE: Final = 1  # the support code: a promise to follow a fleet into the single table
+SUPPORTS_SINGLE_TABLE: Final = 1  # the support code: this worker can move to a single table
 
 UPDATED: Final = "lut"
 SAMPLES: Final = "sts"
@@ -48,12 +48,12 @@ SUPPORT: Final = "sup"
 SUPPORT_UPDATED: Final = "slu"
 
 _MICRO: Final = Decimal("0.000001")
-_NEVER_EXPIRES_S: Final = 10**11  # seconds until the year 5138; what is later was written in milliseconds
+_SECONDS_MAX: Final = 10**11  # seconds: the year 5138; a larger value was written in milliseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What one worker said about itself. Times are seconds since the epoch, by its own clock."""
+    """The report of one worker. Times are seconds since the epoch on the clock of the worker."""
 
     worker: WorkerId
     updated_s: int
@@ -64,19 +64,19 @@ class WorkerReport:
 
     @property
     def has_no_metrics(self) -> bool:
-        """Balanced by throughput: it has no figures, or says so by the KCL's word."""
+        """Whether the worker is balanced by throughput alone: no figures, or the KCL's metric THROUGHPUT."""
         return (not self.samples and not self.ranges) or "THROUGHPUT" in self.samples
 
     @property
     def is_failing(self) -> bool:
-        """Its last measurement failed; it must get no leases."""
+        """Whether its last measurement failed. It must be assigned no leases then."""
         return not self.has_no_metrics and any(
             values and values[-1] == FAILED_SAMPLE for values in self.samples.values()
         )
 
     @property
     def utilisation(self) -> float | None:
-        """Its most used resource in percent, smoothed; None where nothing is measured."""
+        """The smoothed use of its most used resource in percent; None without metrics."""
         if self.has_no_metrics:
             return None
         figures = (moving_average(values) for values in self.samples.values())
@@ -84,7 +84,7 @@ class WorkerReport:
 
     @property
     def is_above_range(self) -> bool:
-        """Some resource is used more than the worker wants."""
+        """Whether it uses more of a resource than its operating range."""
         if self.has_no_metrics:
             return False
         return any(
@@ -94,7 +94,7 @@ class WorkerReport:
 
 
 def moving_average(samples: Iterable[float]) -> float | None:
-    """The moving average over samples, oldest first; failed ones are passed over.
+    """The moving average over samples, oldest first. Failed samples are skipped.
 
     >>> moving_average([20, -1, 60, 80]), moving_average([-1])
     (60.0, None)
@@ -108,34 +108,34 @@ def moving_average(samples: Iterable[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class LoadSamples:
-    """A worker's own measurements: those since its last report, and the averages that it has reported."""
+    """The measurements of a worker since its last report, and the averages that it has reported."""
 
-    taken: tuple[float, ...] = ()
+    unreported: tuple[float, ...] = ()
     reported: tuple[float, ...] = ()
 
     def with_sample(self, sample: float | None) -> LoadSamples:
-        """After one more measurement; None, and whatever is no percentage, is a failed one and is simply missing."""
+        """Adds a measurement. Ignores None and values that are no percentage: the measurement failed."""
         if sample is None or math.isnan(sample) or not 0 <= sample <= 100:
             return self
-        return replace(self, taken=(*self.taken, sample))
+        return replace(self, unreported=(*self.unreported, sample))
 
     def with_average(self) -> LoadSamples:
-        """After a report: the average of what was measured since the last one, or a failure if nothing was."""
-        average = sum(self.taken) / len(self.taken) if self.taken else FAILED_SAMPLE
+        """Adds the average since the last report, or a failed sample if nothing was measured."""
+        average = sum(self.unreported) / len(self.unreported) if self.unreported else FAILED_SAMPLE
         return LoadSamples((), (*self.reported, average)[-SAMPLES_KEPT_MAX:])
 
 
 def cpu_report(worker: WorkerId, samples: LoadSamples | None, now_s: int) -> WorkerReport:
-    """What a member of ours tells: its load as processor use, or, with None, that it measures nothing.
+    """The report of one of our members: its load as processor use. `samples` is None if it measures nothing.
 
-    Figures and range go together: a range without figures would look like endless headroom to a Java leader.
+    Without figures it also contains no range: a Java leader would take a range without figures for a free worker.
     """
-    measured = samples is not None and bool(samples.reported)
+    has_samples = samples is not None and bool(samples.reported)
     return WorkerReport(
         worker=worker,
         updated_s=now_s,
-        samples={CPU: samples.reported} if samples is not None and measured else {},
-        ranges={CPU: (100,)} if measured else {},
+        samples={CPU: samples.reported} if samples is not None and has_samples else {},
+        ranges={CPU: (100,)} if has_samples else {},
         support=SUPPORTS_SINGLE_TABLE,
         support_updated_s=now_s,
     )
@@ -145,41 +145,41 @@ def cpu_report(worker: WorkerId, samples: LoadSamples | None, now_s: int) -> Wor
 
 
 def create_report(report: WorkerReport, key_attribute: str) -> PutRow:
-    """The first report of a worker."""
-    return PutRow(report.worker, {key_attribute: text(report.worker), **_members(report)})
+    """Create the report of a worker."""
+    return PutRow(report.worker, {key_attribute: text(report.worker), **_attributes(report)})
 
 
 def update_report(report: WorkerReport, key_attribute: str) -> UpdateRow:
-    """A further report. Refused where there is no such row, or where another kind of row has the worker's name."""
-    members = _members(report)
+    """Update the report. Refused if the row does not exist, or is of another kind."""
+    attributes = _attributes(report)
     return UpdateRow(
         key=report.worker,
         when=(Equals(key_attribute, text(report.worker)), Equals(ENTITY_TYPE, text(METRICS_ENTITY))),
-        set=members,
-        proof=tuple(Equals(name, value) for name, value in members.items()),
+        set=attributes,
+        proof=tuple(Equals(name, value) for name, value in attributes.items()),
     )
 
 
 def delete_report(report: WorkerReport) -> DeleteRow:
-    """Take back a report: a clean stop, or a worker that was not heard of for a day. Not if it was renewed."""
+    """Delete a report after a clean stop, or after a day without an update. Refused if it was updated since."""
     return DeleteRow(key=report.worker, when=(Equals(UPDATED, number(report.updated_s)),))
 
 
 def is_report_row(row: Row) -> bool:
-    """Whether a row of the lease table is a worker's report."""
+    """Whether a row of the lease table is a worker report."""
     return row.get(ENTITY_TYPE, {}).get("S") == METRICS_ENTITY
 
 
 @dataclass(frozen=True, slots=True)
 class ReportListing:
-    """The reports among rows, and the rows that could not be read."""
+    """The reports of a scan, and an error for each malformed row."""
 
     reports: tuple[WorkerReport, ...]
     rejected: tuple[MalformedRowError, ...] = ()
 
 
 def reports_from_rows(rows: Iterable[Row], key_attribute: str) -> ReportListing:
-    """Read every report. One bad row is passed over and hides no other; a worker that is there twice counts once."""
+    """Parses every report. Malformed rows are rejected. Of two reports of a worker, the newer one counts."""
     reports: dict[WorkerId, WorkerReport] = {}
     rejected: list[MalformedRowError] = []
     for row in rows:
@@ -195,7 +195,7 @@ def reports_from_rows(rows: Iterable[Row], key_attribute: str) -> ReportListing:
 
 
 def report_from_row(row: Row, key_attribute: str) -> WorkerReport:
-    """The report that a row holds. Raises MalformedRowError naming the attribute that cannot be right."""
+    """Parses the row of a report. Raises MalformedRowError with the name of the wrong attribute."""
     key = row.get(key_attribute, {}).get("S")
     if not isinstance(key, str) or not key:
         raise MalformedRowError("", f"{key_attribute}: expected text; delete the row")
@@ -208,20 +208,20 @@ def report_from_row(row: Row, key_attribute: str) -> WorkerReport:
         support_updated_s=_seconds(key, row, SUPPORT_UPDATED) if SUPPORT_UPDATED in row else None,
     )
     if not report.has_no_metrics and (not report.samples or report.samples.keys() - report.ranges.keys()):
-        raise _malformed(key, RANGES, "figures and ranges do not go together")
+        raise _malformed(key, RANGES, "has figures without ranges, or ranges without figures")
     return report
 
 
-def _members(report: WorkerReport) -> dict[str, Attribute]:
-    members: dict[str, Attribute] = {
+def _attributes(report: WorkerReport) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {
         ENTITY_TYPE: text(METRICS_ENTITY),
         UPDATED: number(report.updated_s),
         SAMPLES: _figure_map(report.samples),
         RANGES: _figure_map(report.ranges),
     }
     if report.support is not None and report.support_updated_s is not None:
-        members |= {SUPPORT: number(report.support), SUPPORT_UPDATED: number(report.support_updated_s)}
-    return members
+        attributes |= {SUPPORT: number(report.support), SUPPORT_UPDATED: number(report.support_updated_s)}
+    return attributes
 
 
 def _figure_map(figures: Mapping[str, tuple[float, ...]]) -> Attribute:
@@ -236,7 +236,7 @@ def _figure(value: float) -> Attribute:
 
 def _seconds(key: str, row: Row, name: str) -> int:
     value = _finite(row.get(name, {}).get("N"))
-    if value is None or value != int(value) or not 0 <= value < _NEVER_EXPIRES_S:
+    if value is None or value != int(value) or not 0 <= value < _SECONDS_MAX:
         raise _malformed(key, name, "expected a whole number of seconds (type N)")
     return int(value)
 
@@ -252,7 +252,7 @@ def _figures(key: str, row: Row, name: str, is_right: Any) -> dict[str, tuple[fl
             raise _malformed(key, name, "expected a list of numbers for each metric")
         values = [_finite(item.get("N") if isinstance(item, dict) else None) for item in items]
         if not all(value is not None and is_right(value) for value in values):
-            raise _malformed(key, name, "holds a number out of range")
+            raise _malformed(key, name, "contains a number that is out of range")
         figures[metric] = tuple(value for value in values if value is not None)[-SAMPLES_KEPT_MAX:]
     return figures
 
@@ -275,5 +275,5 @@ def _finite(digits: Any) -> float | None:
 
 def _malformed(key: str, name: str, problem: str) -> MalformedRowError:
     return MalformedRowError(
-        key, f"{name}: {problem}; its worker gets no leases until it writes a better one"
+        key, f"{name}: {problem}; its worker is assigned no leases until it writes a valid row"
     )

@@ -1,8 +1,8 @@
-"""A lease as a row of the table, and back: the Java KCL's attribute names and types, to the letter.
+"""Converts a lease to a row of the lease table and back, with exactly the attribute names and types of the Java KCL.
 
-Rows are hostile until parsed. A row that claims to be a lease and is not one gives a `MalformedRowError` that says
-which attribute is wrong; nothing is guessed, because a wrong guess about a parent or a checkpoint loses records. Rows
-of other kinds (leader lock, migration state, worker metrics in the single-table layout) are told apart and left alone.
+Rows are untrusted until parsed. A malformed lease row gives a `MalformedRowError` that names the wrong attribute. No
+value is guessed: a wrong guess about a parent or a checkpoint loses records. Rows of other kinds (leader lock,
+migration state, worker metrics in the single-table layout) are recognised and skipped.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
 PENDING: Final = "pendingCheckpoint"
 PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
 PENDING_STATE: Final = "pendingCheckpointState"
-PARENTS: Final = "parentShardId"  # singular name, set type: the KCL's choice
+PARENTS: Final = "parentShardId"  # a set, although the KCL's name is singular
 CHILDREN: Final = "childShardIds"
 HASH_START: Final = "startingHashKey"
 HASH_END: Final = "endingHashKey"
 THROUGHPUT: Final = "throughputKBps"
 CHECKPOINT_OWNER: Final = "checkpointOwner"
-STREAM: Final = "streamName"  # holds the serialised stream identifier, not the name
+STREAM: Final = "streamName"  # account:stream:epoch, not the name
 SHARD: Final = "shardId"
-LATEST_AT: Final = "leaseholdLatestAt"  # ours as well
-NUDGE: Final = "leaseholdNudge"  # ours as well
-SESSION: Final = "leaseholdSession"  # ours alone; Java never touches attributes that it does not know
+# Our own attributes. Java members never change attributes that they do not know.
+LATEST_AT: Final = "leaseholdLatestAt"
+NUDGE: Final = "leaseholdNudge"
+SESSION: Final = "leaseholdSession"
 
 LEASE_ENTITY: Final = "LEASE"
 
-# Java keeps the counter in 64 bits and adds one; the last value could never be renewed.
+# Java stores the counter in 64 bits. The largest value could not be incremented.
 COUNTER_MAX: Final = 2**63 - 2
-TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's own limit for a partition key
-FAMILY_MAX: Final = 2  # a shard has at most two parents and at most two children
+TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's limit for a partition key
+RELATIVES_MAX: Final = 2  # a shard has at most two parents and at most two children
 
 _SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
@@ -72,9 +73,9 @@ def is_lease_row(row: Row) -> bool:
 
 
 def lease_from_row(row: Row) -> Lease:
-    """The lease that a row holds. Raises MalformedRowError naming the attribute that cannot be right."""
+    """Parses the row of a lease. Raises MalformedRowError with the name of the wrong attribute."""
     cells = _Cells(row)
-    stream, shard_id = _place(cells)
+    stream, shard_id = _stream_and_shard(cells)
     return Lease(
         key=LeaseKey(cells.key),
         shard_id=shard_id,
@@ -91,12 +92,12 @@ def lease_from_row(row: Row) -> Lease:
         stream=stream,
         session=LeaseSessionId(cells.text(SESSION)) if SESSION in row else None,
         latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
-        nudge=_word(row),
+        nudge=_nudge(row),
     )
 
 
 def lease_to_row(lease: Lease) -> Row:
-    """The row of a lease as it is created. What is absent in the lease is an absent attribute, never NULL or ""."""
+    """The row of a new lease. A missing value is a missing attribute, never NULL or an empty string."""
     row: dict[str, Attribute] = {
         KEY: text(lease.key),
         ENTITY_TYPE: text(LEASE_ENTITY),
@@ -117,22 +118,22 @@ def lease_to_row(lease: Lease) -> Row:
         row[SHARD] = text(lease.shard_id)
     if lease.latest_at_ms is not None:
         row[LATEST_AT] = number(lease.latest_at_ms)
-    assert lease.owner is None, "a lease is created free; its first owner takes it"
+    assert lease.owner is None, "a lease is created without an owner"
     assert lease.pin is None, "a lease is created without a pin"
     return row
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseListing:
-    """What a scan found: the leases, and the rows that claim to be leases and could not be read."""
+    """The result of a scan: the leases, and an error for each malformed lease row."""
 
     leases: tuple[Lease, ...]
     rejected: tuple[MalformedRowError, ...] = ()
 
     def unreadable_of(self, stream: StreamIdentifier | None) -> tuple[MalformedRowError, ...]:
-        """The rejected rows that may be leases of a stream: all but those whose key names another one.
+        """The errors of rows that may be leases of a stream: all rows whose key does not name another stream.
 
-        In a table of a single stream (None) each of them may be.
+        In a table of a single stream (None), these are all rejected rows.
         """
         return tuple(error for error in self.rejected if stream is None or _may_be_of(error.key, stream))
 
@@ -143,7 +144,7 @@ def _may_be_of(key: str, stream: StreamIdentifier) -> bool:
 
 
 def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
-    """Read every lease among the rows. One bad row is reported and skipped; it never hides the others."""
+    """Parses every lease row. A malformed row is rejected with an error; the other rows are still read."""
     leases: dict[LeaseKey, Lease] = {}
     rejected: list[MalformedRowError] = []
     for row in rows:
@@ -155,46 +156,50 @@ def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
             rejected.append(error)
         else:
             leases[lease.key] = lease
-    rejected += _take_out_cycles(leases)
+    rejected += _remove_cycles(leases)
     return LeaseListing(tuple(leases.values()), tuple(rejected))
 
 
-def _take_out_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
-    """Remove leases that are their own ancestors: each would wait for the other for ever."""
-    circle = _in_circles(leases)
-    if not circle:
+def _remove_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
+    """Removes leases that are their own ancestors. They would wait for each other for ever."""
+    cyclic = _find_cycles(leases)
+    if not cyclic:
         return []
-    shards = format_shard_ids(sorted(leases[key].shard_id for key in circle))
-    problem = f"{PARENTS}: among {shards} parents lead back to their own children"
-    for key in circle:
+    shards = format_shard_ids(sorted(leases[key].shard_id for key in cyclic))
+    problem = f"{PARENTS}: {shards} are their own ancestors"
+    for key in cyclic:
         del leases[key]
-    return [MalformedRowError(key, f"{problem}; repair or delete the row") for key in sorted(circle)]
+    return [MalformedRowError(key, f"{problem}; repair or delete the row") for key in sorted(cyclic)]
 
 
-def _in_circles(leases: dict[LeaseKey, Lease]) -> set[LeaseKey]:
-    """What is left when everything with a beginning, and then everything with an end, has been peeled off."""
+def _find_cycles(leases: dict[LeaseKey, Lease]) -> set[LeaseKey]:
+    """The leases between which parents form a cycle.
+
+    Repeatedly removes leases without a parent, then repeatedly those without a child. Only cycles, and the paths
+    between them, remain.
+    """
     parents = {
         key: {parent for shard in lease.parents if (parent := lease_key(shard, lease.stream)) in leases}
         for key, lease in leases.items()
     }
     children: dict[LeaseKey, set[LeaseKey]] = {key: set() for key in leases}
-    for key, above in parents.items():
-        for parent in above:
+    for key, its_parents in parents.items():
+        for parent in its_parents:
             children[parent].add(key)
     for up, down in ((parents, children), (children, parents)):
-        loose = [key for key in up if not up[key]]
-        while loose:
-            key = loose.pop()
+        removable = [key for key in up if not up[key]]
+        while removable:
+            key = removable.pop()
             for other in down.pop(key):
                 up[other].discard(key)
                 if not up[other]:
-                    loose.append(other)
+                    removable.append(other)
             del up[key]
     return set(parents)
 
 
-def _place(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:
-    """Stream and shard of a lease; the key must agree with the attributes."""
+def _stream_and_shard(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:
+    """The stream and shard of a lease. The key must agree with the attributes."""
     if STREAM not in cells.row and SHARD not in cells.row:
         return None, cells.shard_id(KEY, cells.key)
     stream = cells.text(STREAM)
@@ -210,15 +215,15 @@ def _place(cells: _Cells) -> tuple[StreamIdentifier | None, ShardId]:
 def _pin(cells: _Cells) -> Pin | None:
     if PENDING not in cells.row:
         return None
-    # A known quirk of Java could leave a number here; it carries no state, see docs/algorithm.md.
+    # A known bug of Java may leave a number here. It contains no state, see docs/algorithm.md.
     state = cells.row.get(PENDING_STATE, {})
     if state and "B" not in state and "N" not in state:
         cells.fail(PENDING_STATE, "expected type B")
     return Pin(cells.position(PENDING, PENDING_SUB), bytes(state["B"]) if "B" in state else None)
 
 
-def _word(row: Row) -> str | None:
-    """What was left for the owner. Only that it differs from the last one counts, so nothing in it can be wrong."""
+def _nudge(row: Row) -> str | None:
+    """The last nudge. It is only compared with the one before, so every text is valid."""
     nudge = row.get(NUDGE, {}).get("S")
     return nudge if isinstance(nudge, str) else None
 
@@ -226,12 +231,12 @@ def _word(row: Row) -> str | None:
 def _parents(cells: _Cells, shard_id: ShardId) -> frozenset[ShardId]:
     parents = cells.shard_ids(PARENTS)
     if shard_id in parents:
-        cells.fail(PARENTS, "the shard names itself as its parent")
+        cells.fail(PARENTS, "the shard is its own parent")
     return parents
 
 
 def _hash_range(cells: _Cells) -> HashRange | None:
-    """Both ends, or unknown when one is missing or empty, as Java reads it."""
+    """The hash range; None if an end is missing or empty, as in Java."""
     ends = [cells.row.get(name, {}).get("S", "") for name in (HASH_START, HASH_END)]
     if not all(ends):
         return None
@@ -245,11 +250,11 @@ def _hash_range(cells: _Cells) -> HashRange | None:
 
 
 class _Cells:
-    """Typed access to a row's attributes, with errors that name the row and the attribute."""
+    """Typed access to the attributes of a row. Errors name the row and the attribute."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
-        self.key = ""  # named in errors, also in one about the key itself
+        self.key = ""  # for the error message if the key itself is malformed
         self.key = self.text(KEY)
 
     def fail(self, name: str, problem: str) -> NoReturn:
@@ -262,11 +267,11 @@ class _Cells:
         if len(value) > TEXT_LENGTH_MAX:
             self.fail(name, f"{len(value)} characters are more than {TEXT_LENGTH_MAX}")
         if _CONTROL.search(value):
-            self.fail(name, "holds control characters")
+            self.fail(name, "contains control characters")
         return value
 
     def worker(self, name: str) -> WorkerId | None:
-        # A NULL or "" is not "no owner": the conditional writes of every member would still see an attribute.
+        # A NULL or "" is malformed: for conditional writes the attribute exists, so the lease is not free.
         return WorkerId(self.text(name)) if name in self.row else None
 
     def integer(self, name: str, *, at_most: int, default: int | None = None) -> int:
@@ -304,12 +309,12 @@ class _Cells:
         return ShardId(value)
 
     def shard_ids(self, name: str) -> frozenset[ShardId]:
-        """A set of shard ids. Java reads a list or a text as "none", and so starts a child before its parents."""
+        """A set of shard ids. Java reads a list or a text as an empty set, and so starts a child too early."""
         if name not in self.row:
             return frozenset()
         values = self.row[name].get("SS")
         if not isinstance(values, list | tuple | set | frozenset) or not values:
             self.fail(name, "expected a set of shard ids (type SS)")
-        if len(values) > FAMILY_MAX:
-            self.fail(name, f"names {len(values)} shards; a split or merge has at most {FAMILY_MAX}")
+        if len(values) > RELATIVES_MAX:
+            self.fail(name, f"has {len(values)} shards; a split or merge has at most {RELATIVES_MAX}")
         return frozenset(self.shard_id(name, value) for value in values)

@@ -1,11 +1,11 @@
-"""Each write to a lease: who may make it, under which condition, and what it changes.
+"""Every write to a lease: its conditions and its changes. Each rule is a function from a lease to a row write.
 
-The conditions are the Java KCL's, so that Java and Python members can share a table; docs/algorithm.md lists them
-side by side. On top of them stands a fence of our own: whoever begins to serve a lease writes a fresh `holding` id into
-the row, and every later write of that holder asks for owner *and* holding. It tells apart what the counter alone
-cannot: a paused process that wakes up, a second process with the same worker id, a lease lost and regained.
+The conditions are those of the Java KCL, so that Java and Python members can share a table. docs/algorithm.md lists
+them side by side. We add a fencing token: a member that begins to serve a lease writes a new `session` id into the row,
+and each later write of this member requires its owner *and* its session. The counter alone does not detect a paused
+process that resumes, a second process with the same worker id, or a lease that was lost and regained.
 
-A rule is a function from the lease as last seen to a row write. Nothing here reads or retries.
+The lease that a rule takes is the lease as last read. If the row has changed since, the conditions fail.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ NO_PIN = (PENDING, PENDING_SUB, PENDING_STATE)
 
 
 def create(lease: Lease) -> PutRow:
-    """A new lease, free and unread. That the row exists already is success for whoever wanted it there."""
+    """Create a lease without an owner. Refused if the row exists, which callers treat as success."""
     return PutRow(lease.key, lease_to_row(lease))
 
 
 def take(lease: Lease, by: WorkerId, session: LeaseSessionId) -> UpdateRow:
-    """Become the owner of a lease that is free, silent, or too much for its owner; the counter must not have moved."""
+    """Become the owner of a lease that is free, silent, or has an overdue handoff. The counter must be unchanged."""
     return UpdateRow(
         key=lease.key,
         when=(_counter(lease),),
-        set={OWNER: text(by), **_begun(lease, session)},
+        set={OWNER: text(by), **_begin(lease, session)},
         remove=(CHECKPOINT_OWNER,),
         add=_owner_switch(lease, by),
         proof=(Equals(OWNER, text(by)), Equals(SESSION, text(session))),
@@ -71,79 +71,79 @@ def take(lease: Lease, by: WorkerId, session: LeaseSessionId) -> UpdateRow:
 
 
 def begin_session(lease: Lease, by: WorkerId, session: LeaseSessionId) -> UpdateRow:
-    """Begin to serve a lease that already names us: assigned by a leader, or ours before a restart."""
+    """Begin to serve a lease whose owner we already are: a leader assigned it, or we owned it before a restart."""
     assert lease.owner == by
     return UpdateRow(
         key=lease.key,
         when=(_counter(lease), Equals(OWNER, text(by)), Absent(CHECKPOINT_OWNER)),
-        set=_begun(lease, session),
+        set=_begin(lease, session),
         proof=(Equals(OWNER, text(by)), Equals(SESSION, text(session))),
     )
 
 
 def renew(lease: Lease, throughput_kbps: Decimal | None = None) -> UpdateRow:
-    """The heartbeat. Fails when a handoff has begun, so that the owner learns of it (see `interpret_failed_renewal`)."""
-    return _own_write(lease, _delivering(throughput_kbps))
+    """The heartbeat. Refused during a handoff, which tells the owner of it (see `interpret_failed_renewal`)."""
+    return _own_write(lease, _throughput(throughput_kbps))
 
 
-def nudge(lease: Lease, nudge: str) -> UpdateRow:
-    """Tell the owner of a lease to look at the table; it finds the word in the answer to its next heartbeat.
+def nudge(lease: Lease, value: str) -> UpdateRow:
+    """Make the owner of a lease refresh. It finds the new value in the response to its next heartbeat.
 
-    Changes nothing that anybody decides by, so whoever has a reason may write it.
+    No decision depends on this attribute, so every member may write it.
     """
     return UpdateRow(
         key=lease.key,
         when=(_row_exists(lease), *_owners_as_seen(lease)),
-        set={NUDGE: text(nudge)},
-        proof=(Equals(NUDGE, text(nudge)),),
+        set={NUDGE: text(value)},
+        proof=(Equals(NUDGE, text(value)),),
     )
 
 
 def checkpoint(lease: Lease, at: Position, throughput_kbps: Decimal | None = None) -> UpdateRow:
-    """Everything up to `at` is done. Clears the pin, and counts as a heartbeat."""
+    """Store that all records up to `at` are done. Removes the pin, and counts as a heartbeat."""
     if at.is_shard_end:
         raise CheckpointRejectedError(
-            f"lease {lease.key}: the end of a shard is written by `finish`, children first"
+            f"lease {lease.key}: write the end of a shard with `finish`, which creates its children"
         )
-    _refuse_going_back(lease, at)
-    return _own_write(lease, {**_done_up_to(at), **_delivering(throughput_kbps)}, remove=NO_PIN)
+    _refuse_moving_back(lease, at)
+    return _own_write(lease, {**_done_up_to(at), **_throughput(throughput_kbps)}, remove=NO_PIN)
 
 
 def prepare(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
-    """The first half of a two-phase checkpoint: where the coming effect will end. Replaces an earlier one."""
-    _refuse_going_back(lease, end)
-    return _own_write(lease, _pinned(Pin(end, state)), remove=_no_state(state))
+    """The first half of a two-phase checkpoint: pin where the next effect will end. Replaces an earlier pin."""
+    _refuse_moving_back(lease, end)
+    return _own_write(lease, _pinned(Pin(end, state)), remove=_obsolete_state(state))
 
 
 def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
-    """Fix where the batch that begins at the lease's checkpoint ends. The first writer wins.
+    """Pin the end of the batch that begins at the checkpoint of the lease. The first writer wins.
 
-    Several processes of one member (Spark tasks, their retries and copies) may try at once, and none of them knows the
-    counter, which the heartbeat moves. So the condition names what must not have changed instead: owner, holding, the
-    start of the batch, and that nobody has pinned it. When `lease` carries a pin, that batch is done: the same write
-    promotes it, and the new batch begins at its end.
+    Several processes of one member (Spark tasks, their retries and speculative copies) may write at the same time. They
+    do not know the counter, because each heartbeat changes it. So the conditions require instead: the same owner and
+    session, the same start of the batch, and the same pin as read. If `lease` has a pin, that batch is done: the same
+    write promotes it, and the new batch begins at its end.
     """
     start = lease.checkpoint if lease.pin is None else lease.pin.end
-    _refuse_going_back(lease, end)
+    _refuse_moving_back(lease, end)
     if end < start:
         raise CheckpointRejectedError(
-            f"lease {lease.key}: a batch from {start} cannot end at {end}, before it"
+            f"lease {lease.key}: a batch from {start} cannot end before it, at {end}"
         )
     promoted = {} if lease.pin is None else _done_up_to(start)
     return UpdateRow(
         key=lease.key,
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
         set={**promoted, **_pinned(Pin(end, state))},
-        remove=_no_state(state),
+        remove=_obsolete_state(state),
         add={COUNTER: 1},
         proof=(*_fence(lease), *_is_at(start), *_is_pinned(Pin(end)), _has_state(state)),
     )
 
 
 def repin(lease: Lease, state: bytes) -> UpdateRow:
-    """Put our note on a pin that an earlier holder left unfinished, before its batch is done again. The end stays.
+    """Write our state into a pin that an earlier owner left, before the batch is repeated. The end stays the same.
 
-    The first writer wins: a note that came in between, of a later batch perhaps, is not written over.
+    The first writer wins: a state that was written in between, perhaps for a later batch, is not overwritten.
     """
     assert lease.pin is not None
     return UpdateRow(
@@ -161,7 +161,7 @@ def repin(lease: Lease, state: bytes) -> UpdateRow:
 
 
 def promote(lease: Lease) -> UpdateRow:
-    """The pinned batch is done: its end becomes the checkpoint. For processes that do not know the counter."""
+    """Make the end of the pinned batch the checkpoint. For processes that do not know the counter."""
     assert lease.pin is not None
     return UpdateRow(
         key=lease.key,
@@ -174,7 +174,7 @@ def promote(lease: Lease) -> UpdateRow:
 
 
 def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
-    """The shard is read to its end. Goes with the creation of its children's leases in one transaction."""
+    """Store that the shard is read to its end. Written in one transaction with the leases of its children."""
     if lease.checkpoint.is_shard_end:
         raise CheckpointRejectedError(f"lease {lease.key} has already ended")
     family = {CHILDREN: text_set(children)} if children else {}
@@ -182,10 +182,10 @@ def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
 
 
 def assign(lease: Lease, to: WorkerId) -> UpdateRow:
-    """The leader gives a lease to a worker: free, expired, or moved by force.
+    """The leader assigns a lease to a worker: a free or silent lease, or one whose handoff is overdue.
 
-    The KCL asks for the owners only. Scans may be behind, so an owner that seems silent may have renewed since; the
-    counter tells.
+    The KCL requires the same owners only. We also require the same counter: a scan may be stale, and an owner that
+    seems silent may have renewed the lease since.
     """
     return UpdateRow(
         key=lease.key,
@@ -198,7 +198,10 @@ def assign(lease: Lease, to: WorkerId) -> UpdateRow:
 
 
 def request_handoff(lease: Lease, to: WorkerId) -> UpdateRow:
-    """The leader asks the owner to let go in its own time. The counter stays, or the owner would lose the lease now."""
+    """Ask the owner to release the lease after its current work.
+
+    The counter stays the same. If it changed, the owner would lose the lease at once.
+    """
     assert lease.owner is not None
     assert lease.owner != to
     return UpdateRow(
@@ -210,12 +213,12 @@ def request_handoff(lease: Lease, to: WorkerId) -> UpdateRow:
 
 
 def complete_handoff(lease: Lease) -> UpdateRow:
-    """The old owner lets go, after its last checkpoint; the next owner may begin."""
+    """The old owner releases the lease after its last checkpoint. The next owner may begin."""
     assert lease.owner is not None
     assert lease.checkpoint_owner is not None
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: text(lease.owner)},
         remove=(CHECKPOINT_OWNER, SESSION),
         add={COUNTER: 1},
@@ -224,26 +227,26 @@ def complete_handoff(lease: Lease) -> UpdateRow:
 
 
 def decline_handoff(lease: Lease) -> UpdateRow:
-    """The old owner is not ready to let go: it keeps the lease. Whoever asked may ask again."""
+    """The old owner keeps the lease, because its current work takes too long. A handoff may be requested again."""
     assert lease.checkpoint_owner is not None
     keeper = text(lease.checkpoint_owner)
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: keeper},
         remove=(CHECKPOINT_OWNER,),
         add={COUNTER: 1},
-        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER), *_holding(lease)),
+        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER), *_same_session(lease)),
     )
 
 
 def release(lease: Lease) -> UpdateRow:
-    """A clean stop: free the lease at once instead of letting it expire. A waiting next owner keeps its claim."""
+    """Free the lease on a clean stop, so that it need not expire. A lease in handoff goes to its next owner."""
     if lease.is_in_handoff:
         return complete_handoff(lease)
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         remove=(OWNER, SESSION),
         add={COUNTER: 1},
         proof=(Absent(OWNER), _counter_after(lease)),
@@ -251,12 +254,12 @@ def release(lease: Lease) -> UpdateRow:
 
 
 def release_to(lease: Lease, to: WorkerId) -> UpdateRow:
-    """A clean stop under a leader: name the next owner, who need not wait until the leader has noticed."""
+    """Release the lease on a clean stop to the next owner, which need not wait for the leader."""
     if lease.is_in_handoff:
         return complete_handoff(lease)
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), *_owners_as_seen(lease), *_holding(lease)),
+        when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: text(to)},
         remove=(SESSION,),
         add={COUNTER: 1},
@@ -265,38 +268,38 @@ def release_to(lease: Lease, to: WorkerId) -> UpdateRow:
 
 
 def set_children(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
-    """Note the children of a finished shard. A fact about the stream, so whoever learns it may write it."""
+    """Store the children of a finished shard. They never change, so every member may write them."""
     names = {CHILDREN: text_set(children)}
     return UpdateRow(key=lease.key, when=(_row_exists(lease),), set=names, proof=_are(names))
 
 
 def set_hash_range(lease: Lease, hash_range: HashRange) -> UpdateRow:
-    """Note the hash range of a lease that was written without one."""
+    """Store the hash range of a lease that was created without one."""
     ends = {HASH_START: text(str(hash_range.start)), HASH_END: text(str(hash_range.end))}
     return UpdateRow(key=lease.key, when=(_row_exists(lease),), set=ends, proof=_are(ends))
 
 
 def delete(lease: Lease) -> DeleteRow:
-    """Remove a lease that is done with. Java asks for nothing; we ask that it is still where it was when we decided."""
+    """Delete a finished lease. Java has no condition; we require the checkpoint that the decision was based on."""
     return DeleteRow(key=lease.key, when=(Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)),))
 
 
 @dataclass(frozen=True, slots=True)
 class StillHeld:
-    """The lease is ours after all; go on with this copy of it, which may say that it is to be handed over."""
+    """The lease is still held. Continue with this copy of it, which may be in handoff."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stop now. `holder` is who may read the shard, as far as the row says."""
+    """The lease is lost: stop now. `holder` is the worker that may read the shard according to the row."""
 
     holder: WorkerId | None
 
 
 def interpret_failed_renewal(mine: Lease, now: Lease | None) -> StillHeld | Lost:
-    """What a refused heartbeat means, from the row as it is now."""
+    """What a refused heartbeat means, given the current row."""
     if now is None:
         return Lost(holder=None)
     if (
@@ -305,54 +308,54 @@ def interpret_failed_renewal(mine: Lease, now: Lease | None) -> StillHeld | Lost
         or now.owner == now.checkpoint_owner
     ):
         return Lost(holder=now.actual_owner)
-    # A handoff was asked for. Or the counter was moved by this very holding: another process of ours pinned a batch.
+    # A handoff was requested. Or another process of this session changed the counter: it pinned a batch.
     return StillHeld(now)
 
 
-def _begun(lease: Lease, session: LeaseSessionId) -> Mapping[str, Attribute]:
+def _begin(lease: Lease, session: LeaseSessionId) -> Mapping[str, Attribute]:
     return {
         SESSION: text(session),
         COUNTER: number(lease.counter + 1),
-        # Missing in rows of some other clients, where it means 0; `pin` needs it to be there to ask for it.
+        # Missing, meaning 0, in rows of some other clients. The conditions of `pin` need the attribute.
         CHECKPOINT_SUB: number(lease.checkpoint.sub_sequence_number),
     }
 
 
 def _own_write(lease: Lease, changes: Mapping[str, Attribute], *, remove: tuple[str, ...] = ()) -> UpdateRow:
-    """A write of the lease's holder that knows the counter. It moves the counter, so it is a heartbeat as well."""
+    """A write of the owner that knows the counter. It increments the counter, so it is also a heartbeat."""
     changed = {COUNTER: number(lease.counter + 1), **changes}
     return UpdateRow(
         key=lease.key,
         when=(_counter(lease), *_fence(lease)),
         set=changed,
         remove=remove,
-        # Not the fence: a handoff may have been requested since, and it leaves all of this as it is.
-        proof=(*_holding(lease), *_are(changed), *(Absent(name) for name in remove)),
+        # Without the owners: a handoff may have been requested since, which does not undo this write.
+        proof=(*_same_session(lease), *_are(changed), *(Absent(name) for name in remove)),
     )
 
 
-def _delivering(throughput_kbps: Decimal | None) -> Mapping[str, Attribute]:
+def _throughput(throughput_kbps: Decimal | None) -> Mapping[str, Attribute]:
     return {} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)}
 
 
-def _refuse_going_back(lease: Lease, to: Position) -> None:
+def _refuse_moving_back(lease: Lease, to: Position) -> None:
     if to < lease.checkpoint:
         raise CheckpointRejectedError(
-            f"lease {lease.key}: checkpoint {to} is before {lease.checkpoint}, which is already done; "
+            f"lease {lease.key}: checkpoint {to} is before the current checkpoint {lease.checkpoint}; "
             "checkpoints never go back while a lease is held"
         )
 
 
 def _fence(lease: Lease) -> tuple[Condition, ...]:
-    """What every write of a lease's holder asks for: still the one who may read it, in this very holding."""
+    """The fencing conditions of every write of the owner: it is still the owner, in the same lease session."""
     assert lease.actual_owner is not None
     if lease.is_in_handoff:
-        return (Equals(CHECKPOINT_OWNER, text(lease.actual_owner)), *_holding(lease))
-    return (Equals(OWNER, text(lease.actual_owner)), Absent(CHECKPOINT_OWNER), *_holding(lease))
+        return (Equals(CHECKPOINT_OWNER, text(lease.actual_owner)), *_same_session(lease))
+    return (Equals(OWNER, text(lease.actual_owner)), Absent(CHECKPOINT_OWNER), *_same_session(lease))
 
 
-def _holding(lease: Lease) -> tuple[Condition, ...]:
-    assert lease.session is not None, "a lease is served only after `take` or `hold`"
+def _same_session(lease: Lease) -> tuple[Condition, ...]:
+    assert lease.session is not None, "a lease is served only after `take` or `begin_session`"
     return (Equals(SESSION, text(lease.session)),)
 
 
@@ -375,7 +378,7 @@ def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
 
 
 def _owner_switch(lease: Lease, to: WorkerId) -> Mapping[str, int]:
-    """A forced change of owner counts; the end of a handoff does not."""
+    """Counts a forced change of owner. The end of a handoff does not count."""
     forced = (lease.owner is not None and lease.owner != to) or lease.checkpoint_owner == to
     return {OWNER_SWITCHES: 1} if forced else {}
 
@@ -406,8 +409,8 @@ def _is_pinned(batch: Pin | None) -> tuple[Condition, ...]:
     return _are(_pinned(Pin(batch.end)))
 
 
-def _no_state(state: bytes | None) -> tuple[str, ...]:
-    """What a pin without a state removes: the state of the pin before it."""
+def _obsolete_state(state: bytes | None) -> tuple[str, ...]:
+    """A pin without a state removes the state of the pin before it."""
     return () if state is not None else (PENDING_STATE,)
 
 

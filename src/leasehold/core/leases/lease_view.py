@@ -1,4 +1,4 @@
-"""Leases as a person wants to see them: in order, each with its state in a word. Reads a listing; decides nothing."""
+"""Leases for display: sorted, each with its state. Used by `leasehold leases`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from leasehold.core.model import Lease, LeaseKey, Pin, ShardId
 from leasehold.core.position import Position
 from leasehold.core.shards.shard_graph import unfinished_parents
 
-_DIGITS_SHOWN: Final = (4, 8)  # the first say which stream, the last which record
+_DIGITS_SHOWN: Final = (4, 8)  # the first digits differ by stream, the last by record
 
 
 class LeaseState(Enum):
-    """What is going on with a shard."""
+    """The state of a lease, for display."""
 
     FREE = "free"
     HELD = "held"
-    SILENT = "silent"  # has an owner whose heartbeat did not come between two looks
+    SILENT = "silent"  # its owner sent no heartbeat between two reads
     WAITING = "waiting for parents"
     ENDED = "ended"
 
@@ -34,13 +34,13 @@ class LeaseView:
 
 
 def view_leases(leases: Iterable[Lease], *, silent: Collection[LeaseKey] = ()) -> tuple[LeaseView, ...]:
-    """All leases by stream and shard. `silent` names those whose counter did not move for too long."""
+    """All leases, sorted by stream and shard. `silent` are those without a heartbeat."""
     by_key = {lease.key: lease for lease in leases}
     return tuple(_view(by_key[key], by_key, silent) for key in sorted(by_key))
 
 
 def leases_without_heartbeat(before: Iterable[Lease], after: Iterable[Lease]) -> frozenset[LeaseKey]:
-    """The owned, unfinished leases whose counter is the same in two looks: nobody sent a heartbeat in between."""
+    """The owned, unfinished leases whose counter is the same in two reads of the table."""
     counters = {lease.key: (lease.owner, lease.counter) for lease in before}
     return frozenset(
         lease.key
@@ -62,7 +62,7 @@ def _view(lease: Lease, leases: Mapping[LeaseKey, Lease], silent: Collection[Lea
 
 
 def view_to_json(view: LeaseView) -> Mapping[str, Any]:
-    """Everything about a lease as plain values. The note in a pin is its writer's, so only its length is told."""
+    """All values of a lease as JSON. The state in a pin is opaque, so only its length is included."""
     lease = view.lease
     return {
         "key": lease.key,
@@ -83,7 +83,7 @@ def view_to_json(view: LeaseView) -> Mapping[str, Any]:
 
 
 def position_to_json(position: Position) -> Mapping[str, Any]:
-    """A position with all its digits, which must stay text: they are too many for a number in most languages."""
+    """A position as JSON. The sequence number is text: it has too many digits for a number in most languages."""
     return {
         "sequence_number": position.sequence_number,
         "sub_sequence_number": position.sub_sequence_number,
@@ -93,11 +93,11 @@ def position_to_json(position: Position) -> Mapping[str, Any]:
 def _pin_to_json(pin: Pin | None) -> Mapping[str, Any] | None:
     if pin is None:
         return None
-    return {**position_to_json(pin.end), "note_bytes": len(pin.state or b"")}
+    return {**position_to_json(pin.end), "state_bytes": len(pin.state or b"")}
 
 
 def short_position(position: Position) -> str:
-    """A position in few letters; enough to see whether it moves.
+    """A shortened position, enough to see whether it changes.
 
     >>> short_position(Position("49590338271490256608559692538361571095921575989136588898", 3))
     '4959..36588898/3'

@@ -1,10 +1,10 @@
-"""A small language for conditional writes to rows, and what each write does to a row.
+"""Conditional writes to rows as data, and their effect on a row.
 
-The rules of the lease table (`lease_rules`) speak it; every table (DynamoDB, SQLite, memory) understands it. DynamoDB
-translates a write into an expression, the others evaluate it here, so there is one truth about every condition.
+`lease_rules` creates these writes, and every store executes them. The DynamoDB store translates a write into an
+expression. The SQLite and memory stores evaluate it with the functions here. So each condition is defined once.
 
-Rows have DynamoDB's own shape, `{"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "7"}}`: what we do not
-understand in a row passes through untouched. Knows nothing of leases.
+Rows have DynamoDB's own format, `{"leaseKey": {"S": "shardId-0"}, "leaseCounter": {"N": "7"}}`. Attributes that we do
+not know are kept unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def text(value: str) -> Attribute:
 
 
 def number(value: int | Decimal) -> Attribute:
-    """An attribute of type N. DynamoDB carries numbers as text."""
+    """An attribute of type N. DynamoDB represents numbers as text."""
     return {"N": str(value)}
 
 
@@ -36,14 +36,14 @@ def binary(value: bytes) -> Attribute:
 
 
 def text_set(values: frozenset[str]) -> Attribute:
-    """An attribute of type SS; sorted, so that equal sets look equal."""
-    assert values, "DynamoDB has no empty sets: leave the attribute out"
+    """An attribute of type SS, sorted, so that equal sets give equal attributes."""
+    assert values, "DynamoDB has no empty sets: omit the attribute"
     return {"SS": sorted(values)}
 
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The attribute is there and has this value."""
+    """The attribute exists and has this value."""
 
     name: str
     value: Attribute
@@ -51,7 +51,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The attribute is not there. A NULL is there."""
+    """The attribute does not exist. An attribute of type NULL exists."""
 
     name: str
 
@@ -61,7 +61,7 @@ Condition = Equals | Absent
 
 @dataclass(frozen=True, slots=True)
 class PutRow:
-    """Create a row; refused when the key is taken."""
+    """Create a row. Refused if a row with this key exists."""
 
     key: str
     row: Row
@@ -69,10 +69,10 @@ class PutRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRow:
-    """Change attributes of an existing row if every condition in `when` holds.
+    """Change attributes of an existing row if every condition in `when` is met.
 
-    `proof` holds for a row only if this very write (or one with the same effect) has happened to it. It settles
-    what an error could not: whether a write whose answer was lost took place.
+    The conditions in `proof` are met only after this write (or one with the same effect). If the response was lost,
+    `proof` tells whether the write was applied.
     """
 
     key: str
@@ -83,13 +83,13 @@ class UpdateRow:
     proof: tuple[Condition, ...]
 
     def __post_init__(self) -> None:
-        # Without such a condition DynamoDB would create the row that it did not find.
+        # Without such a condition DynamoDB would create a missing row.
         assert any(isinstance(condition, Equals) for condition in self.when), "an update never creates a row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRow:
-    """Remove a row if every condition holds. A row that is already gone is as good."""
+    """Delete a row if every condition in `when` is met. Succeeds if the row does not exist."""
 
     key: str
     when: tuple[Condition, ...]
@@ -98,8 +98,8 @@ class DeleteRow:
 RowWrite = PutRow | UpdateRow | DeleteRow
 
 
-def holds(condition: Condition, row: Row) -> bool:
-    """Whether a row satisfies a condition, as DynamoDB would judge it."""
+def is_met(condition: Condition, row: Row) -> bool:
+    """Whether a row meets a condition, by the rules of DynamoDB."""
     match condition:
         case Equals(name, value):
             return name in row and are_equal(row[name], value)
@@ -108,7 +108,7 @@ def holds(condition: Condition, row: Row) -> bool:
 
 
 def are_equal(left: Attribute, right: Attribute) -> bool:
-    """Equality of two attributes: type and value; numbers by value, sets without order.
+    """Whether two attributes have the same type and value. Numbers are compared by value, sets without order.
 
     >>> are_equal({"N": "1"}, {"N": "1.0"}), are_equal({"S": "1"}, {"N": "1"})
     (True, False)
@@ -124,18 +124,18 @@ def are_equal(left: Attribute, right: Attribute) -> bool:
 
 
 def may_apply(write: RowWrite, row: Row | None) -> bool:
-    """Whether the write's condition holds for the row as it is (None: there is no such row)."""
+    """Whether the row meets the conditions of the write. None: the row does not exist."""
     match write:
         case PutRow():
             return row is None
         case UpdateRow(when=when):
-            return row is not None and all(holds(condition, row) for condition in when)
+            return row is not None and all(is_met(condition, row) for condition in when)
         case DeleteRow(when=when):
-            return row is None or all(holds(condition, row) for condition in when)
+            return row is None or all(is_met(condition, row) for condition in when)
 
 
 def next_row(write: RowWrite, row: Row | None) -> Row | None:
-    """The row after the write; only for writes that may apply. None means deleted."""
+    """The row after the write, which must be applicable. None: the row is deleted."""
     assert may_apply(write, row)
     match write:
         case PutRow(row=new):
@@ -150,12 +150,12 @@ def next_row(write: RowWrite, row: Row | None) -> Row | None:
 
 
 def was_applied(write: RowWrite, row: Row | None) -> bool:
-    """Whether the row shows that this write took place (or that one with the same effect did)."""
+    """Whether the row proves that this write, or one with the same effect, was applied."""
     match write:
         case PutRow(row=new):
             return row == new
         case UpdateRow(proof=proof):
-            return row is not None and all(holds(condition, row) for condition in proof)
+            return row is not None and all(is_met(condition, row) for condition in proof)
         case DeleteRow():
             return row is None
 
@@ -164,13 +164,13 @@ def _sum(key: str, name: str, row: Row, amount: int) -> int | Decimal:
     if name not in row:
         return amount
     if "N" not in row[name]:
-        # DynamoDB refuses the whole write, too; no condition covers it.
+        # DynamoDB also rejects the whole write. No condition covers this case.
         raise MalformedRowError(key, f"{name}: expected a number (type N); repair or delete the row")
     return _decimal(row[name]["N"]) + amount
 
 
 def _decimal(digits: str) -> Decimal:
-    """A number as DynamoDB holds it. Only a hostile local file can hold others; like NaN, they equal nothing."""
+    """Parses a number. An invalid one, possible only in a damaged local file, becomes NaN and equals nothing."""
     try:
         value = Decimal(digits)
     except InvalidOperation:

@@ -1,8 +1,7 @@
-"""Which hash keys are nobody's, and which are claimed twice.
+"""Finds hash keys that no range covers, and hash keys that two ranges cover.
 
-Reads ranges, in any order, and finds the first gap or the first overlap. Does not know whose ranges they are:
-a list of shards must have neither gap nor overlap, the leases of a fleet may overlap while parents and
-children are both read.
+A list of open shards must have neither holes nor overlaps. The leases of a fleet may overlap while parents and children
+are both read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from leasehold.core.model import WHOLE_HASH_RANGE, HashRange
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hole:
-    """Hash keys that nobody covers, from `first` to `last`; both are missing, and may be the same key."""
+    """Hash keys that no range covers, from `first` to `last` inclusive."""
 
     first: int
     last: int
@@ -26,7 +25,7 @@ class Hole:
 
 
 def first_hole(ranges: Iterable[HashRange], within: HashRange = WHOLE_HASH_RANGE) -> Hole | None:
-    """The lowest run of hash keys inside `within` that none of the ranges covers. Overlaps are fine.
+    """The lowest hole inside `within`; None if the ranges cover it. Overlaps are allowed.
 
     >>> first_hole([HashRange(6, 9), HashRange(0, 3), HashRange(2, 4)], within=HashRange(0, 9))
     Hole(first=5, last=5)
@@ -42,7 +41,7 @@ def first_hole(ranges: Iterable[HashRange], within: HashRange = WHOLE_HASH_RANGE
 
 
 def first_overlap(ranges: Iterable[HashRange]) -> tuple[HashRange, HashRange] | None:
-    """Two of the ranges that share a hash key, the lowest such pair.
+    """The lowest pair of ranges that share a hash key; None if there is none.
 
     >>> first_overlap([HashRange(5, 9), HashRange(0, 5)])
     (HashRange(start=0, end=5), HashRange(start=5, end=9))

@@ -1,16 +1,15 @@
-"""Whether the leader should sync shards now. Reads the leases of a stream and what earlier audits saw; says
-whether to sync, and what to remember. Lists no shards itself and does not know how often it runs.
+"""Whether the leader should sync shards now, judged by the hash keys that the leases cover.
 
-While every hash key belongs to a lease that is still being read, there is nothing to create: children come
-when their parents end. A hole means that a lease was lost, or that this scan caught the table between two
-writes. So a hole counts only when several audits in a row see the same one.
+While each hash key belongs to a lease that is still being read, no lease has to be created: children are created when
+their parents end. A hole means that a lease was lost, or that the scan ran between two writes. So a hole counts only
+after several audits in a row have seen the same one.
 
-Where this differs from the Java KCL, whose leader does the same on the same rows:
+The leader of the Java KCL audits the same rows. Two differences:
 
-* Java calls the last range in sort order the end of the stream. A parent over the whole range beside one
-  child in its middle is a false alarm there, and no hole here.
-* Java recognises a hole by its neighbours, so a hole next to shards that keep splitting is new each time and
-  may never be repaired. Here the missing keys themselves identify it.
+* Java takes the last range in sort order for the end of the stream. With a parent over the whole range and one child in
+  its middle, it finds a hole that does not exist.
+* Java identifies a hole by the ranges next to it. Next to shards that keep splitting, each audit sees a different hole,
+  and it may never be repaired. Here the missing hash keys identify the hole.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from typing import Final
 from leasehold.core.model import HashRange, Lease, ShardId, StreamIdentifier
 from leasehold.core.shards.hash_coverage import Hole, first_hole
 
-# The Java KCL's default. With an audit every two minutes: a hole that lasts four minutes is no coincidence.
+# The default of the Java KCL. With an audit every two minutes, a hole has to last for four minutes.
 SIGHTINGS_NEEDED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Sightings:
-    """What the audits of a stream remember: the hole that the last one saw, and how many in a row saw it."""
+    """The hole that the last audit of a stream saw, and how many audits in a row saw it."""
 
     hole: Hole | None = None
     times: int = 0
@@ -36,7 +35,7 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found. `filled` are leases with the hash range that their rows lack: write it there."""
+    """The result of an audit. `found_ranges` are leases whose rows lack their hash range: write it there."""
 
     sync_now: bool
     sightings: Sightings
@@ -46,7 +45,7 @@ class Audit:
 def shards_without_range(
     leases: Iterable[Lease], *, stream: StreamIdentifier | None = None
 ) -> frozenset[ShardId]:
-    """The shards whose hash range an audit has to be told, because their leases (old ones) do not say it."""
+    """The shards whose leases have no hash range. An audit needs these ranges from a list of shards."""
     return frozenset(lease.shard_id for lease in _active(leases, stream) if lease.hash_range is None)
 
 
@@ -58,12 +57,10 @@ def audit_leases(
     known_ranges: Mapping[ShardId, HashRange] | None = None,
     sightings_needed: int = SIGHTINGS_NEEDED,
 ) -> Audit:
-    """One audit of a stream. A stream without any lease is synced at once, a hole when it has been seen often
-    enough.
+    """Audits the leases of a stream. Syncs if the stream has no lease, or if enough audits in a row saw a hole.
 
-    After that every further audit syncs again for as long as the hole stays. Leases that are finished cover
-    nothing. A lease whose range is neither stored nor among `known_ranges` belongs to a shard that is gone,
-    and covers nothing.
+    Each further audit syncs again while the hole remains. Finished leases cover no hash keys. A lease without a hash
+    range that is not in `known_ranges` belongs to a deleted shard, and covers none either.
     """
     here = [lease for lease in leases if lease.stream == stream]
     if not here:
@@ -83,7 +80,7 @@ def audit_leases(
 
 
 def next_sightings(before: Sightings, hole: Hole | None) -> Sightings:
-    """The memory after one more audit. Another hole, or none, starts the count afresh.
+    """The sightings after one more audit. A different hole, or none, restarts the count.
 
     >>> twice = Sightings(Hole(5, 9), 2)
     >>> next_sightings(twice, Hole(5, 9)).times, next_sightings(twice, Hole(1, 9)).times

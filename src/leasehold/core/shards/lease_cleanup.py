@@ -1,20 +1,18 @@
-"""Which leases of finished shards to delete, and why the others stay. Reads a snapshot of the leases and, if
-there is one, a list of the shards; returns a plan. Deletes nothing, and asks nobody for children.
+"""Which leases of finished shards to delete, and why the others are kept.
 
-A finished lease is a marker: it says that its shard must not be read again, and lets its children start. It
-has done its work when every child has a checkpoint of its own. Lineages therefore go oldest first, a
-generation in a pass:
+A finished lease is a marker: its shard must not be read again, and its children may start. The marker is no longer
+needed when every child has its own checkpoint. So each pass deletes the oldest generation:
 
-* *passed*: no parent has a lease any more, and every child has one and has started. A child at `LATEST`
-  counts as started, as in the Java KCL: it does not lean on the marker.
-* *gone*: the shard left the retention period. Nobody can read it again, with or without a marker.
+* *passed*: no parent has a lease any more, and every child has a lease and has started. As in the Java KCL, a child at
+  `LATEST` counts as started: it does not depend on the marker.
+* *gone*: the shard has left the retention period, and cannot be read again.
 
-In neither case may a child be without a lease: the marker is then what tells the next sync to begin it at the
-start and not at the initial position.
+In both cases every child must have a lease. If a child has none, the marker makes the next sync start this child at
+TRIM_HORIZON instead of the initial position.
 
-A marker also stays for a while after its shard has ended. A member that looked at the table before there was such a
-lease, and was held up, may still be about to create it; a scan whose pages are of different moments may show neither it
-nor its children. While the row is there, neither can bring the shard back to life.
+A marker is also kept for a while after its shard has ended. A delayed member that read the table before the lease
+existed may still be about to create it. A scan whose pages were read at different times may show neither the lease nor
+its children. While the row exists, neither can make the shard be read again.
 """
 
 from __future__ import annotations
@@ -29,30 +27,30 @@ from leasehold.core.shards.hash_coverage import first_hole
 from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids
 from leasehold.errors import ShardListError
 
-# The word alone decides: a kcl-rust worker stores a time beside AT_TIMESTAMP, and that is no progress.
+# Only the sequence number counts: a kcl-rust worker stores a time as sub-sequence number of AT_TIMESTAMP.
 _NOT_STARTED: Final = frozenset({"TRIM_HORIZON", "AT_TIMESTAMP"})
 
 
 class DeleteReason(Enum):
-    """Why a lease has done its work."""
+    """Why a lease may be deleted."""
 
     PASSED = "finished, and all its children are being read"
     GONE = "finished, and the shard no longer exists"
 
 
 class KeepReason(Enum):
-    """Why a lease stays; the shards that go with it are in `Kept.because_of`."""
+    """Why a lease is kept. `KeepLease.because_of` lists the shards concerned."""
 
     NOT_FINISHED = "its shard is not read to the end"
-    GONE_UNFINISHED = "its shard no longer exists, and its owner has yet to find out and finish it"
-    CHILDREN_UNKNOWN = "finished, but nobody noted its children; ask the stream for them"
+    GONE_UNFINISHED = "its shard no longer exists, and its owner has not finished it yet"
+    CHILDREN_UNKNOWN = "finished, but its row does not contain its children; list the shards of the stream"
     CHILD_WITHOUT_LEASE = "finished, but a child has no lease; a shard sync will create it"
-    PARENT_REMAINS = "finished, but a parent's lease is still there and goes first"
+    PARENT_REMAINS = "finished, but the lease of a parent still exists and is deleted first"
     CHILD_NOT_STARTED = "finished, but a child has no checkpoint of its own yet"
-    JUST_FINISHED = "finished only a moment ago; a slow member may still be about to create it"
+    JUST_FINISHED = "finished a moment ago; a delayed member may still be about to create it"
 
 
-# When one observer first saw each finished lease finished, by its own clock.
+# When this member first saw each finished lease as finished, on its own clock.
 EndedSince = Mapping[LeaseKey, int]
 
 
@@ -66,7 +64,7 @@ class DeleteLease:
 
 @dataclass(frozen=True, slots=True)
 class KeepLease:
-    """A lease that stays, and the shards that keep it."""
+    """A lease to keep, the reason, and the shards concerned."""
 
     key: LeaseKey
     reason: KeepReason
@@ -74,13 +72,14 @@ class KeepLease:
 
     def __str__(self) -> str:
         which = f" ({format_shard_ids(self.because_of)})" if self.because_of else ""
-        return f"lease {self.key} stays: {self.reason.value}{which}"
+        return f"lease {self.key} is kept: {self.reason.value}{which}"
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupPlan:
-    """Every lease of the stream is in one of the two; `learned` are finished leases whose children were not
-    noted: write them into their rows.
+    """Each lease of the stream is either deleted or kept.
+
+    `found_children` are finished leases with children that are missing in their rows: write them there.
     """
 
     delete: tuple[DeleteLease, ...] = ()
@@ -89,7 +88,7 @@ class CleanupPlan:
 
 
 def next_ended_since(before: EndedSince, leases: Iterable[Lease], now_ms: int) -> EndedSince:
-    """What is remembered after one more look at all leases. Those that are gone, or run again, are forgotten."""
+    """The times after one more refresh. Leases that were deleted, or are no longer finished, are forgotten."""
     return {lease.key: before.get(lease.key, now_ms) for lease in leases if lease.checkpoint.is_shard_end}
 
 
@@ -100,17 +99,17 @@ def plan_cleanup(
     stream: StreamIdentifier | None = None,
     just_finished: Collection[LeaseKey] = (),
 ) -> CleanupPlan:
-    """Which leases of the stream to delete.
+    """Decides which leases of the stream to delete.
 
-    `shards` is an unfiltered list, read *after* the leases; without one nothing counts as gone, and only
-    children that were noted at the shard's end are known. A list that does not reach over all hash keys is a
-    `ShardListError`: what it leaves out would look gone.
+    `shards` is an unfiltered list, read *after* the leases. Without a list no shard counts as gone, and only children
+    in the rows are known. Raises ShardListError if the open shards do not cover all hash keys: a shard missing from
+    the list would seem gone.
     """
     if shards is not None:
         _refuse_partial(shards)
     here = {lease.key: lease for lease in leases if lease.stream == stream}
     found_children = [_with_children(lease, shards) for lease in here.values()]
-    decided = [_spared(_decide(lease, here, shards), just_finished) for lease in found_children]
+    decided = [_keep_just_finished(_decide(lease, here, shards), just_finished) for lease in found_children]
     return CleanupPlan(
         delete=tuple(each for each in decided if isinstance(each, DeleteLease)),
         keep=tuple(each for each in decided if isinstance(each, KeepLease)),
@@ -118,7 +117,9 @@ def plan_cleanup(
     )
 
 
-def _spared(decided: DeleteLease | KeepLease, just_finished: Collection[LeaseKey]) -> DeleteLease | KeepLease:
+def _keep_just_finished(
+    decided: DeleteLease | KeepLease, just_finished: Collection[LeaseKey]
+) -> DeleteLease | KeepLease:
     if isinstance(decided, DeleteLease) and decided.key in just_finished:
         return KeepLease(decided.key, KeepReason.JUST_FINISHED)
     return decided
@@ -148,7 +149,7 @@ def _decide_gone(
 ) -> DeleteLease | KeepLease:
     if not lease.checkpoint.is_shard_end:
         return KeepLease(lease.key, KeepReason.GONE_UNFINISHED)
-    # Only children that still exist: one that is gone too will never get a lease.
+    # Only children that still exist: a child that is gone too will never get a lease.
     if unleased := _without_lease(lease, shards.children_of(lease.shard_id), leases):
         return KeepLease(lease.key, KeepReason.CHILD_WITHOUT_LEASE, unleased)
     return DeleteLease(lease.key, DeleteReason.GONE)
@@ -165,9 +166,7 @@ def _has_started(lease: Lease) -> bool:
 
 
 def _with_children(lease: Lease, shards: ShardGraph | None) -> Lease:
-    """The lease of a finished shard with its children from the list, if nobody noted them and the list has
-    them all.
-    """
+    """Adds the children from the list to a finished lease without children, if the list contains all of them."""
     if shards is None or lease.children or not lease.checkpoint.is_shard_end:
         return lease
     shard = shards.shards.get(lease.shard_id)
@@ -180,6 +179,6 @@ def _with_children(lease: Lease, shards: ShardGraph | None) -> Lease:
 def _refuse_partial(shards: ShardGraph) -> None:
     if hole := first_hole(shard.hash_range for shard in shards.open_shards):
         raise ShardListError(
-            f"the {len(shards.open_shards)} listed open shards leave hash keys {hole} to nobody: a page is "
-            "missing, or a reshard is under way; list again (nothing was deleted)"
+            f"the {len(shards.open_shards)} listed open shards do not cover hash keys {hole}: a page is "
+            "missing, or the stream is being resharded; list again (nothing was deleted)"
         )

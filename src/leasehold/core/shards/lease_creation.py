@@ -1,16 +1,16 @@
-"""Which leases to create, and where each begins. Reads a list of shards and the leases there are; returns new
-leases in the order in which they must be written. Lists nothing, writes nothing, draws no lots.
+"""Which leases to create, and the position where each begins. Takes a list of shards and the existing leases.
 
-Leases come into being at three moments, and each has its function here:
+Leases are created on three occasions:
 
-* `plan_first_leases`: the table is empty. One lease for each shard that was open at the initial position.
-* `plan_missing_leases`: the table is not empty, and something is missing. The Java KCL's rule, so that it
-  does not matter which member of a mixed fleet leads, plus one repair that Java does not make.
-* `plan_children`: a shard has been read to its end. Its children begin at `TRIM_HORIZON` whatever the initial
-  position is, since anything later would skip what was written since the reshard.
+* `plan_first_leases`: the table is empty. Creates one lease for each shard that was open at the initial position.
+* `plan_missing_leases`: leases are missing. Follows the rule of the Java KCL, so that it does not matter which member
+  of a mixed fleet leads. Adds one repair that Java does not make.
+* `plan_children`: a shard has been read to its end. Its children always begin at `TRIM_HORIZON`. A later position would
+  skip the records written since the reshard.
 
-The order is by age. A crash half-way then leaves the older shards leased, and the next sync completes the
-rest instead of taking the newer ones for the beginning of history.
+The returned leases are sorted by age, and must be written in this order. If a crash interrupts the writes, the older
+shards have leases, and the next sync creates the rest. In another order, it would mistake the newer shards for the
+oldest ones.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from leasehold.core.shards.hash_coverage import first_hole, first_overlap
 from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids
 from leasehold.errors import ConfigError, ShardListError
 
-# The Java KCL gives a lease up in one of thirty attempts to finish it while the other parent has no lease.
+# As in the Java KCL: while the other parent has no lease, one of thirty attempts to finish releases the lease.
 GIVE_UP_SHARE: Final = 1 / 30
 
 
 class ShardFilterKind(Enum):
-    """At which moment a shard must have been open to be listed."""
+    """The time at which a shard must have been open to be listed."""
 
     AT_LATEST = auto()
     AT_TRIM_HORIZON = auto()
@@ -56,7 +56,7 @@ _FILTER_KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ShardFilter:
-    """Which shards to list. `timestamp_ms` goes with `AT_TIMESTAMP`, and only with it."""
+    """Which shards to list. `timestamp_ms` is set only for `AT_TIMESTAMP`."""
 
     kind: ShardFilterKind
     timestamp_ms: int | None = None
@@ -64,7 +64,7 @@ class ShardFilter:
 
 @dataclass(frozen=True, slots=True)
 class CreateChildren:
-    """Create these leases, note the children on the finished lease, and only then write that it ended."""
+    """Create these leases, and write `children` and the end of the shard into the finished lease."""
 
     leases: tuple[Lease, ...]
     children: frozenset[ShardId]
@@ -72,9 +72,9 @@ class CreateChildren:
 
 @dataclass(frozen=True, slots=True)
 class WaitForOtherParent:
-    """The other parent of a merge has no lease yet: create nothing, and try again later.
+    """The other parent of a merge has no lease yet: create nothing, and retry later.
 
-    `give_up` says to let go of the lease, so that a stuck member does not sit on it for ever.
+    With `give_up` the member releases the lease, so that it does not keep the lease for ever.
     """
 
     parent: ShardId
@@ -82,29 +82,29 @@ class WaitForOtherParent:
 
 
 def initial_shard_filter(initial: InitialPosition) -> ShardFilter:
-    """What to ask the stream for before `plan_first_leases`: the shards that were open at the initial
-    position.
-    """
+    """The filter of the shard list for `plan_first_leases`: shards that were open at the initial position."""
     return ShardFilter(_FILTER_KINDS[initial.sentinel.sequence_number], initial.timestamp_ms)
 
 
 def refuse_mixed_streams(leases: Iterable[Lease], *, is_multi_stream: bool) -> None:
-    """A table holds the leases of one stream, or of several with their names before the keys, and never both.
+    """Raises ConfigError if the table has leases of another mode than this member.
 
-    Two sets of leases of the same shards would have each record read twice. (The KCL does not look: a member of several
-    streams passes over leases without a name, and one of a single stream asks Kinesis for shards that do not exist.)
+    A table contains either the leases of a single stream, or leases of several streams with the stream in each key.
+    With both, two leases of one shard could exist, and each record would be read twice. (The KCL does not check this:
+    its multi-stream members skip leases without a stream, and its single-stream members request shards that do not
+    exist.)
     """
     other = next((lease for lease in leases if (lease.stream is not None) != is_multi_stream), None)
     if other is None:
         return
     if not is_multi_stream:
         raise ConfigError(
-            f"the lease table holds lease {other.key} of an application with several streams (streams=), and this "
+            f"the lease table contains lease {other.key} of an application with several streams (streams=), and this "
             "member has a single one (stream=): use streams= here too, or another application name"
         )
     raise ConfigError(
-        f"the lease table holds lease {other.key} of an application with a single stream (stream=), and this member "
-        "has several (streams=): use another application name; where both read a stream, it would be read twice"
+        f"the lease table contains lease {other.key} of an application with a single stream (stream=), and this member "
+        "has several (streams=): use another application name, or a stream that both read would be read twice"
     )
 
 
@@ -115,17 +115,16 @@ def plan_first_leases(
     stream: StreamIdentifier | None = None,
     ignore_unexpected_children: bool = False,
 ) -> tuple[Lease, ...]:
-    """The leases that an empty table needs, from a list made with `initial_shard_filter`.
+    """The leases for an empty table, from a list made with `initial_shard_filter`.
 
-    A list that leaves hash keys to nobody, or gives them to two shards, is a `ShardListError` and creates
-    nothing: a hole would go unread until the next audit, and from LATEST its records would be lost.
+    Raises ShardListError if the list has a hole or an overlap in its hash keys. The shards of a hole would stay unread
+    until the next audit, and from LATEST their records would be lost.
     """
     _refuse_unexpected_children(graph, ignore_unexpected_children)
-    # At a single moment nobody is listed beside its parent. When the timestamp falls on a reshard to the
-    # millisecond both may be; the parents alone are the whole answer then, and the children come when they
-    # end.
-    _refuse_unless_whole(graph.roots)
-    return _in_order(((shard, initial.sentinel) for shard in graph.roots), stream)
+    # At one point in time a shard and its parent are not both open. They may both be listed if the timestamp is the
+    # very millisecond of a reshard. Then the parents cover all hash keys, and the children are created at their end.
+    _refuse_holes_and_overlaps(graph.roots)
+    return _oldest_first(((shard, initial.sentinel) for shard in graph.roots), stream)
 
 
 def plan_missing_leases(
@@ -137,19 +136,18 @@ def plan_missing_leases(
     ignore_unexpected_children: bool = False,
     repair: bool = True,
 ) -> tuple[Lease, ...]:
-    """The leases that are missing for every open shard to be reached, from an unfiltered list of the stream.
+    """The missing leases, so that every open shard is read at some time. `graph` is an unfiltered list of the stream.
 
-    `leases` may hold those of other streams; they do not count. `repair` also creates children that were lost
-    when their parent was finished (see `_lost_children`); without it the plan is the Java KCL's to the
-    letter.
+    Leases of other streams are ignored. `repair` also creates the leases of lost children (see `_lost_children`).
+    Without it the plan is exactly that of the Java KCL.
     """
     _refuse_unexpected_children(graph, ignore_unexpected_children)
     leased = {lease.shard_id: lease for lease in leases if lease.stream == stream}
     lost = _lost_children(graph, leased) if repair else frozenset()
-    # What the repair creates covers its descendants, like any other lease.
+    # The repaired leases cover their descendants, like any other lease.
     missing = _missing(graph, leased.keys() | lost, initial)
     beginnings = dict.fromkeys(lost, TRIM_HORIZON) | dict.fromkeys(missing, initial.sentinel)
-    return _in_order(((graph.shards[shard_id], at) for shard_id, at in beginnings.items()), stream)
+    return _oldest_first(((graph.shards[shard_id], at) for shard_id, at in beginnings.items()), stream)
 
 
 def plan_children(
@@ -157,14 +155,13 @@ def plan_children(
 ) -> CreateChildren | WaitForOtherParent:
     """What to do before the end of a shard may be written into its lease.
 
-    `children` are as the last answer of the shard named them; none when the shard vanished. `leased` holds
-    the keys, among those of the children and their parents, that have a lease. `draw` is a number in [0, 1),
-    drawn anew for each attempt.
+    `children` are those in the last response of the shard; empty if the shard no longer exists. `leased` are the keys
+    of the children and their parents that have a lease. `draw` is a new random number in [0, 1) for each attempt.
     """
-    _refuse_strange_children(ended, children)
+    _refuse_inconsistent_children(ended, children)
     every = (_new_lease(child, TRIM_HORIZON, ended.stream) for child in children)
     new = tuple(lease for lease in every if lease.key not in leased)
-    # Java waits even when the child has a lease: for ever, if the other parent was cleaned away meanwhile.
+    # Java also waits if the child has a lease: for ever, if the lease of the other parent was deleted meanwhile.
     if len(children) == 1 and new:
         missing = [parent for parent in children[0].parents if lease_key(parent, ended.stream) not in leased]
         if len(missing) == 1:
@@ -173,7 +170,7 @@ def plan_children(
 
 
 def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPosition) -> Collection[ShardId]:
-    """The Java KCL's choice, in closed form. Only whether a lease exists matters to it, not how far it is."""
+    """The missing shards by the rule of the Java KCL. It uses only whether a lease exists, not its checkpoint."""
     unexpected = graph.unexpected_children
     unleased = [
         shard.id for shard in graph.open_shards if shard.id not in leased and shard.id not in unexpected
@@ -182,38 +179,37 @@ def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPos
     if initial.sentinel != LATEST:
         return [shard_id for shard_id in walked if not graph.parents_of(shard_id)]
     covered = graph.downward_from(leased)
-    # A merge child that one line of leases will reach must wait for its other parent, so that one is needed
-    # too.
+    # A merged child that descends from a lease also has to wait for its other parent, so that parent is needed too.
     other_parents = {parent for shard_id in walked & covered for parent in graph.parents_of(shard_id)}
     return (other_parents | set(unleased)) - covered
 
 
 def _lost_children(graph: ShardGraph, leased: Mapping[ShardId, Lease]) -> frozenset[ShardId]:
-    """Shards that continue a lease, and that nobody but a sync will create any more.
+    """Children of leased shards that only a sync can still create.
 
-    Children are created by whoever finishes their parent, so the Java KCL's rule leaves them alone below any
-    lease. Two things break that chain: the parent was finished, but the creation was lost; or the parent left
-    the retention period, and the answer that would have named its children with it. Java then leaves them
-    unread for as long as the parent's lease exists, or begins them at the initial position, and from LATEST
-    skips what they hold. They continue where the parent ended, so they begin at their start.
+    Normally the member that finishes a shard creates the leases of its children, so the rule of the Java KCL creates
+    none below an existing lease. This fails in two cases. The parent was finished, but its children were not created.
+    Or the parent left the retention period, so that no response names its children any more. Java then leaves the
+    children unread while the lease of the parent exists, or starts them at the initial position; from LATEST it skips
+    their records. Here they begin at TRIM_HORIZON, because they continue where the parent ended.
 
-    A parent that is listed and not finished will name its children itself. Nothing is created above a leased
-    shard: it is not lost, it was finished and cleaned away.
+    A parent that is listed and not finished creates its children itself. An ancestor of a leased shard is not lost: it
+    was finished, and its lease was deleted.
     """
     ended = {shard_id for shard_id, lease in leased.items() if lease.checkpoint.is_shard_end}
     unread = graph.shards.keys() - ended
-    behind = leased.keys() - unread
-    settled = graph.upward_from(leased) | graph.unexpected_children
+    read = leased.keys() - unread
+    not_lost = graph.upward_from(leased) | graph.unexpected_children
     return frozenset(
         shard.id
         for shard in graph.shards.values()
-        if shard.id not in settled
-        and not behind.isdisjoint(shard.parents)
+        if shard.id not in not_lost
+        and not read.isdisjoint(shard.parents)
         and unread.isdisjoint(shard.parents)
     )
 
 
-def _in_order(
+def _oldest_first(
     beginnings: Iterable[tuple[Shard, Position]], stream: StreamIdentifier | None
 ) -> tuple[Lease, ...]:
     oldest_first = sorted(beginnings, key=lambda pair: _age(pair[0]))
@@ -229,7 +225,7 @@ def _new_lease(shard: Shard | ChildShard, at: Position, stream: StreamIdentifier
         key=lease_key(shard.id, stream),
         shard_id=shard.id,
         checkpoint=at,
-        # All of them, also those that are trimmed: what another member listed may be older than what we did.
+        # Also trimmed parents: the list of another member may be older than ours.
         parents=frozenset(shard.parents),
         hash_range=shard.hash_range,
         stream=stream,
@@ -239,35 +235,37 @@ def _new_lease(shard: Shard | ChildShard, at: Position, stream: StreamIdentifier
 def _refuse_unexpected_children(graph: ShardGraph, ignore: bool) -> None:
     if (found := graph.unexpected_children) and not ignore:
         raise ShardListError(
-            f"{len(found)} shards ({format_shard_ids(sorted(found))}) are listed beside a parent that is still open: "
-            "the stream was resharded while its pages were read; list again (nothing was created)"
+            f"{len(found)} shards ({format_shard_ids(sorted(found))}) are listed together with a parent that is still "
+            "open: the stream was resharded while its pages were read; list again (nothing was created)"
         )
 
 
-def _refuse_unless_whole(shards: Sequence[Shard]) -> None:
+def _refuse_holes_and_overlaps(shards: Sequence[Shard]) -> None:
     ranges = [shard.hash_range for shard in shards]
     if hole := first_hole(ranges):
         raise ShardListError(
-            f"the {len(shards)} listed shards leave hash keys {hole} to nobody: a page is missing, or a "
-            "reshard is under way; list again (nothing was created)"
+            f"the {len(shards)} listed shards do not cover hash keys {hole}: a page is missing, or the "
+            "stream is being resharded; list again (nothing was created)"
         )
     if overlap := first_overlap(ranges):
         both = sorted(shard.id for shard in shards if shard.hash_range in overlap)
         raise ShardListError(
-            f"shards {format_shard_ids(both)} both hold hash key {overlap[1].start}: the list mixes moments before and "
-            "after a reshard; list again (nothing was created)"
+            f"shards {format_shard_ids(both)} both cover hash key {overlap[1].start}: some pages were read "
+            "before a reshard and some after it; list again (nothing was created)"
         )
 
 
-def _refuse_strange_children(ended: Lease, children: Sequence[ChildShard]) -> None:
+def _refuse_inconsistent_children(ended: Lease, children: Sequence[ChildShard]) -> None:
     for child in children:
         if ended.shard_id not in child.parents:
             raise ShardListError(
-                f"shard {format_shard_ids([ended.shard_id])} ended and named {format_shard_ids([child.id])} as its child, which "
-                f"names {format_shard_ids(child.parents) or 'nobody'} as parents: it could start too early; ask again"
+                f"the end of shard {format_shard_ids([ended.shard_id])} lists {format_shard_ids([child.id])} as a "
+                f"child, whose parents are {format_shard_ids(child.parents) or 'none'}: the child could start too early; "
+                "read the end of the shard again"
             )
     if len(children) == 1 and len(set(children[0].parents)) != 2:
         raise ShardListError(
-            f"shard {format_shard_ids([ended.shard_id])} ended and named a single child, {format_shard_ids([children[0].id])}, "
-            "that has no second parent: a merge has two parents, a split two children; ask again"
+            f"the end of shard {format_shard_ids([ended.shard_id])} lists one child, "
+            f"{format_shard_ids([children[0].id])}, which has no second parent: a merge has two parents, and a split "
+            "two children; read the end of the shard again"
         )
