@@ -260,7 +260,7 @@ def _refuse_inconsistent_children(ended: Lease, children: Sequence[ChildShard]) 
         if ended.shard_id not in child.parents:
             raise ShardListError(
                 f"the end of shard {format_shard_ids([ended.shard_id])} lists {format_shard_ids([child.id])} as a "
-                f"child, whose parents are {format_shard_ids(child.parents) or 'none'}: the child could start too early; "
+                f"child, whose parents are {format_shard_ids(child.parents) or 'none'}: it could start too early; "
                 "read the end of the shard again"
             )
     if len(children) == 1 and len(set(children[0].parents)) != 2:
