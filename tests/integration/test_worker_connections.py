@@ -1,4 +1,4 @@
-"""What the settings name is what the worker talks to: object stores for dead letters, roles for credentials."""
+"""A worker connects to the services that its settings name: object stores for dead letters, roles for credentials."""
 
 import asyncio
 import json
@@ -31,17 +31,17 @@ LETTER = DeadLetter(
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that mean nothing, found as in any AWS tool."""
+    """Fake credentials, found as by any AWS tool."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
 
 
-def test_dead_letters_go_to_a_bucket(
+def test_dead_letters_are_stored_in_a_bucket(
     ministack: Server, credentials: None, unique_name: Callable[[str], str]
 ) -> None:
-    """One object a letter, below the prefix, through the endpoint of the settings."""
+    """Each letter is an object below the prefix, written through the endpoint of the settings."""
     bucket = unique_name("letters")
     s3: Any = boto3.client("s3", endpoint_url=ministack.url)
     s3.create_bucket(Bucket=bucket)
@@ -52,10 +52,10 @@ def test_dead_letters_go_to_a_bucket(
     assert json.load(stored["Body"]) == dead_letter_to_json(LETTER)
 
 
-def test_a_bucket_that_does_not_exist_holds_the_letter_back(
+def test_a_missing_bucket_makes_the_dead_letter_fail(
     ministack: Server, credentials: None, unique_name: Callable[[str], str]
 ) -> None:
-    """The shard waits and tries again; it does not go on without the letter."""
+    """The shard waits and retries. It does not continue without the letter."""
     place = f"s3://{unique_name('nowhere')}/letters"
     letters = open_dead_letters(place, ConnectionSettings(s3_endpoint=ministack.url))
     assert letters is not None
@@ -63,10 +63,10 @@ def test_a_bucket_that_does_not_exist_holds_the_letter_back(
         asyncio.run(letters.put(LETTER))
 
 
-def test_a_role_is_assumed_with_the_credentials_that_are_there(
+def test_a_role_is_assumed_with_the_available_credentials(
     ministack: Server, credentials: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clients sign with the role's own key, and not with the one that assumed it."""
+    """The clients sign with the key of the role, not with the key that assumed it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", ministack.url)
     access = AwsAccess(role_arn="arn:aws:iam::000000000000:role/reader", endpoint_url=ministack.url)
     found = aws_session(access).get_credentials().get_frozen_credentials()
@@ -75,10 +75,10 @@ def test_a_role_is_assumed_with_the_credentials_that_are_there(
     assert kinesis_client(access).list_streams()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
-def test_a_role_without_credentials_to_assume_it_is_a_mistake_in_the_settings(
+def test_a_role_without_credentials_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Said at the start."""
+    """The error is raised at the start."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -22,48 +22,48 @@ from leasehold import (
 )
 
 
-def note(folder: Path, batch: Batch, prefix: str = "") -> None:
-    """Write down what was handled, in one piece."""
+def record_handled(folder: Path, batch: Batch, prefix: str = "") -> None:
+    """Append one line per record, in one write."""
     lines = "".join(f"{batch.shard} {prefix}{record.data.decode()}\n" for record in batch)
     file = os.open(folder / "handled", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, lines.encode())
     os.close(file)
 
 
-def notes(consumer: Consumer, folder: Path) -> None:
+def handles_everything(consumer: Consumer, folder: Path) -> None:
     """Handles everything."""
 
     @consumer.batch(max_wait="200ms")
     def save(batch: Batch) -> None:
-        note(folder, batch)
+        record_handled(folder, batch)
 
     consumer.run()
 
 
-def notes_streams(consumer: Consumer, folder: Path) -> None:
-    """Handles everything, and notes the stream before the data."""
+def handles_several_streams(consumer: Consumer, folder: Path) -> None:
+    """Handles everything, and writes the stream before the data."""
 
     @consumer.batch(max_wait="200ms")
     def save(batch: Batch) -> None:
-        note(folder, batch, f"{batch.stream} ")
+        record_handled(folder, batch, f"{batch.stream} ")
 
     consumer.run()
 
 
 def raises_on_poison(consumer: Consumer, folder: Path) -> None:
-    """Fails on every batch that holds the record "poison", before it does anything."""
+    """Fails on every batch with the record "poison"."""
 
     @consumer.batch(max_records=500, max_wait="200ms", retries=2, retry_initial_wait="10ms")
     def save(batch: Batch) -> None:
         if any(record.data == b"poison" for record in batch):
             raise ValueError("this one cannot be read")
-        note(folder, batch)
+        record_handled(folder, batch)
 
     consumer.run()
 
 
 def sleeps_on_slow(consumer: Consumer, folder: Path) -> None:
-    """Blocks its thread for as many seconds as a record "slow 7" says, then handles it."""
+    """Blocks its thread for 7 seconds on a record "slow 7", then handles it."""
 
     @consumer.batch(max_records=1, max_wait=0)
     def save(batch: Batch) -> None:
@@ -71,13 +71,13 @@ def sleeps_on_slow(consumer: Consumer, folder: Path) -> None:
         if record.data.startswith(b"slow"):
             (folder / "began").touch()
             time.sleep(float(record.data.split()[1]))
-        note(folder, batch)
+        record_handled(folder, batch)
 
     consumer.run()
 
 
 def async_blocks_its_loop(consumer: Consumer, folder: Path) -> None:
-    """An async handler that does what it must not: it blocks its event loop."""
+    """An async handler that blocks its event loop, which it should not."""
 
     @consumer.batch(max_records=1, max_wait=0)
     async def save(batch: Batch) -> None:
@@ -85,30 +85,30 @@ def async_blocks_its_loop(consumer: Consumer, folder: Path) -> None:
         if record.data.startswith(b"slow"):
             (folder / "began").touch()
             time.sleep(float(record.data.split()[1]))  # noqa: ASYNC251 - the very mistake
-        note(folder, batch)
+        record_handled(folder, batch)
 
     consumer.run()
 
 
-def stores_by_hand(consumer: Consumer, folder: Path) -> None:
-    """Plain code that checkpoints by hand, in two phases."""
+def checkpoints_in_two_phases(consumer: Consumer, folder: Path) -> None:
+    """Plain code with manual checkpoints in two phases."""
 
     @consumer.batch(max_records=10, max_wait="100ms", checkpoint="manual")
     def save(batch: Batch) -> None:
         prepared = batch.prepare(b"about to")
-        note(folder, batch)
+        record_handled(folder, batch)
         prepared.commit()
 
     consumer.run()
 
 
-def is_a_processor(consumer: Consumer, folder: Path) -> None:
-    """The KCL's class, in plain Python."""
+def uses_a_processor(consumer: Consumer, folder: Path) -> None:
+    """A processor class in plain Python."""
 
     @consumer.processor(max_wait="100ms")
     class Save(RecordProcessor):
         def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-            note(folder, process_records_input.batch)
+            record_handled(folder, process_records_input.batch)
 
         def shutdown_requested(self, shutdown_requested_input: ShutdownRequestedInput) -> None:
             shutdown_requested_input.checkpointer.checkpoint()
@@ -117,7 +117,7 @@ def is_a_processor(consumer: Consumer, folder: Path) -> None:
 
 
 def serves_in_its_own_loop(consumer: Consumer, folder: Path) -> None:
-    """A program with an event loop of its own; its handler runs there."""
+    """A program with its own event loop, which runs its handler."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ def serves_in_its_own_loop(consumer: Consumer, folder: Path) -> None:
         async def save(batch: Batch) -> None:
             assert asyncio.get_running_loop() is loop
             await batch.checkpoint(batch.records[0])
-            note(folder, batch)
+            record_handled(folder, batch)
 
         await consumer.serve()
 
@@ -135,11 +135,11 @@ def serves_in_its_own_loop(consumer: Consumer, folder: Path) -> None:
 
 
 def iterates_over_shards(consumer: Consumer, folder: Path) -> None:
-    """A program that gives each shard a task."""
+    """A program with one task per shard."""
 
     async def work(shard: Any) -> None:
         async for batch in shard:
-            note(folder, batch)
+            record_handled(folder, batch)
             await batch.done()
 
     async def main() -> None:

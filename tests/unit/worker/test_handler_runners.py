@@ -24,7 +24,7 @@ TIMEOUT_S = 20
 
 @pytest.fixture
 def handler_loop() -> Iterator[LoopThread]:
-    """An event loop for async handler_loop, on a thread of its own."""
+    """An event loop for async handlers, on a thread of its own."""
     loop = LoopThread("test-loop")
     yield loop
     loop.close(timeout_s=TIMEOUT_S)
