@@ -48,7 +48,7 @@ class Batch:
     Iterate over it, take its `len`, or use `records`. In a plain handler `checkpoint`, `prepare` and `done` return when
     the position is stored; in an async handler, await their results.
 
-    It has more than 12 attributes because each piece of information for a handler is one, and three private ones
+    It has more than 12 attributes because it has everything that a handler may need, and three private attributes
     account for the batch.
     """
 

@@ -42,10 +42,10 @@ def test_the_next_owner_writes_the_pinned_range_again() -> None:
     store = MemoryObjects()
     left: list[Any] = []
 
-    async def story() -> None:
+    async def scenario() -> None:
         world = WorkerWorld()
 
-        async def dies(batch: Any) -> None:
+        async def pin_and_hang(batch: Any) -> None:
             await batch.prepare()
             left.append(
                 (batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard))
@@ -53,17 +53,17 @@ def test_the_next_owner_writes_the_pinned_range_again() -> None:
             await asyncio.Event().wait()
 
         world.put("a", "b")
-        first = world.start(dies, **options())
+        first = world.start(pin_and_hang, **options())
         await world.until(lambda: bool(left))
         first.task.cancel()
-        world.put("c", "d", "e")  # a new cut would take them in
+        world.put("c", "d", "e")  # a batch with new bounds would contain them
         second = world.start(archive_handler(lambda: archive_on(store)), **options())
         await world.until(lambda: len(numbers_in(store)) == 5)
         await second.stop_and_wait()
         assert await world.checkpoint() == "e"
         await write_with_outdated_listing(store, *left[0])
 
-    run_in_virtual_time(story())
+    run_in_virtual_time(scenario())
     assert len(numbers_in(store)) == 5
     assert len(keys_in(store)) == 2
 

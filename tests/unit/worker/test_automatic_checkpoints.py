@@ -100,8 +100,8 @@ def test_the_settings_decide_how_often_a_checkpoint_is_stored(
         worker = world.start(handler, max_records=1, **options)
         await world.until(lambda: len(handler.handled) == 6)
         numbers = {number: data.decode() for data, number in world.sequence_numbers.items()}
-        told = [numbers[event.position.sequence_number] for event in worker.events_of(Checkpointed)]
-        assert told == stored
+        reported = [numbers[event.position.sequence_number] for event in worker.events_of(Checkpointed)]
+        assert reported == stored
         await worker.stop_and_wait()
         assert await world.checkpoint() == "5"
 

@@ -56,7 +56,7 @@ def test_a_batch_is_due_when_it_is_full_or_its_first_record_has_waited() -> None
     assert batch_builder.due_ms() == 0
     batch = batch_builder.build()
     assert numbers(batch) == ["1", "2", "3"]
-    assert batch_builder.due_ms() == 6_500  # counted from the arrival of what is left
+    assert batch_builder.due_ms() == 6_500  # counted from the arrival of the remaining records
 
 
 def test_the_range_of_a_batch_begins_where_the_last_one_ended() -> None:

@@ -148,15 +148,15 @@ def test_a_chunk_that_arrived_during_a_batch_is_released_with_the_shard(
     """A chunk that was read ahead and is in no batch is released when the lease is lost."""
 
     async def scenario() -> None:
-        world, begun = WorkerWorld(), asyncio.Event()
+        world, started = WorkerWorld(), asyncio.Event()
         world.put("first")
 
         async def never_ends(batch: Batch) -> None:
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
 
         worker = world.start(never_ends, max_wait="10ms", cooldown_after_failure="1h")
-        await begun.wait()
+        await started.wait()
         world.put(b"x" * 50_000)
         await world.until(lambda: budgets[0].used_bytes > 50_000)
         await world.clock.sleep_ms(5_000)

@@ -48,7 +48,7 @@ def test_a_lost_lease_cancels_the_handler_and_stores_nothing() -> None:
             await given[1].checkpoint()
         assert not worker.events_of(HandlerFailed)
         assert await worker.stop_and_wait() is None
-        assert (await world.lease()).owner == "thief"
+        assert (await world.lease()).owner == "other-worker"
 
     run_in_virtual_time(scenario())
 
@@ -88,13 +88,13 @@ def test_after_a_pause_of_the_process_no_batch_is_delivered() -> None:
         world, calls = WorkerWorld(), []
         world.put(*range(10))
 
-        async def sleep_like_the_dead(batch: Batch) -> None:
+        async def pause_the_process(batch: Batch) -> None:
             calls.append(texts(batch))
             if len(calls) == 2:
                 pause_process(60)
 
         worker = world.start(
-            sleep_like_the_dead, max_records=1, cooldown_after_failure="1h", checkpoint_every="1h"
+            pause_the_process, max_records=1, cooldown_after_failure="1h", checkpoint_every="1h"
         )
         await world.until(lambda: bool(worker.events_of(LeaseLost)), within_s=120)
         assert calls == [["0"], ["1"]]
@@ -111,12 +111,12 @@ def test_a_batch_that_waited_for_a_slot_is_delivered_only_with_a_valid_lease() -
         for shard in range(2):
             world.put(*range(10), shard=shard)
 
-        async def sleep_like_the_dead(batch: Batch) -> None:
+        async def pause_the_process(batch: Batch) -> None:
             calls.append(batch.shard)
             await asyncio.sleep(5)  # both shards have a batch by now, and one of them waits
             pause_process(60)
 
-        worker = world.start(sleep_like_the_dead, max_records=10, max_handlers=1, cooldown_after_failure="1h")
+        worker = world.start(pause_the_process, max_records=10, max_handlers=1, cooldown_after_failure="1h")
         await world.until(lambda: len(worker.events_of(LeaseLost)) == 2, within_s=120)
         assert len(calls) == 1
         await worker.stop_and_wait()

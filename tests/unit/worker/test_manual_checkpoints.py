@@ -118,21 +118,21 @@ def test_a_prepared_batch_is_delivered_again_unchanged() -> None:
         world, prepared, redone = WorkerWorld(), [], []
         world.put(*range(20))
 
-        async def die_half_way(batch: Batch) -> None:
+        async def prepare_and_hang(batch: Batch) -> None:
             if texts(batch)[0] == "10":
                 await batch.prepare(b"object-17")
                 prepared.append(batch)
                 await asyncio.Event().wait()
 
-        first = world.start(die_half_way, max_records=5, checkpoint_every="1h")
+        first = world.start(prepare_and_hang, max_records=5, checkpoint_every="1h")
         await world.until(lambda: bool(prepared))
-        assert await world.checkpoint() == "9"  # what lies before the range is stored with it
+        assert await world.checkpoint() == "9"  # `prepare` has stored the records before the range
         first.task.cancel()
 
-        async def look(batch: Batch) -> None:
+        async def collect(batch: Batch) -> None:
             redone.append(batch)
 
-        second = world.start(look, max_records=3)
+        second = world.start(collect, max_records=3)
         await world.until(lambda: sum(map(len, redone)) == 10)
         again, following = redone[0], redone[1]
         assert (again.start, again.end, texts(again)) == (
@@ -159,20 +159,20 @@ def test_a_prepared_range_larger_than_the_buffer_does_not_block_reading() -> Non
         redone: list[Batch] = []
         world.put(*(str(number).zfill(50) for number in range(6_000)))
 
-        async def die_half_way(batch: Batch) -> None:
+        async def prepare_and_hang(batch: Batch) -> None:
             if not prepared:
                 await batch.prepare()
                 prepared.append(batch)
                 await asyncio.Event().wait()
 
-        first = world.start(die_half_way, max_records=5_000, max_wait="1m")
+        first = world.start(prepare_and_hang, max_records=5_000, max_wait="1m")
         await world.until(lambda: bool(prepared), within_s=120)
         first.task.cancel()
 
-        async def look(batch: Batch) -> None:
+        async def collect(batch: Batch) -> None:
             redone.append(batch)
 
-        second = world.start(look, buffer_bytes=1024 * 1024)
+        second = world.start(collect, buffer_bytes=1024 * 1024)
         await world.until(lambda: bool(redone), within_s=120)
         assert redone[0].records == prepared[0].records
         assert len(redone[0]) == 5_000

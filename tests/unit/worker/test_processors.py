@@ -102,7 +102,7 @@ def test_a_graceful_stop() -> None:
         worker = start(world, handler)
         await world.until(lambda: calls[-1:] == ["records c"])
         await world.clock.sleep_ms(60_000)
-        assert await world.checkpoint() == "TRIM_HORIZON"  # nobody but the class checkpoints
+        assert await world.checkpoint() == "TRIM_HORIZON"  # only the class checkpoints
         await worker.stop_and_wait()
         assert calls == [
             "initialize TRIM_HORIZON",

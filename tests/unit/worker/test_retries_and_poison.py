@@ -69,9 +69,9 @@ def test_one_poison_record_is_dead_lettered_and_all_others_are_handled_once() ->
 def test_an_error_without_a_message_does_not_prevent_the_dead_letter() -> None:
     """If `str` of the error raises, the letter contains the name of its type, and the shard continues."""
 
-    class SpeechlessError(Exception):
+    class MessagelessError(Exception):
         def __str__(self) -> str:
-            raise RuntimeError("no words")
+            raise RuntimeError("no message")
 
     async def scenario() -> None:
         world, handled = WorkerWorld(), list[str]()
@@ -79,13 +79,13 @@ def test_an_error_without_a_message_does_not_prevent_the_dead_letter() -> None:
 
         async def handle(batch: Batch) -> None:
             if "bad" in texts(batch):
-                raise SpeechlessError
+                raise MessagelessError
             handled.extend(texts(batch))
 
         worker = world.start(handle, retries=0, dead_letters="memory")
         await world.until(lambda: handled == ["a", "b"])
         (letter,) = world.dead_letters.letters
-        assert (letter.error_type, letter.error_message) == ("SpeechlessError", "SpeechlessError")
+        assert (letter.error_type, letter.error_message) == ("MessagelessError", "MessagelessError")
         await worker.stop_and_wait()
         assert await world.checkpoint() == "b"
 
@@ -123,7 +123,7 @@ def test_records_before_a_held_poison_record_are_stored() -> None:
         await world.clock.sleep_ms(3_600_000)
         assert handler.handled == ["0", "1", "2", "3", "4", "5"]
         assert await world.checkpoint() == "5"
-        assert len([call for call in handler.calls if call == ["6"]]) > 100  # held, and tried again and again
+        assert len([call for call in handler.calls if call == ["6"]]) > 100  # held, and retried
         assert not worker.events_of(LeaseLost)
         handler.poison.clear()
         await world.until(lambda: handler.handled == [str(number) for number in range(8)])
@@ -204,10 +204,10 @@ def test_a_handler_that_exits_the_program_stops_the_worker() -> None:
         world = WorkerWorld()
         world.put("x")
 
-        async def leave(batch: Batch) -> None:
+        async def exit_program(batch: Batch) -> None:
             raise SystemExit(3)
 
-        worker = world.start(leave)
+        worker = world.start(exit_program)
         reason = await worker.task
         assert isinstance(reason, SystemExit)
         assert reason.code == 3
@@ -255,12 +255,12 @@ def test_dead_letters_may_go_to_a_function() -> None:
         world, handler, taken = WorkerWorld(), RecordingHandler("1"), []
         world.put(*range(3))
 
-        async def take(letter: Any) -> None:
+        async def store(letter: Any) -> None:
             taken.append(letter.record.data)
             if len(taken) == 1:
                 raise ConnectionError("again, please")
 
-        worker = world.start(handler, retries=0, dead_letters=take)
+        worker = world.start(handler, retries=0, dead_letters=store)
         await world.until(lambda: handler.handled == ["0", "2"])
         assert taken == [b"1", b"1"]
         await worker.stop_and_wait()
@@ -275,10 +275,10 @@ def test_no_event_contains_the_message_of_a_handlers_error() -> None:
         world = WorkerWorld()
         world.put("secret")
 
-        async def tell_all(batch: Batch) -> None:
+        async def raise_payload(batch: Batch) -> None:
             raise ValueError(batch.records[0].data)
 
-        worker = world.start(tell_all, retries=1, on_poison="stop_worker")
+        worker = world.start(raise_payload, retries=1, on_poison="stop_worker")
         await worker.task
         assert worker.events_of(HandlerFailed)
         assert not [event for event in worker.events if "secret" in repr(event)]

@@ -149,7 +149,7 @@ def test_after_a_pause_of_the_process_the_iteration_ends() -> None:
         worker, offered = start(world, cooldown_after_failure="1h")
         shard = await offered.get()
         assert text(await anext(shard)) == "ab"
-        await world.clock.sleep_ms(3_000)  # the next batch waits to be asked for
+        await world.clock.sleep_ms(3_000)  # the next batch is queued
         pause_process(60)
         assert [text(more) async for more in shard] == []
         await world.until(lambda: bool(worker.events_of(LeaseLost)))
@@ -184,7 +184,7 @@ def test_an_empty_batch_does_not_move_the_checkpoint_past_a_queued_batch() -> No
         world.put("a")
         worker, offered = start(world, checkpoint_every=0, max_wait=0)
         shard = await offered.get()
-        await world.clock.sleep_ms(60_000)  # many empty pages have come behind the batch
+        await world.clock.sleep_ms(60_000)  # many empty pages arrive after the batch
         assert await world.checkpoint() == "TRIM_HORIZON"
         batch = await anext(shard)
         await batch.done()

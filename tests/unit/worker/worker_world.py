@@ -177,9 +177,11 @@ class WorkerWorld:
 
     async def steal_lease(self, shard: ShardId = SHARD) -> None:
         """Let another member take the lease by force and renew it from then on."""
-        taken = await self.table.take(await self.lease(shard), WorkerId("thief"), LeaseSessionId("theirs"))
+        taken = await self.table.take(
+            await self.lease(shard), WorkerId("other-worker"), LeaseSessionId("other-session")
+        )
         assert isinstance(taken, Lease)
-        self._thief = asyncio.ensure_future(self._renew_for_ever(taken))
+        self._other_member = asyncio.ensure_future(self._renew_for_ever(taken))
 
     async def _renew_for_ever(self, lease: Lease) -> None:
         while True:

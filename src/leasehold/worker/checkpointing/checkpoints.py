@@ -56,7 +56,7 @@ class Checkpoints:
         return self._settings.checkpoint is Checkpointing.AUTOMATIC
 
     def on_progress(self, callback: Callable[[], object]) -> None:
-        """Call `callback` from now on whenever records are done, whoever reported it."""
+        """Call `callback` from now on whenever records are done."""
         self._on_progress = callback
 
     def begin(self, pending: PendingBatch) -> InFlightBatch:
