@@ -1,7 +1,7 @@
-"""Lets Spark find the source by itself: it looks into every module named `pyspark_...` for a `DefaultSource`.
+"""Provides the source to Spark, which searches every module named `pyspark_...` for a `DefaultSource`.
 
-Spark gives up on all such modules when one of them fails to load, so this one never does: where a library is missing,
-it has no source.
+If one of these modules fails to load, Spark ignores all of them. So this module always loads; if a library is missing,
+it has no `DefaultSource`.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
         try:
-            from leasehold.spark.source import KinesisSource  # noqa: PLC0415 - only when it is asked for
+            from leasehold.spark.source import KinesisSource  # noqa: PLC0415 - only at its first use
         except ImportError as error:
             raise AttributeError(name) from error
         return KinesisSource

@@ -1,8 +1,8 @@
-"""Sets of ranges against an oracle that lists every position one by one.
+"""Compares sets of ranges with an oracle that lists every position.
 
-The oracle cannot list all 2^63 sub-sequence numbers, and need not: ranges begin and end at a few of them (`ENDS`), so
-results can begin or end only there or next to there. With these places and one that no range ends near (`MIDDLE`), a
-set is known when it is known which of the places it covers.
+The oracle cannot list all 2^63 sub-sequence numbers. But the ranges begin and end only at a few of them (`ENDS`), so a
+result begins and ends only there or next to there. These places, together with one place far from every end
+(`MIDDLE`), determine a set.
 """
 
 from itertools import product
@@ -46,7 +46,7 @@ def covered(ranges: RangeSet) -> set[Place]:
 
 
 def minimal(places: set[Place]) -> list[Range]:
-    """The fewest ranges that cover the places: a run of neighbours is one range."""
+    """The fewest ranges that cover the places. Adjacent places form one range."""
     found: list[list[Place]] = []
     for place in PLACES:
         if place not in places:
@@ -59,7 +59,7 @@ def minimal(places: set[Place]) -> list[Range]:
 
 
 def check(ranges: RangeSet, places: set[Place]) -> None:
-    """The set covers these places and is in its one canonical form."""
+    """Assert that the set covers exactly these places, in its canonical form."""
     assert covered(ranges) == places
     assert list(ranges) == minimal(places)
     assert ranges == RangeSet.of(minimal(places))
@@ -71,7 +71,7 @@ def check(ranges: RangeSet, places: set[Place]) -> None:
 @settings(max_examples=1000, deadline=None)
 @given(SPANS, SPANS)
 def test_set_algebra(ours: list[list[Place]], theirs: list[list[Place]]) -> None:
-    """Union, intersection and subtraction do what they do to sets of places."""
+    """Union, intersection and difference equal those of Python sets."""
     a, b = ranges_of(ours), ranges_of(theirs)
     check(a, oracle(ours))
     check(a | b, oracle(ours) | oracle(theirs))
@@ -81,8 +81,8 @@ def test_set_algebra(ours: list[list[Place]], theirs: list[list[Place]]) -> None
 
 @settings(max_examples=1000, deadline=None)
 @given(SPANS)
-def test_adding_one_by_one_is_the_same_as_all_at_once(spans: list[list[Place]]) -> None:
-    """In any order, in order, or twice: the set is the same."""
+def test_adding_ranges_one_by_one_equals_adding_them_at_once(spans: list[list[Place]]) -> None:
+    """The order and repetitions do not matter."""
     for order in (spans, sorted(spans), sorted(spans, reverse=True), [*spans, *spans]):
         ranges = RangeSet()
         for first, last in order:
@@ -95,14 +95,14 @@ def test_adding_one_by_one_is_the_same_as_all_at_once(spans: list[list[Place]]) 
 def test_a_range_is_covered_when_all_its_places_are(
     spans: list[list[Place]], one: Place, other: Place
 ) -> None:
-    """Covering a range means covering it without a gap."""
+    """A range with a gap is not covered."""
     first, last = min(one, other), max(one, other)
     inside = {place for place in PLACES if first <= place <= last}
     assert ranges_of(spans).covers(range_of(first, last)) == (inside <= oracle(spans))
 
 
 def test_thousands_of_random_sets_of_plain_numbers() -> None:
-    """Longer sets than Hypothesis likes to draw: 5,000 pairs over 60 numbers, against Python's own sets."""
+    """Compares 5,000 pairs of long sets over 60 numbers with Python's sets. Hypothesis rarely draws long sets."""
     random = Random(20240607)
     for _ in range(5000):
         a, b = random_numbers(random), random_numbers(random)
@@ -120,7 +120,7 @@ def random_numbers(random: Random) -> set[int]:
 
 
 def of_numbers(numbers: set[int]) -> RangeSet:
-    """One Kinesis record each, with everything it may hold."""
+    """The set of these Kinesis records, each with all its user records."""
     whole = [Range(Position(str(each)), Position(str(each), SUB_SEQUENCE_MAX)) for each in numbers]
     return RangeSet.of(whole)
 
@@ -134,15 +134,15 @@ POSITIONS = st.builds(
 @settings(max_examples=1000, deadline=None)
 @given(st.lists(st.tuples(POSITIONS, POSITIONS).map(sorted), max_size=8))
 def test_text_round_trip(spans: list[list[Place]]) -> None:
-    """A set survives being written and read, with Kinesis' own large numbers."""
+    """A set is parsed as it was written, also with the large numbers of Kinesis."""
     ranges = ranges_of(spans)
     assert RangeSet.from_text(ranges.to_text()) == ranges
 
 
 @settings(max_examples=2000, deadline=None)
 @given(st.text(max_size=20) | st.text("0123456789-/,", max_size=20))
-def test_a_text_is_refused_or_read_back_the_same(text: str) -> None:
-    """There is no second spelling of a set, and no text that raises anything else."""
+def test_a_text_is_refused_or_written_back_unchanged(text: str) -> None:
+    """A set has one text, and every other text raises InvalidRangeError."""
     try:
         ranges = RangeSet.from_text(text)
     except InvalidRangeError:

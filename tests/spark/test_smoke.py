@@ -31,7 +31,7 @@ def archived(folder: Path) -> list[int]:
 
 
 def test_a_stream_is_archived_over_several_runs_and_a_reshard(spark: Any, tmp_path: Path) -> None:
-    """Each run continues where the last one stopped, and children follow their parent. A batch read returns everything."""
+    """Each run continues where the last one stopped, children follow their parent, and a batch read returns all."""
     with LocalKinesis.in_thread(streams={"orders": 2}) as kinesis:
         production = RecordProducer(kinesis.client(), "orders", random.Random(1))
         connection = {"streamName": "orders", "endpointUrl": kinesis.endpoint_url, "region": "us-east-1"}

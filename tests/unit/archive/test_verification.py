@@ -18,46 +18,46 @@ from leasehold.kinesis_model.writing import PutRequest
 from tests.unit.archive.archive_world import A, B, NoWaiting, archive_on, keys_in, records, run, table
 
 
-def written(store: MemoryObjects, *ranges: Sequence[int], shard: ShardId = A) -> MemoryObjects:
+def write_ranges(store: MemoryObjects, *ranges: Sequence[int], shard: ShardId = A) -> MemoryObjects:
     for numbers in ranges:
         run(archive_on(store).write([PinnedRange(shard, "one", table(records(numbers), shard=shard))]))
     return store
 
 
-def verdicts(store: MemoryObjects, *, keep: bool = False) -> list[ShardReport]:
-    async def story() -> list[ShardReport]:
+def verify(store: MemoryObjects, *, keep: bool = False) -> list[ShardReport]:
+    async def verify_all() -> list[ShardReport]:
         listed = await list_archive(store, "")
         return [
             await verify_shard(store, shard, objects, lambda _: None, keep_positions=keep)
             for shard, objects in listed.shards.items()
         ]
 
-    return run(story())
+    return run(verify_all())
 
 
-def wrongs(store: MemoryObjects) -> list[ProblemKind]:
-    return [problem.kind for verdict in verdicts(store) for problem in verdict.problems]
+def problem_kinds(store: MemoryObjects) -> list[ProblemKind]:
+    return [problem.kind for report in verify(store) for problem in report.problems]
 
 
-def test_a_sound_archive_has_nothing_wrong() -> None:
-    """Rows are counted by shard, and other people's objects are no concern."""
-    store = written(MemoryObjects(), range(1, 5), range(5, 9))
-    written(store, range(1, 4), shard=B)
+def test_a_correct_archive_has_no_problems() -> None:
+    """Rows are counted by shard, and foreign objects are ignored."""
+    store = write_ranges(MemoryObjects(), range(1, 5), range(5, 9))
+    write_ranges(store, range(1, 4), shard=B)
     store.objects["notes.txt"] = b""
     assert run(list_archive(store, "")).others == 1
-    first, second = verdicts(store)
+    first, second = verify(store)
     assert (first.shard, first.rows, first.first, first.last) == (A, 8, Position("1"), Position("8"))
     assert (second.shard, second.rows) == (B, 3)
-    assert wrongs(store) == []
+    assert problem_kinds(store) == []
 
 
 def test_an_overlap_and_its_duplicates_are_found() -> None:
-    """Two objects that claim the same positions are told, and how many records are doubled."""
-    store = written(MemoryObjects(), range(1, 9))
-    other = written(MemoryObjects(), range(6, 12))
+    """Verification reports two objects with overlapping ranges, and the number of duplicates."""
+    store = write_ranges(MemoryObjects(), range(1, 9))
+    other = write_ranges(MemoryObjects(), range(6, 12))
     store.objects |= other.objects
-    (verdict,) = verdicts(store)
-    overlap, duplicate = verdict.problems
+    (report,) = verify(store)
+    overlap, duplicate = report.problems
     assert (overlap.kind, duplicate.kind, duplicate.detail) == (
         ProblemKind.OVERLAP,
         ProblemKind.DUPLICATE,
@@ -65,12 +65,12 @@ def test_an_overlap_and_its_duplicates_are_found() -> None:
     )
 
 
-def test_a_long_object_is_compared_with_all_that_it_reaches() -> None:
+def test_a_long_object_is_compared_with_all_objects_in_its_range() -> None:
     """A duplicate is found although another object lies between the two."""
-    store = written(MemoryObjects(), range(1, 30))
+    store = write_ranges(MemoryObjects(), range(1, 30))
     for numbers in (range(3, 5), range(20, 22)):
-        store.objects |= written(MemoryObjects(), numbers).objects
-    assert sorted(wrong.value for wrong in wrongs(store)) == ["duplicate"] * 2 + ["overlap"] * 2
+        store.objects |= write_ranges(MemoryObjects(), numbers).objects
+    assert sorted(kind.value for kind in problem_kinds(store)) == ["duplicate"] * 2 + ["overlap"] * 2
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_a_long_object_is_compared_with_all_that_it_reaches() -> None:
         (ObjectKey(10, A, Range(Position("1"), Position("4")), "jsonl"), "unreadable"),
     ],
 )
-def test_an_object_that_breaks_the_promise_of_its_name_is_damaged(key: ObjectKey, detail: str) -> None:
-    """Ends, minute, shard and format are compared."""
-    store = written(MemoryObjects(), range(1, 5))
+def test_an_object_that_does_not_match_its_key_is_damaged(key: ObjectKey, detail: str) -> None:
+    """Verification compares the range, the minute, the shard and the format."""
+    store = write_ranges(MemoryObjects(), range(1, 5))
     (original,) = keys_in(store)
     store.objects[key_to_text(key)] = store.objects.pop(key_to_text(original))
-    ((problem,),) = [verdict.problems for verdict in verdicts(store)]
+    ((problem,),) = [report.problems for report in verify(store)]
     assert problem.kind is ProblemKind.DAMAGE
     assert detail in problem.detail
 
@@ -96,7 +96,7 @@ def test_an_object_that_breaks_the_promise_of_its_name_is_damaged(key: ObjectKey
 
 
 class StreamOfTen:
-    """Ten records in one shard, and any of them in the archive."""
+    """A shard with ten records, and an archive with some of them."""
 
     def __init__(self) -> None:
         service = KinesisModel()
@@ -116,10 +116,10 @@ class StreamOfTen:
                     [PinnedRange(self.shard.id, "one", table([row], shard=self.shard.id))]
                 )
             )
-        found = verdicts(store, keep=True)
-        verdict = found[0] if found else ShardReport(self.shard.id, 0, (), None, None, frozenset())
+        found = verify(store, keep=True)
+        report = found[0] if found else ShardReport(self.shard.id, 0, (), None, None, frozenset())
         shard: Shard = self.shard
-        problem = run(find_gap(self.stream, shard, verdict, done, clock=NoWaiting()))
+        problem = run(find_gap(self.stream, shard, report, done, clock=NoWaiting()))
         return (problem.location, problem.detail) if problem else None
 
     def at(self, number: int) -> Position:
@@ -127,7 +127,7 @@ class StreamOfTen:
 
 
 def test_records_missing_between_archived_ones_are_a_gap() -> None:
-    """The first and the last of them are named; what came before the archive began, or is still to come, is none."""
+    """The problem names the first and the last missing record. Records outside the archived ones do not count."""
     world = StreamOfTen()
     assert world.gap(range(10)) is None
     assert world.gap([3, 4, 5]) is None
@@ -136,8 +136,8 @@ def test_records_missing_between_archived_ones_are_a_gap() -> None:
     assert detail == f"3 records that the stream holds, to {world.numbers[7]}"
 
 
-def test_what_the_lease_calls_done_must_be_there() -> None:
-    """A checkpoint beyond the last archived record shows what was lost, even if nothing was archived at all."""
+def test_records_up_to_the_checkpoint_must_be_archived() -> None:
+    """A checkpoint beyond the last archived record reveals lost records, even if nothing was archived."""
     world = StreamOfTen()
     assert world.gap([3, 4], world.at(4)) is None
     assert (world.gap([3, 4], world.at(6)) or ("",))[0] == world.numbers[5]

@@ -90,7 +90,7 @@ class BatchPlanner:
     async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
         """Plan a logged generation again: exactly the slices that it delivered before, and nothing new.
 
-        A slice belongs to the generation that its pin names, whoever owns the lease now.
+        A slice belongs to the generation that its pin names, even if the lease has another owner now.
         """
         plans = []
         leases = await asyncio.gather(*(self._table.get(LeaseKey(shard)) for shard in sorted(logged.starts)))

@@ -275,5 +275,5 @@ class _Fetched:
             resumes = f"the first one left is {gap.resumes_at}" if gap.resumes_at else "none is left"
             raise DataLossError(
                 f"shard {shard}: records after {gap.after} were trimmed before they were read; {resumes}. Set "
-                "failOnDataLoss=false to go on without them, and a longer retention of the stream to keep more"
+                "failOnDataLoss=false to continue without them, and a longer retention of the stream to keep more"
             )

@@ -46,29 +46,30 @@ class QueryMember:
         self._refreshed: FleetRefreshed | None = None
         self._load = BatchLoad(self._clock, batch_end_file(os.getppid()))
         self.loop = LoopThread("leasehold-member")
-        self.server: LeaseServer
-        self.planner: BatchPlanner
-        member = self.loop.run(self._open(options, WorkerId(f"spark-{logged.generation_id.query_id}")))
+        worker = WorkerId(f"spark-{logged.generation_id.query_id}")
+        self.server, self.planner, member = self.loop.run(self._open(options, worker))
         # Before the member starts: a task of an earlier run could otherwise still pin.
         if logged.generation_id.number:
             self.loop.run(self._release_leases_of_earlier_run(logged))
         self._stop: asyncio.Event = self.loop.run(_event())
         self._running: Future[None] = self.loop.submit(member.run(self._stop))
 
-    async def _open(self, options: SourceOptions, worker: WorkerId) -> Member:
+    async def _open(
+        self, options: SourceOptions, worker: WorkerId
+    ) -> tuple[LeaseServer, BatchPlanner, Member]:
         connection = options.connection
         table = open_lease_table(connection, options.application)
         stream = open_stream(connection, options.stream)
-        self.server = LeaseServer(stream, options.query.poll_every, self._clock, new_rng())
-        self.planner = BatchPlanner(
+        server = LeaseServer(stream, options.query.poll_every, self._clock, new_rng())
+        planner = BatchPlanner(
             worker=worker,
             table=table,
-            server=self.server,
+            server=server,
             settings=options.query,
             clock=self._clock,
             rng=new_rng(),
         )
-        return Member(
+        member = Member(
             MemberPorts(
                 table=table,
                 streams=Streams.single(stream, options.stream, options.query.initial),
@@ -79,9 +80,10 @@ class QueryMember:
             ),
             application=options.application,
             worker=worker,
-            serve=self.server.serve,
+            serve=server.serve,
             settings=options.fleet,
         )
+        return server, planner, member
 
     async def plan(
         self, logged: QueryOffset, limits: BatchLimits, *, wait_for_all: bool

@@ -1,10 +1,10 @@
-"""The load of whoever works in batches: the share of the time in which one was under way."""
+"""The share of time in which work was under way."""
 
 from leasehold.core.assignment.busy_time import BusyTime
 
 
-def test_the_share_since_the_last_figure() -> None:
-    """Stretches within the time, and those that reach into it or out of it, count as far as they lie in it."""
+def test_the_share_since_the_last_call() -> None:
+    """A period counts with the part that lies between the two calls."""
     busy = BusyTime()
     assert busy.percent(1_000) is None
     busy.begin(1_200)
@@ -17,8 +17,8 @@ def test_the_share_since_the_last_figure() -> None:
     assert busy.percent(5_000) == 0
 
 
-def test_a_batch_that_follows_at_once_leaves_no_gap() -> None:
-    """A query that never waits is busy all the time."""
+def test_periods_without_a_pause_are_full_load() -> None:
+    """A query that never waits has a load of 100 percent."""
     busy = BusyTime()
     busy.percent(0)
     for at_ms in range(0, 1_000, 100):
@@ -27,8 +27,8 @@ def test_a_batch_that_follows_at_once_leaves_no_gap() -> None:
     assert busy.percent(1_000) == 100
 
 
-def test_an_end_may_be_told_late_and_twice() -> None:
-    """What is told after a figure was taken spares the next one; the end of an earlier stretch ends no later one."""
+def test_an_end_may_be_reported_late_and_twice() -> None:
+    """A late end reduces the next value. The end of an earlier period does not end a later one."""
     busy = BusyTime()
     busy.percent(0)
     busy.begin(100)
@@ -40,8 +40,8 @@ def test_an_end_may_be_told_late_and_twice() -> None:
     assert busy.percent(3_000) == 50
 
 
-def test_no_time_has_no_share() -> None:
-    """Two questions at one moment have no answer, and cost the next one nothing."""
+def test_without_elapsed_time_there_is_no_share() -> None:
+    """The second call at the same time returns None and does not change the next value."""
     busy = BusyTime()
     busy.begin(0)
     busy.percent(1_000)
