@@ -41,7 +41,7 @@ class ListedStream(Stream):
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
 
-    async def identifier(self) -> NoReturn:
+    async def get_identifier(self) -> NoReturn:
         """Not called for a single stream."""
         raise AssertionError("the identifier of a single stream is not needed")
 
@@ -50,7 +50,7 @@ class ListedStream(Stream):
         del shard_filter
         return self._shards
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
         """Not called: no records are read."""
         raise AssertionError(f"no records: iterator for {shard} from {start}")
 

@@ -103,7 +103,7 @@ async def read_by_adapter(endpoint: str, stream_name: str) -> int:
     )
 
     async def read(shard: ShardId) -> int:
-        iterator, count = await stream.iterator(shard, IteratorStart(IteratorKind.TRIM_HORIZON)), 0
+        iterator, count = await stream.get_iterator(shard, IteratorStart(IteratorKind.TRIM_HORIZON)), 0
         while True:
             page = await stream.get_records(iterator, limit=RECORDS_A_CALL)
             count += len(page.records)

@@ -92,7 +92,7 @@ class Page:
 class Stream(Protocol):
     """One Kinesis stream, read by polling."""
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         """Account, name and creation time: the name of a stream in a lease table of several streams.
 
         Raises NotFoundError, ThrottledError, UnavailableError.
@@ -103,7 +103,7 @@ class Stream(Protocol):
         """All pages of the shards that are still retained, or of those that match the filter."""
         ...
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A shard iterator that starts at `start`. It expires after five minutes. NotFoundError: the shard is gone."""
         ...
 

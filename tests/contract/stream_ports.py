@@ -74,7 +74,7 @@ class StreamCase(ABC):
 
     def read(self, shard: ShardId, start: IteratorStart = FROM_THE_START) -> tuple[list[Record], Page]:
         """All records from a start to the tip or the end, and the last page."""
-        iterator: str | None = self.run(self.port.iterator(shard, start))
+        iterator: str | None = self.run(self.port.get_iterator(shard, start))
         records: list[Record] = []
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

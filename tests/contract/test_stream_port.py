@@ -136,12 +136,12 @@ def test_filters_select_shards_by_time(make: Make) -> None:
 def test_a_stream_has_an_identifier(make: Make) -> None:
     """Account, name and creation time in seconds, the same for every client."""
     case = make()
-    found = case.run(case.port.identifier())
+    found = case.run(case.port.get_identifier())
     assert is_stream_identifier(found)
     _, name, created_s = found.split(":")
     assert name == case.name
     assert abs(int(created_s) - case.now_ms() // 1000) < 3_600
-    assert case.run(case.port.identifier()) == found
+    assert case.run(case.port.get_identifier()) == found
 
 
 def test_an_unknown_stream_is_not_found(make: Make) -> None:
@@ -161,7 +161,7 @@ def test_an_unknown_stream_is_not_found(make: Make) -> None:
 
     eventually(is_gone, "the stream is deleted")
     with pytest.raises(NotFoundError):
-        case.run(case.port.iterator(shard, FROM_THE_START))
+        case.run(case.port.get_iterator(shard, FROM_THE_START))
 
 
 def test_a_stream_can_be_named_by_its_arn(make: Make) -> None:
@@ -205,7 +205,7 @@ def test_a_page_holds_the_requested_number_of_records(make: Make) -> None:
     for number in range(5):
         case.put(b"%d" % number)
     (shard,) = case.shard_ids()
-    first = case.run(case.port.get_records(case.run(case.port.iterator(shard, FROM_THE_START)), limit=3))
+    first = case.run(case.port.get_records(case.run(case.port.get_iterator(shard, FROM_THE_START)), limit=3))
     assert [record.data for record in first.records] == [b"0", b"1", b"2"]
     assert first.next_iterator
     second = case.run(case.port.get_records(first.next_iterator, limit=3))
@@ -218,7 +218,7 @@ def test_an_iterator_can_be_used_again(make: Make) -> None:
     case = make()
     case.put(b"x")
     (shard,) = case.shard_ids()
-    iterator = case.run(case.port.iterator(shard, FROM_THE_START))
+    iterator = case.run(case.port.get_iterator(shard, FROM_THE_START))
     first, second = (case.run(case.port.get_records(iterator, limit=10)).records for _ in range(2))
     assert list(first) == list(second)
 
@@ -227,7 +227,7 @@ def test_an_empty_page_is_not_the_end(make: Make) -> None:
     """At the tip there is always a next iterator, and it returns new records."""
     case = make()
     (shard,) = case.shard_ids()
-    empty = case.run(case.port.get_records(case.run(case.port.iterator(shard, LATEST)), limit=10))
+    empty = case.run(case.port.get_records(case.run(case.port.get_iterator(shard, LATEST)), limit=10))
     assert (list(empty.records), empty.millis_behind) == ([], 0)
     assert empty.next_iterator
     case.put(b"new")
@@ -289,7 +289,7 @@ def test_an_unknown_shard_is_not_found(make: Make) -> None:
     """The reader treats it as a shard that is gone."""
     case = make()
     with pytest.raises(NotFoundError):
-        case.run(case.port.iterator(ShardId("shardId-000000000077"), FROM_THE_START))
+        case.run(case.port.get_iterator(ShardId("shardId-000000000077"), FROM_THE_START))
 
 
 def test_an_invalid_iterator_is_a_service_error(make: Make) -> None:
@@ -307,7 +307,7 @@ def test_iterators_expire_after_five_minutes(aged: StreamCase) -> None:
     """Both requested iterators and next iterators."""
     aged.put(b"x")
     (shard,) = aged.shard_ids()
-    requested = aged.run(aged.port.iterator(shard, FROM_THE_START))
+    requested = aged.run(aged.port.get_iterator(shard, FROM_THE_START))
     next_one = aged.run(aged.port.get_records(requested, limit=10)).next_iterator
     assert next_one
     aged.advance(timedelta(minutes=4, seconds=50))
@@ -332,13 +332,13 @@ def test_an_iterator_at_a_trimmed_record_starts_at_the_oldest_one(aged: StreamCa
 def test_a_closed_shard_past_its_retention_is_not_found(aged: StreamCase) -> None:
     """It is neither listed nor readable any more."""
     (root,) = aged.shard_ids()
-    iterator = aged.run(aged.port.iterator(root, FROM_THE_START))
+    iterator = aged.run(aged.port.get_iterator(root, FROM_THE_START))
     aged.settings(iterator_lifetime_ms=10**9)
     aged.split(root)
     aged.advance(timedelta(hours=25))
     assert root not in aged.shard_ids()
     with pytest.raises(NotFoundError):
-        aged.run(aged.port.iterator(root, FROM_THE_START))
+        aged.run(aged.port.get_iterator(root, FROM_THE_START))
     with pytest.raises(NotFoundError):
         aged.run(aged.port.get_records(iterator, limit=10))
 
@@ -347,7 +347,7 @@ def test_too_many_calls_are_throttled(aged: StreamCase) -> None:
     """With limits enabled, the sixth read within a second is a ThrottledError, and the iterator stays valid."""
     (shard,) = aged.shard_ids()
     aged.settings(enforce_limits=True)
-    iterator = aged.run(aged.port.iterator(shard, FROM_THE_START))
+    iterator = aged.run(aged.port.get_iterator(shard, FROM_THE_START))
 
     async def hurry() -> None:
         for _ in range(100):

@@ -234,7 +234,7 @@ async def _positions_in(
     stream: Stream, shard: Shard, until: Position, clock: Clock
 ) -> AsyncIterator[Position]:
     """Yield the positions of the records that the stream holds of a shard, up to `until`."""
-    iterator: str | None = await stream.iterator(shard.id, IteratorStart(IteratorKind.TRIM_HORIZON))
+    iterator: str | None = await stream.get_iterator(shard.id, IteratorStart(IteratorKind.TRIM_HORIZON))
     while iterator is not None:
         page = await _page(stream, iterator, clock)
         for record in deaggregate_all(page.records, shard.hash_range, DeaggregationSettings()).records:

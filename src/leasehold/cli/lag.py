@@ -150,7 +150,7 @@ async def _probe(stream: Stream, view: LeaseView) -> ShardLag:
 
 async def _read_one(stream: Stream, view: LeaseView, start: IteratorStart) -> ShardLag:
     lease = view.lease
-    page = await stream.get_records(await stream.iterator(lease.shard_id, start), limit=1)
+    page = await stream.get_records(await stream.get_iterator(lease.shard_id, start), limit=1)
     return ShardLag(view, page.millis_behind, _note(lease, page))
 
 

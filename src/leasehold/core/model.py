@@ -175,7 +175,8 @@ class InitialPosition:
     timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
-        # With a sequence number here, Java's lease cleanup would assume that the lease has been read.
+        # A sub-sequence number beside the sentinel would make Java's lease cleanup assume that the lease has been
+        # read.
         if self.sentinel not in {LATEST, TRIM_HORIZON, AT_TIMESTAMP}:
             raise ConfigError(
                 f"initial position {self.sentinel}: expected LATEST, TRIM_HORIZON or AT_TIMESTAMP"

@@ -59,7 +59,7 @@ class Streams:
         """Read the identifier of a stream. From then on its leases are known as ours."""
         if not self.is_multi_stream:
             return tracked
-        identifier = await tracked.stream.identifier()
+        identifier = await tracked.stream.get_identifier()
         found = replace(tracked, id=identifier)
         for known in self._known.values():
             if known.id is None or known.name == found.name:

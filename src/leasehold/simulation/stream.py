@@ -53,9 +53,9 @@ class ProcessStream(Stream):
         self._quirks = quirks
         self._on_page = on_page
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         """Return the account, name and creation time of the stream."""
-        return await self._call("identifier", lambda: run_synchronously(self._stream.identifier()))
+        return await self._call("identifier", lambda: run_synchronously(self._stream.get_identifier()))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Return all shards, or those that match the filter."""
@@ -63,9 +63,11 @@ class ProcessStream(Stream):
             "list_shards", lambda: run_synchronously(self._stream.list_shards(shard_filter))
         )
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """Return a shard iterator from `start` on."""
-        return await self._call("iterator", lambda: run_synchronously(self._stream.iterator(shard, start)))
+        return await self._call(
+            "iterator", lambda: run_synchronously(self._stream.get_iterator(shard, start))
+        )
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         """Return the next records."""

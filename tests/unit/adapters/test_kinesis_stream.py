@@ -91,7 +91,9 @@ def test_requests_name_the_stream_as_configured() -> None:
     """An ARN is in all requests; a name is never sent beside an iterator."""
 
     async def use(stream: KinesisStream) -> None:
-        await stream.iterator(SHARD, IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="007"))
+        await stream.get_iterator(
+            SHARD, IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number="007")
+        )
         await stream.get_records("token", limit=7)
 
     by_arn = CannedKinesis((200, {"ShardIterator": "i"}), (200, page()))
@@ -182,7 +184,7 @@ def test_a_response_without_an_iterator_is_an_error() -> None:
     with pytest.raises(UnavailableError, match="no iterator"):
         with_stream(
             CannedKinesis((200, {})),
-            lambda stream: stream.iterator(SHARD, IteratorStart(IteratorKind.LATEST)),
+            lambda stream: stream.get_iterator(SHARD, IteratorStart(IteratorKind.LATEST)),
         )
 
 

@@ -22,13 +22,13 @@ class FailingStream(Stream):
         self.failures = list(failures)
         self.page = page
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", "orders", 1)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return ()
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         return f"{shard} {start.kind.name}"
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:

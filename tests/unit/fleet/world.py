@@ -43,14 +43,14 @@ class ListedStream(Stream):
         self.shards = list(shards)
         self.listed = 0
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", self.name, 1_700_000_000)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         self.listed += 1
         return [shard for shard in self.shards if shard_filter is None or not shard.parents]
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
         raise AssertionError("members do not read")
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:

@@ -274,7 +274,7 @@ def test_a_stream_that_is_listed_twice_is_refused() -> None:
 class _StreamWithIdentifier(MemoryStream):
     """A stream with an identifier that a Java tracker made up."""
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         return StreamIdentifier(f"000000000000:{ORDERS}:1")
 
 

@@ -209,7 +209,7 @@ class DynamoDbRows(RowStore):
 
     async def _scan_page(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._direct is not None:
-            # On any error boto3 repeats the request and raises the error.
+            # On any error the request is repeated through boto3, which raises the final error.
             with suppress(ClientError, BotoCoreError):
                 return await _scan_directly(self._direct, {"TableName": self._table, **request})
         return await self._call_table(self._client.scan, request)

@@ -109,7 +109,9 @@ def _decode_records(entries: Sequence[Mapping[str, Any]]) -> list[Record]:
 
 
 def _check_records(records: list[Record]) -> list[Record]:
-    """The records, if keys are text and sequence numbers are digits: all looked at together, in a few passes of C."""
+    """The records, if all keys are text and all sequence numbers are digits. Checks all of them together, in a few
+    passes of C.
+    """
     "".join([record.partition_key for record in records])
     numbers = [record.sequence_number for record in records]
     digits = "".join(numbers)

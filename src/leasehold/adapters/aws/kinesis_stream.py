@@ -64,7 +64,7 @@ class KinesisStream(Stream):
             open_direct_calls(client) if direct and "StreamName" in self._stream_arguments else None
         )
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         """The given identifier, or else account, name and creation time from Kinesis."""
         if self._identifier is None:
             response = await self._call(self._client.describe_stream_summary, **self._stream_arguments)
@@ -96,7 +96,7 @@ class KinesisStream(Stream):
             found += response.get("Shards", ())
         return self._parse_shards(found)
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A shard iterator that starts at `start`."""
         request: dict[str, Any] = {"ShardIteratorType": start.kind.name}
         if start.sequence_number is not None:

@@ -47,7 +47,7 @@ class MemoryStream(Stream):
         self._name = name
         self._clock = clock
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         """Account, name, and creation time in seconds."""
         try:
             stream = self._service.stream(self._clock.wall_ms(), self._name)
@@ -70,7 +70,7 @@ class MemoryStream(Stream):
             raise _translate_error(error) from error
         return shards
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A shard iterator that starts at `start`."""
         wanted = StartingPosition(IteratorType(start.kind.name), start.sequence_number, start.timestamp_ms)
         try:

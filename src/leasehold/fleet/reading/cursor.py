@@ -100,7 +100,7 @@ class Cursor:
             start = iterator_start(self._position, initial)
         else:
             start = replacement_start(self._position, initial, self._first_iterator_wall_ms)
-        iterator = await self._context.stream.iterator(self._request.shard, start)
+        iterator = await self._context.stream.get_iterator(self._request.shard, start)
         self._first_iterator_wall_ms = self._first_iterator_wall_ms or requested_wall_ms
         if self._position.is_record and self._is_trimming_near():
             self._expected = self._position

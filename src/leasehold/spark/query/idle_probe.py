@@ -39,7 +39,7 @@ class IdleProbe:
     async def poll(self) -> ProbeResult:
         """Poll once. Errors of the stream are raised; call `discard_iterator` after IteratorExpiredError."""
         if self._iterator is None:
-            self._iterator = await self._stream.iterator(self._shard, self._iterator_start())
+            self._iterator = await self._stream.get_iterator(self._shard, self._iterator_start())
             self._is_beyond_start = not self._starts_at_record
         page = await self._stream.get_records(self._iterator, limit=1 if self._is_beyond_start else 2)
         self.page = page

@@ -28,10 +28,10 @@ class _Late(ListedStream):
 
     is_there = False
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         if not self.is_there:
             raise NotFoundError(f"stream {self.name} is not there")
-        return await super().identifier()
+        return await super().get_identifier()
 
 
 class _Slow(ListedStream):
@@ -88,7 +88,7 @@ def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() ->
         again.is_there = refunds.is_there = True
         joining = asyncio.create_task(several.tending.join_rest())
         await several.clock.sleep_ms(2 * JOIN_RETRY_MS + 1)
-        assert await refunds.identifier() in await several.streams_with_leases()
+        assert await refunds.get_identifier() in await several.streams_with_leases()
         _not_there, *twice = several.failures("join stream arn:orders")
         assert len(twice) == 2
         assert all("the same stream" in each for each in twice)
@@ -130,6 +130,6 @@ def test_a_stream_may_be_joined_while_the_others_are_audited() -> None:
         joining = asyncio.create_task(several.tending.join_rest())
         await several.tending.audit(1)
         await joining
-        assert await late.identifier() in await several.streams_with_leases()
+        assert await late.get_identifier() in await several.streams_with_leases()
 
     run_in_virtual_time(scenario())

@@ -65,15 +65,15 @@ class TroubledStream(Stream):
         """When an operation was called."""
         return [at_ms for at_ms, called in self.calls if called == operation]
 
-    async def identifier(self) -> StreamIdentifier:
+    async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", "orders", 1)
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return await self._through("list_shards", lambda: self._stream.list_shards(shard_filter))
 
-    async def iterator(self, shard: ShardId, start: IteratorStart) -> str:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         self.starts.append(start)
-        return await self._through("iterator", lambda: self._stream.iterator(shard, start))
+        return await self._through("iterator", lambda: self._stream.get_iterator(shard, start))
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
         self.limits.append(limit)
