@@ -1,6 +1,6 @@
-"""The public API as users type it. mypy --strict must accept this file; each `type: ignore` is a mistake it must see.
+"""The public API in programs of users, for `mypy --strict`. Each `type: ignore` marks a mistake that it must find.
 
-Nothing here runs.
+This code is checked and never run.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def plain_handlers(consumer: Consumer) -> None:
         assert_type(len(batch), int)
 
     @consumer.batch(checkpoint="manual", retries=3)
-    def by_hand(batch: Batch) -> None:
+    def save_with_manual_checkpoints(batch: Batch) -> None:
         prepared = batch.prepare(b"state")
         assert_type(prepared, PreparedCheckpoint)
         prepared.commit()
@@ -60,7 +60,7 @@ def plain_handlers(consumer: Consumer) -> None:
         except (LeaseLostError, CheckpointRejectedError):
             batch.still_working()
 
-    # The decorated function stays what it was, so that it can be called and tested.
+    # The decorated function is unchanged, so that it can be called and tested.
     assert_type(save(Batch.__new__(Batch)), None)
 
 
@@ -73,10 +73,10 @@ def async_handlers(consumer: Consumer) -> None:
         await batch.checkpoint()
         await batch.done()
 
-    async def take(letter: DeadLetter) -> None:
+    async def store_letter(letter: DeadLetter) -> None:
         store(letter.record.data)
 
-    @consumer.batch(dead_letters=take, on_poison="dead_letter")
+    @consumer.batch(dead_letters=store_letter, on_poison="dead_letter")
     async def save_with_letters(batch: Batch) -> None: ...
 
 

@@ -1,4 +1,4 @@
-"""The typed API is proved by a file that the type checker must accept."""
+"""The type checker accepts programs of users and finds their mistakes."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_mypy_accepts_programs_as_users_write_them(tmp_path: Path) -> None:
-    """Strictly; and it finds every mistake that is marked as one."""
+    """With --strict, and it finds every mistake that the file marks."""
     found = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "tests/typing/api.py"],
         cwd=ROOT,
