@@ -1,4 +1,4 @@
-"""`import leasehold` is cheap, and its names are what they claim to be."""
+"""`import leasehold` is fast, and `leasehold` exports exactly its public names."""
 
 import ast
 import subprocess
@@ -21,27 +21,27 @@ HEAVY = {
 
 
 def modules_after(statement: str) -> set[str]:
-    """What is loaded in a fresh interpreter after a statement."""
+    """Return the modules that are loaded in a fresh interpreter after a statement."""
     code = f"import sys; {statement}; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(shown.stdout.split())
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    """Neither Spark nor the command line, nor anything else until a name is asked for."""
+def test_importing_the_package_loads_no_other_module() -> None:
+    """Other modules are imported when a public name is first used."""
     loaded = modules_after("import leasehold")
     assert not HEAVY & loaded
     assert not [name for name in loaded if name.startswith("leasehold.")]
 
 
 def test_declaring_a_consumer_loads_neither_spark_nor_the_command_line_nor_boto3() -> None:
-    """A module with a handler is imported by tests and tools; that must not take a second."""
+    """Tests and tools import modules with handlers, and that must be fast."""
     loaded = modules_after("from leasehold import Consumer; Consumer(stream='a', application='b')")
     assert not {"boto3", "click", "pyspark", "rich", "prometheus_client", "obstore"} & loaded
 
 
-def test_every_public_name_can_be_had_and_no_other() -> None:
-    """`__all__`, what is imported on demand, and what type checkers see are one list."""
+def test_the_public_names_are_the_same_everywhere() -> None:
+    """`__all__`, the names imported on demand, and the names that type checkers see are the same."""
     source = ast.parse(Path(leasehold.__file__).read_text(encoding="utf-8"))
     seen = {
         alias.asname

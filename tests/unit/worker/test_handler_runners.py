@@ -222,12 +222,3 @@ def test_is_async_recognizes_async_functions() -> None:
     """Before they are called."""
     assert all(is_async(function) for function in (add_one, partial(add_one), AsyncCallable()))
     assert not any(is_async(function) for function in (print, len, HandlerRunner.close))
-
-
-def test_closing_a_loop_thread_cancels_its_tasks() -> None:
-    """The thread ends, and a waiting caller gets a cancellation."""
-    handler_loop = LoopThread("test-loop")
-    waiting = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), handler_loop.loop)
-    handler_loop.close(timeout_s=TIMEOUT_S)
-    assert handler_loop.loop.is_closed()
-    assert waiting.cancelled()

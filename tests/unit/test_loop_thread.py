@@ -1,0 +1,50 @@
+"""A `LoopThread` runs coroutines for callers without an event loop."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from leasehold.loop_thread import LoopThread
+
+TIMEOUT_S = 20
+
+
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    """A running loop thread."""
+    thread = LoopThread("test-loop")
+    yield thread
+    if not thread.loop.is_closed():
+        thread.close(timeout_s=TIMEOUT_S)
+
+
+async def thread_id() -> int:
+    await asyncio.sleep(0)
+    return threading.get_ident()
+
+
+async def fail() -> None:
+    raise ValueError("on the loop")
+
+
+def test_run_returns_the_result_or_raises_the_error(loop_thread: LoopThread) -> None:
+    """The coroutine runs on the other thread."""
+    assert loop_thread.run(thread_id()) != threading.get_ident()
+    with pytest.raises(ValueError, match="on the loop"):
+        loop_thread.run(fail())
+
+
+def test_submit_does_not_wait(loop_thread: LoopThread) -> None:
+    """Two submitted coroutines run concurrently on one thread."""
+    first, second = loop_thread.submit(thread_id()), loop_thread.submit(thread_id())
+    assert first.result(TIMEOUT_S) == second.result(TIMEOUT_S)
+
+
+def test_close_cancels_all_tasks_and_closes_the_loop(loop_thread: LoopThread) -> None:
+    """The thread ends, and a waiting caller gets a cancellation."""
+    waiting = loop_thread.submit(asyncio.Event().wait())
+    loop_thread.close(timeout_s=TIMEOUT_S)
+    assert loop_thread.loop.is_closed()
+    assert waiting.cancelled()
