@@ -1,3 +1,4 @@
-"""Chaos with real processes: workers and a Spark pipeline on real servers, hurt at random, and every record accounted
-for. `make chaos` runs it; docs/reliability.md tells what it does.
+"""Chaos tests: workers and a Spark pipeline on real servers, with random faults. Every record is accounted for.
+
+`make chaos` runs them; docs/reliability.md describes them.
 """

@@ -1,8 +1,9 @@
-"""`make chaos`: a run with everything that it needs, on this machine.
+"""`make chaos`: a chaos run on this machine, with its servers.
 
-    python -m tests.chaos [--seed N] [--minutes M] [--kills N] [--pauses N] [--reshards N] [--troubles N]
+    python -m tests.chaos [--seed N] [--minutes M] [--kills N] [--pauses N] [--reshards N]
+                          [--network-faults N]
 
-Exit code 1 if a record was lost, is in the archive twice, or another promise was broken.
+The exit code is 1 if a record was lost or archived twice, or if another promise was broken.
 """
 
 import argparse
@@ -18,29 +19,30 @@ from pathlib import Path
 
 from leasehold.local import LocalKinesis
 from tests.chaos.fault_plan import FaultCounts
-from tests.chaos.run import ChaosOptions, ChaosRun, Servers
+from tests.chaos.run import ChaosRun
+from tests.chaos.system import ChaosOptions, Servers
 from tests.proxy import run_proxies
 from tests.servers.catalog import DYNAMODB_LOCAL, MINISTACK
 from tests.servers.running import Run
 
 
 def main() -> int:
-    """Run, report, and say by the exit code whether all is well. A folder is kept if it is not."""
-    options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is ended on the way out
+    """Run, print the report, and return the exit code. Keeps the logs if a promise was broken."""
+    options = _parse_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # `finally` blocks end all processes
     folder = Path(tempfile.mkdtemp(prefix="leasehold-chaos-"))
-    with _servers(folder) as servers, run_proxies() as running:
-        report = ChaosRun(options, servers, running, folder, _tell).run()
-    _tell(report.text())
+    with _run_servers(folder) as servers, run_proxies() as proxies:
+        report = ChaosRun(options, servers, proxies, folder, _show).run()
+    _show(report.text())
     if report.problems:
-        _tell(f"logs are in {folder}")
+        _show(f"logs are in {folder}")
         return 1
     shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
 @contextmanager
-def _servers(folder: Path) -> Iterator[Servers]:
+def _run_servers(folder: Path) -> Iterator[Servers]:
     (folder / "servers").mkdir()
     run = Run(os.getpid(), folder / "servers")
     try:
@@ -50,29 +52,29 @@ def _servers(folder: Path) -> Iterator[Servers]:
         run.end()
 
 
-def _options() -> ChaosOptions:
-    usual, counts = ChaosOptions(seed=0), FaultCounts()
+def _parse_options() -> ChaosOptions:
+    default, counts = ChaosOptions(seed=0), FaultCounts()
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(1_000_000), help="decides on the faults"
+        "--seed", type=int, default=secrets.randbelow(1_000_000), help="decides which faults are injected"
     )
-    parser.add_argument("--minutes", type=float, default=usual.minutes, help="how long it all may take")
-    for name in ("kills", "pauses", "reshards", "troubles"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(counts, name))
-    given = parser.parse_args()
+    parser.add_argument("--minutes", type=float, default=default.minutes, help="duration of the run")
+    for name in ("kills", "pauses", "reshards", "network_faults"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(counts, name))
+    arguments = parser.parse_args()
     return ChaosOptions(
-        seed=given.seed,
-        minutes=given.minutes,
+        seed=arguments.seed,
+        minutes=arguments.minutes,
         counts=FaultCounts(
-            kills=given.kills,
-            pauses=given.pauses,
-            reshards=given.reshards,
-            network_faults=given.network_faults,
+            kills=arguments.kills,
+            pauses=arguments.pauses,
+            reshards=arguments.reshards,
+            network_faults=arguments.network_faults,
         ),
     )
 
 
-def _tell(text: str) -> None:
+def _show(text: str) -> None:
     print(text, flush=True)
 
 

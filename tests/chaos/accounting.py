@@ -1,4 +1,4 @@
-"""Accounts for every record: what the archive holds, and why a handler was given a record again."""
+"""Accounts for every record: the rows in the archive, and the cause of each repeated delivery to a handler."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from leasehold.ports import ObjectStore
 from tests.fleet.run_check import Handled
 
-UNEXPLAINED = "nobody knows why"
+UNEXPLAINED = "without a known cause"
 FOREVER_NS = 1 << 63
 
 
@@ -22,30 +22,30 @@ class ArchiveAccount:
 
     store: ObjectStore
     found: Counter[int] = field(default_factory=Counter)
-    _read: set[str] = field(default_factory=set)
+    _keys_read: set[str] = field(default_factory=set)
 
     @property
     def objects(self) -> int:
-        """How many objects there are."""
-        return len(self._read)
+        """The number of objects."""
+        return len(self._keys_read)
 
     @property
     def duplicated(self) -> int:
-        """How many rows there are too many."""
+        """The number of superfluous rows."""
         return self.found.total() - len(self.found)
 
     def lost(self, produced: int) -> set[int]:
-        """The numbers that are not there."""
+        """Return the numbers that are not in the archive."""
         return set(range(produced)) - self.found.keys()
 
     async def read_new_objects(self) -> None:
-        """Read what is new."""
-        async for portion in self.store.list_after(""):
-            for each in portion:
-                if each.key.endswith(".parquet") and each.key not in self._read:
+        """Read the objects that were added since the last call."""
+        async for page in self.store.list_after(""):
+            for each in page:
+                if each.key.endswith(".parquet") and each.key not in self._keys_read:
                     body = await self.store.get(each.key)
-                    assert body is not None, f"{each.key} was listed, and is gone"
-                    self._read.add(each.key)
+                    assert body is not None, f"{each.key} was listed, but does not exist"
+                    self._keys_read.add(each.key)
                     self.found.update(_numbers(body))
 
 
@@ -54,36 +54,39 @@ def _numbers(body: bytes) -> Iterator[int]:
 
 
 class Disruption(NamedTuple):
-    """Something that befell a worker. Of a lost lease it is known whose shard, and not when."""
+    """A fault of a worker that can explain repeated records. A lost lease has a shard, but no time."""
 
     worker: str
-    what: str
+    cause: str
     from_ns: int = 0
     until_ns: int = FOREVER_NS
     shard: str | None = None
 
 
-def explain_repeats(records: Iterable[Handled], mishaps: Iterable[Disruption]) -> Counter[str]:
-    """For every time that a record was handled again: what befell one of the two who did, between the two times."""
-    known: defaultdict[str, list[Disruption]] = defaultdict(list)
-    for mishap in mishaps:
-        known[mishap.worker].append(mishap)
-    times: defaultdict[int, list[Handled]] = defaultdict(list)
+def explain_repeats(records: Iterable[Handled], disruptions: Iterable[Disruption]) -> Counter[str]:
+    """Count the causes of repeated records.
+
+    A disruption explains a repeated record if it hit one of its two workers between the two times.
+    """
+    by_worker: defaultdict[str, list[Disruption]] = defaultdict(list)
+    for disruption in disruptions:
+        by_worker[disruption.worker].append(disruption)
+    by_number: defaultdict[int, list[Handled]] = defaultdict(list)
     for record in records:
-        times[record.number].append(record)
+        by_number[record.number].append(record)
     return Counter(
-        _reason(before, again, [*known[before.worker], *known[again.worker]])
-        for handled in times.values()
-        for before, again in pairwise(sorted(handled))
+        _find_cause(first, second, [*by_worker[first.worker], *by_worker[second.worker]])
+        for handled in by_number.values()
+        for first, second in pairwise(sorted(handled))
     )
 
 
-def _reason(before: Handled, again: Handled, mishaps: Sequence[Disruption]) -> str:
-    """What has a time explains more than what has none."""
-    fitting = [each for each in mishaps if _fits(each, before, again)]
-    return min(fitting, key=lambda each: each.shard is not None).what if fitting else UNEXPLAINED
+def _find_cause(first: Handled, second: Handled, disruptions: Sequence[Disruption]) -> str:
+    """Prefer a disruption with a time to one without."""
+    matching = [each for each in disruptions if _matches(each, first, second)]
+    return min(matching, key=lambda each: each.shard is not None).cause if matching else UNEXPLAINED
 
 
-def _fits(mishap: Disruption, before: Handled, again: Handled) -> bool:
-    is_in_time = mishap.from_ns <= again.at_ns and mishap.until_ns >= before.at_ns
-    return is_in_time and mishap.shard in {None, before.shard}
+def _matches(disruption: Disruption, first: Handled, second: Handled) -> bool:
+    is_between = disruption.from_ns <= second.at_ns and disruption.until_ns >= first.at_ns
+    return is_between and disruption.shard in {None, first.shard}

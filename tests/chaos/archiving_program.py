@@ -1,6 +1,6 @@
-"""A plain worker that archives its stream, as a user would write it.
+"""A worker that archives its stream, as a user would write it.
 
-Run as a module with two arguments: settings as JSON, the archive's under `archive`; and a folder.
+It has two arguments: its settings as JSON, with the settings of the archive under `archive`, and a folder.
 """
 
 import json
@@ -15,13 +15,13 @@ from leasehold.worker.archive_handler import archive_batches
 
 
 def main(options: dict[str, Any], folder: Path) -> None:
-    """Archive until told to stop."""
-    # Until the consumer listens for it: nothing was begun, so nothing has to be ended.
+    """Archive until SIGTERM."""
+    # Before the consumer handles SIGTERM, the process can simply exit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     settings = ArchiveSettings(**options.pop("archive"))
     consumer = Consumer(**options)
     archive_batches(consumer, settings, max_wait="2s")
-    (folder / f"{options['worker_id']}.handled").touch()  # by which its fleet knows that it has begun
+    (folder / f"{options['worker_id']}.handled").touch()  # shows that the worker has started
     consumer.run()
 
 

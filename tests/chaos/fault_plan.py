@@ -1,7 +1,7 @@
-"""Which faults a run injects: a deck of cards, drawn from a seed. Knows nothing of processes and plays none of them.
+"""Plans the faults of a run. The plan is drawn from a seed; `fault_injector` carries it out.
 
-The same seed and numbers give the same deck. Who exactly is hit is a number between 0 and 1 on the card, because who is
-there to be hit is only known when the card is played.
+The same seed and counts give the same plan. The processes to hit are known only at the time of the fault, so the plan
+chooses among them with a number between 0 and 1.
 """
 
 import random
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Victim(Enum):
-    """Who can be killed or paused."""
+    """A kind of process that can be killed or paused."""
 
     ARCHIVER = "archiving worker"
     RECORDER = "recording worker"
@@ -29,7 +29,7 @@ class Victim(Enum):
 
 
 class Group(Enum):
-    """Who shares connections that fail together."""
+    """Processes that share proxies, so their connections fail together."""
 
     ARCHIVERS = "archiving workers"
     RECORDERS = "recording workers"
@@ -37,7 +37,7 @@ class Group(Enum):
 
 
 class Dependency(Enum):
-    """What can be hard to reach."""
+    """A server that connections can fail to."""
 
     KINESIS = "Kinesis"
     DYNAMODB = "DynamoDB"
@@ -46,7 +46,7 @@ class Dependency(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kill -9."""
+    """SIGKILL."""
 
     victim: Victim
     pick: float
@@ -63,16 +63,16 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Reshard:
-    """A split or a merge, whichever keeps the number of shards in bounds."""
+    """A split or a merge, so that the number of shards stays within its bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFault:
-    """Connections of one group to one dependency fail for some seconds."""
+    """The connections of one group to one dependency fail for some seconds."""
 
     group: Group
     dependency: Dependency
-    how: NetworkFaultKind
+    kind: NetworkFaultKind
     for_s: float
 
 
@@ -81,7 +81,7 @@ Fault = Kill | Pause | Reshard | NetworkFault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCounts:
-    """How many of each. A Spark pipeline takes long to start, so it is the victim more seldom than workers are."""
+    """The number of faults of each kind."""
 
     kills: int = 84
     pauses: int = 38
@@ -89,15 +89,15 @@ class FaultCounts:
     network_faults: int = 36
 
 
-# In turn, so that a short run has some of each, too.
-_W, _R, _T = Victim.ARCHIVER, Victim.RECORDER, Victim.TASK
-KILLED = (
-    *(_W, _R, _T, Victim.PIPELINE, _W, _R, _W, _R, Victim.READER, _W, _R, _T),
-    *(_W, _R, _W, _R, Victim.JVM, _T, _W, _R, Victim.DRIVER, _W, _R, _T),
+# The victims take turns, so that a short run has several kinds. Spark is hit less often because it starts slowly.
+_A, _R, _T = Victim.ARCHIVER, Victim.RECORDER, Victim.TASK
+VICTIMS_TO_KILL = (
+    *(_A, _R, _T, Victim.PIPELINE, _A, _R, _A, _R, Victim.READER, _A, _R, _T),
+    *(_A, _R, _A, _R, Victim.JVM, _T, _A, _R, Victim.DRIVER, _A, _R, _T),
 )
-PAUSED = (_W, _R, Victim.READER, _W, _R, Victim.JVM, _W, _R, Victim.PIPELINE)
-# Recorders have no store.
-CUT_OFF = tuple(
+VICTIMS_TO_PAUSE = (_A, _R, Victim.READER, _A, _R, Victim.JVM, _A, _R, Victim.PIPELINE)
+# Recording workers use no object store.
+CONNECTIONS = tuple(
     (group, dependency)
     for dependency in (Dependency.DYNAMODB, Dependency.KINESIS, Dependency.STORE)
     for group in Group
@@ -106,26 +106,26 @@ CUT_OFF = tuple(
 
 
 def draw_faults(seed: int, counts: FaultCounts, failover_s: float) -> list[Fault]:
-    """A shuffled deck. Half of the pauses are shorter than the failover time, half are longer."""
+    """Draw a plan. Half of the pauses are shorter than the failover time, half are longer."""
     rng = random.Random(seed)
-    deck: list[Fault] = [Kill(victim, rng.random()) for victim in _some(KILLED, counts.kills)]
-    for number, victim in enumerate(_some(PAUSED, counts.pauses)):
-        deck.append(Pause(victim, rng.random(), _pause_s(rng, failover_s, is_long=number % 2 == 0)))
-    deck += [Reshard()] * counts.reshards
-    places = rng.sample(CUT_OFF, len(CUT_OFF))
-    ways = rng.sample(list(NetworkFaultKind), len(NetworkFaultKind))
-    for (group, dependency), how in zip(
-        _some(places, counts.network_faults), _some(ways, counts.network_faults), strict=True
+    plan: list[Fault] = [Kill(victim, rng.random()) for victim in _repeat(VICTIMS_TO_KILL, counts.kills)]
+    for number, victim in enumerate(_repeat(VICTIMS_TO_PAUSE, counts.pauses)):
+        plan.append(Pause(victim, rng.random(), _draw_pause_s(rng, failover_s, is_long=number % 2 == 0)))
+    plan += [Reshard()] * counts.reshards
+    connections = rng.sample(CONNECTIONS, len(CONNECTIONS))
+    kinds = rng.sample(list(NetworkFaultKind), len(NetworkFaultKind))
+    for (group, dependency), kind in zip(
+        _repeat(connections, counts.network_faults), _repeat(kinds, counts.network_faults), strict=True
     ):
-        deck.append(NetworkFault(group, dependency, how, round(rng.uniform(0.5, failover_s + 2), 1)))
-    rng.shuffle(deck)
-    return deck
+        plan.append(NetworkFault(group, dependency, kind, round(rng.uniform(0.5, failover_s + 2), 1)))
+    rng.shuffle(plan)
+    return plan
 
 
-def _pause_s(rng: random.Random, failover_s: float, *, is_long: bool) -> float:
+def _draw_pause_s(rng: random.Random, failover_s: float, *, is_long: bool) -> float:
     bounds = (failover_s + 1, failover_s + 4) if is_long else (0.5, failover_s * 0.6)
     return round(rng.uniform(*bounds), 1)
 
 
-def _some(choices: Sequence[T], count: int) -> Iterable[T]:
+def _repeat(choices: Sequence[T], count: int) -> Iterable[T]:
     return islice(cycle(choices), count)

@@ -1,4 +1,4 @@
-"""A producer at a steady pace, in a thread of its own. It reshards when told to, and talks to Kinesis directly."""
+"""A producer with a steady rate, in its own thread. It reaches Kinesis without a proxy."""
 
 import threading
 from dataclasses import dataclass, field
@@ -7,27 +7,27 @@ from tests.fleet.record_producer import RecordProducer
 
 
 @dataclass
-class Producer:
-    """Puts records every second until it is stopped; half of them are aggregated."""
+class SteadyProducer:
+    """Puts records every second until it is stopped. Half of them are aggregated. Reshards on request."""
 
-    production: RecordProducer
+    producer: RecordProducer
     records_per_s: int
     failure: BaseException | None = None
-    _reshards_wanted: int = 0
+    _requested_reshards: int = 0
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
         self._thread.start()
 
     def reshard(self) -> None:
-        """Split or merge before the next records."""
-        self._reshards_wanted += 1
+        """Request a split or a merge before the next records."""
+        self._requested_reshards += 1
 
     def stop(self) -> None:
-        """Put no more. Safe to call twice."""
+        """Stop, and raise the error of the thread if it has failed. May be called twice."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -37,9 +37,9 @@ class Producer:
     def _run(self) -> None:
         try:
             while not self._stop.wait(1.0):
-                while self._reshards_wanted:
-                    self.production.reshard()
-                    self._reshards_wanted -= 1
-                self.production.put(self.records_per_s // 2, self.records_per_s // 2)
-        except Exception as error:  # noqa: BLE001 - `stop` raises it again, in the thread that can do something about it
+                while self._requested_reshards:
+                    self.producer.reshard()
+                    self._requested_reshards -= 1
+                self.producer.put(self.records_per_s // 2, self.records_per_s // 2)
+        except Exception as error:  # noqa: BLE001 - `stop` raises it again in the main thread
             self.failure = error

@@ -1,4 +1,4 @@
-"""What a run of chaos showed, as text."""
+"""The report of a chaos run as text."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ from tests.chaos.fault_plan import Fault, Kill, NetworkFault, Pause, Reshard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run. `problems` is empty if every promise was kept."""
+    """The figures of a run, each as one field. `problems` is empty if every promise was kept."""
 
-    command: str  # repeats it
+    command: str  # that repeats the run
     took_s: float
     failover_s: float
     injected: Sequence[Fault]
@@ -33,7 +33,7 @@ class Report:
     problems: Sequence[str]
 
     def text(self) -> str:
-        """All of it, for people."""
+        """Return the report as text."""
         kills = [each for each in self.injected if isinstance(each, Kill)]
         pauses = [each for each in self.injected if isinstance(each, Pause)]
         network_faults = [each for each in self.injected if isinstance(each, NetworkFault)]
@@ -41,29 +41,29 @@ class Report:
         lines = [
             f"repeat: {self.command}",
             f"{len(self.injected)} faults in {self.took_s:.0f} s"
-            + (f"; {self.not_injected} had no victim in time" if self.not_injected else ""),
-            f"  kills      {len(kills)}: {_counted(each.victim.value for each in kills)}",
+            + (f"; {self.not_injected} had no victim" if self.not_injected else ""),
+            f"  kills      {len(kills)}: {_count_names(each.victim.value for each in kills)}",
             (
                 f"  pauses     {len(pauses)}: {longer} longer than the failover time, {len(pauses) - longer} shorter; "
-                f"{_counted(each.victim.value for each in pauses)}"
+                f"{_count_names(each.victim.value for each in pauses)}"
             ),
             f"  reshards   {self.splits + self.merges}: splits {self.splits}, merges {self.merges}",
             (
-                f"  network    {len(network_faults)}: {_counted(each.how.value for each in network_faults)}; "
-                f"{_counted(each.dependency.value for each in network_faults)}"
+                f"  network    {len(network_faults)}: {_count_names(each.kind.value for each in network_faults)}; "
+                f"{_count_names(each.dependency.value for each in network_faults)}"
             ),
             (
-                f"  aftermath  the pipeline was started {self.pipeline_starts} times, and ended without being hit "
-                f"{len(self.pipeline_failures)} times; workers did so {len(self.worker_failures)} times"
+                f"  failures   the pipeline was started {self.pipeline_starts} times; without a kill or pause it ended "
+                f"{len(self.pipeline_failures)} times, and workers ended {len(self.worker_failures)} times"
             ),
             f"records    {self.produced:,} produced",
             (
                 f"  archive  {self.archived:,} rows in {self.objects:,} objects, about {self.by_spark:,} by Spark; "
-                f"lost {self.lost}, doubled {self.duplicated}"
+                f"lost {self.lost}, duplicated {self.duplicated}"
             ),
             (
-                f"  handler  {self.handled:,} given, lost {self.not_handled}, given again "
-                f"{sum(self.repeated.values()):,}: {_listed(self.repeated)}"
+                f"  handler  {self.handled:,} handled, lost {self.not_handled}, repeated "
+                f"{sum(self.repeated.values()):,}: {_format_counts(self.repeated)}"
             ),
         ]
         ended = [*self.pipeline_failures, *self.worker_failures]
@@ -76,17 +76,17 @@ class Report:
 
 
 def count_by_kind(injected: Sequence[Fault]) -> str:
-    """How many of each kind, in a few words."""
+    """Return the number of faults of each kind as text."""
     names = {Kill: "kills", Pause: "pauses", Reshard: "reshards", NetworkFault: "network"}
     counts = Counter(type(each) for each in injected)
     return ", ".join(f"{name} {counts[kind]}" for kind, name in names.items())
 
 
-def _counted(names: Iterable[str]) -> str:
-    return _listed(Counter(names))
+def _count_names(names: Iterable[str]) -> str:
+    return _format_counts(Counter(names))
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return (
         ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda each: -each[1]))
         or "none"

@@ -1,6 +1,6 @@
-"""A Spark pipeline as the processes that it consists of: `leasehold pipeline`, started again whenever it ends.
+"""The processes of a Spark pipeline: `leasehold pipeline`, which is restarted when it ends.
 
-Each run is a session of the operating system, by which even processes without a parent are found again. Linux only.
+Each run has its own operating-system session, so that orphaned processes are found too. Linux only.
 """
 
 import os
@@ -25,7 +25,7 @@ _BATCH = re.compile(rb"batch \d+: ([0-9,]+) records?")
 
 
 class Process(NamedTuple):
-    """A process of this machine."""
+    """An operating-system process."""
 
     pid: int
     parent: int
@@ -34,10 +34,10 @@ class Process(NamedTuple):
 
 
 def list_processes() -> Iterator[Process]:
-    """All that run. One that is dead and not yet waited for does not."""
+    """List all running processes, without zombies."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile
-            # The name, in parentheses, may hold anything; state, parent, group and session come after it.
+        with suppress(OSError):  # the process has just ended
+            # The name in parentheses may contain anything. State, parent, group and session follow it.
             state, parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             if state != "Z":
@@ -46,24 +46,26 @@ def list_processes() -> Iterator[Process]:
 
 @dataclass
 class SparkProcesses:
-    """One pipeline; what it prints is in `folder`."""
+    """One pipeline. Its output is in `folder`."""
 
     file: Path
     folder: Path
     environment: dict[str, str]
     starts: int = 0
-    ended_by_itself: list[str] = field(default_factory=list)  # the last line of each run that did
+    failures: list[str] = field(
+        default_factory=list
+    )  # the last output of each run that ended without a signal of ours
     _running: "subprocess.Popen[bytes] | None" = None
     _sessions: set[int] = field(default_factory=set)
-    _was_hurt: bool = False
+    _was_signalled: bool = False
 
     def start(self) -> None:
         """Start a run."""
         self.starts += 1
-        self._was_hurt = False
+        self._was_signalled = False
         command = [sys.executable, "-m", "leasehold.cli", "pipeline", str(self.file)]
         command += ["--log", str(self.folder / "spark.log")]
-        with self._output(self.starts).open("wb") as output:
+        with self._output_path(self.starts).open("wb") as output:
             self._running = subprocess.Popen(
                 command,
                 cwd=ROOT,
@@ -76,18 +78,18 @@ class SparkProcesses:
         self._sessions.add(self._running.pid)
 
     def keep_running(self) -> None:
-        """Start again if it has ended."""
+        """Restart the pipeline if it has ended."""
         if self._running is not None and self._running.poll() is not None:
-            if not self._was_hurt:
-                self.ended_by_itself.append(self._said(self.starts).decode(errors="replace").strip()[-500:])
+            if not self._was_signalled:
+                self.failures.append(self._read_output(self.starts).decode(errors="replace").strip()[-500:])
             self.start()
 
     def find(self, victim: Victim) -> list[int]:
-        """The processes that play this part now; none while the run has not done a batch yet."""
+        """Return the processes of this kind; none before the first batch of the run."""
         if (
             self._running is None
             or self._running.poll() is not None
-            or not _BATCH.search(self._said(self.starts))
+            or not _BATCH.search(self._read_output(self.starts))
         ):
             return []
         found = [each for each in list_processes() if each.session == self._running.pid]
@@ -105,25 +107,25 @@ class SparkProcesses:
                 return [each.pid for each in found if each.pid in daemons and each.parent in daemons]
 
     def signal(self, pids: list[int], number: int) -> None:
-        """Send a signal to processes that `find` found."""
-        self._was_hurt = True
+        """Send a signal to processes."""
+        self._was_signalled = True
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def records(self) -> int:
-        """How many records the batches of all runs had."""
-        said = b"".join(self._said(number) for number in range(1, self.starts + 1))
-        return sum(int(count.replace(b",", b"")) for count in _BATCH.findall(said))
+        """Return the number of records in the batches of all runs."""
+        output = b"".join(self._read_output(number) for number in range(1, self.starts + 1))
+        return sum(int(count.replace(b",", b"")) for count in _BATCH.findall(output))
 
     def stop(self) -> int:
-        """SIGTERM; its exit code. 0 is right."""
+        """Send SIGTERM and return the exit code."""
         assert self._running is not None
         self._running.terminate()
         return self._running.wait(STOP_DEADLINE_S)
 
     def kill_all(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kill the processes of all runs."""
         for each in list_processes():
             if each.session in self._sessions:
                 with suppress(ProcessLookupError):
@@ -131,8 +133,8 @@ class SparkProcesses:
         if self._running is not None:
             self._running.wait()
 
-    def _output(self, number: int) -> Path:
+    def _output_path(self, number: int) -> Path:
         return self.folder / f"pipeline-{number}.out"
 
-    def _said(self, number: int) -> bytes:
-        return self._output(number).read_bytes()
+    def _read_output(self, number: int) -> bytes:
+        return self._output_path(number).read_bytes()

@@ -1,4 +1,4 @@
-"""A small run of chaos, as part of the tests. `make chaos` is the large one."""
+"""A short chaos run. `make chaos` is the long one."""
 
 from pathlib import Path
 
@@ -6,7 +6,8 @@ import pytest
 
 from leasehold.local import LocalKinesis
 from tests.chaos.fault_plan import FaultCounts, Kill, NetworkFault, Pause
-from tests.chaos.run import ChaosOptions, ChaosRun, Servers
+from tests.chaos.run import ChaosRun
+from tests.chaos.system import ChaosOptions, Servers
 from tests.proxy import run_proxies
 from tests.servers import Server
 
@@ -21,12 +22,13 @@ SMALL = ChaosOptions(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_or_doubled_in_chaos(
+def test_nothing_is_lost_or_duplicated_in_chaos(
     dynamodb_local: Server, ministack: Server, tmp_path: Path
 ) -> None:
-    """Workers and Spark share an application, are killed, paused and cut off; every record is archived exactly once."""
-    with LocalKinesis.in_process() as kinesis, run_proxies() as running:
-        report = ChaosRun(SMALL, Servers(kinesis, dynamodb_local, ministack), running, tmp_path, print).run()
+    """Every record is archived exactly once while workers and Spark are killed, paused and cut off."""
+    with LocalKinesis.in_process() as kinesis, run_proxies() as proxies:
+        servers = Servers(kinesis, dynamodb_local, ministack)
+        report = ChaosRun(SMALL, servers, proxies, tmp_path, print).run()
     print(report.text())
     assert report.problems == []
     assert (report.lost, report.duplicated, report.archived) == (0, 0, report.produced)

@@ -1,9 +1,9 @@
-"""The deck of faults is drawn from the seed alone, and holds what it was asked for."""
+"""The plan of faults depends only on the seed and the counts."""
 
 from collections import Counter
 
 from tests.chaos.fault_plan import (
-    CUT_OFF,
+    CONNECTIONS,
     FaultCounts,
     Kill,
     NetworkFault,
@@ -18,30 +18,32 @@ FAILOVER_S = 5.0
 COUNTS = FaultCounts(kills=48, pauses=18, reshards=7, network_faults=32)
 
 
-def test_a_seed_decides_on_the_deck() -> None:
-    """The same seed draws the same faults in the same order, another one does not."""
+def test_a_seed_decides_on_the_plan() -> None:
+    """The same seed gives the same faults in the same order; another seed does not."""
     assert draw_faults(1, COUNTS, FAILOVER_S) == draw_faults(1, COUNTS, FAILOVER_S)
     assert draw_faults(1, COUNTS, FAILOVER_S) != draw_faults(2, COUNTS, FAILOVER_S)
 
 
-def test_the_deck_holds_what_was_asked_for() -> None:
-    """So many of each kind, all victims and all kinds of trouble among them."""
-    deck = draw_faults(1, COUNTS, FAILOVER_S)
-    assert Counter(type(card) for card in deck) == {Kill: 48, Pause: 18, Reshard: 7, NetworkFault: 32}
-    assert {card.victim for card in deck if isinstance(card, Kill)} == set(Victim)
-    assert {(card.group, card.dependency) for card in deck if isinstance(card, NetworkFault)} == set(CUT_OFF)
-    assert {card.how for card in deck if isinstance(card, NetworkFault)} == set(NetworkFaultKind)
+def test_the_plan_has_the_requested_counts() -> None:
+    """It has the requested number of each kind, all victims, and all kinds of network faults."""
+    plan = draw_faults(1, COUNTS, FAILOVER_S)
+    assert Counter(type(fault) for fault in plan) == {Kill: 48, Pause: 18, Reshard: 7, NetworkFault: 32}
+    assert {fault.victim for fault in plan if isinstance(fault, Kill)} == set(Victim)
+    assert {(fault.group, fault.dependency) for fault in plan if isinstance(fault, NetworkFault)} == set(
+        CONNECTIONS
+    )
+    assert {fault.kind for fault in plan if isinstance(fault, NetworkFault)} == set(NetworkFaultKind)
 
 
-def test_half_of_the_pauses_outlast_the_failover_time() -> None:
-    """An owner that sleeps less keeps its leases, one that sleeps longer loses them: both are tried."""
-    pauses = [card.for_s for card in draw_faults(1, COUNTS, FAILOVER_S) if isinstance(card, Pause)]
+def test_half_of_the_pauses_are_longer_than_the_failover_time() -> None:
+    """An owner keeps its leases in a short pause and loses them in a long one. The plan has both."""
+    pauses = [fault.for_s for fault in draw_faults(1, COUNTS, FAILOVER_S) if isinstance(fault, Pause)]
     assert sum(for_s > FAILOVER_S for for_s in pauses) == 9
     assert all(for_s < FAILOVER_S * 0.7 or for_s > FAILOVER_S for for_s in pauses)
 
 
-def test_a_small_deck_hits_spark_too() -> None:
-    """Four kills are enough to have both kinds of workers, a task, and the whole pipeline among the victims."""
-    deck = draw_faults(1, FaultCounts(kills=4, pauses=0, reshards=0, network_faults=0), FAILOVER_S)
-    victims = {card.victim for card in deck if isinstance(card, Kill)}
+def test_a_small_plan_includes_spark() -> None:
+    """Four kills hit both kinds of workers, a Spark task and the whole pipeline."""
+    plan = draw_faults(1, FaultCounts(kills=4, pauses=0, reshards=0, network_faults=0), FAILOVER_S)
+    victims = {fault.victim for fault in plan if isinstance(fault, Kill)}
     assert victims == {Victim.ARCHIVER, Victim.RECORDER, Victim.TASK, Victim.PIPELINE}
