@@ -34,6 +34,7 @@ from leasehold.fleet.reading import shard_reader as reading
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.cursor import Cursor
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.process import ProcessClock
 from leasehold.simulation.virtual_time import START_WALL_MS
@@ -120,7 +121,7 @@ def _three_times(original: Original) -> Any:
 
 
 def _without_unknown_attribute(row: Any) -> Any:
-    return row and {name: value for name, value in row.items() if name != "visitor"}
+    return row and {name: value for name, value in row.items() if name != FOREIGN_ATTRIBUTE}
 
 
 def _ignore_lost_race(original: Original) -> Any:
@@ -201,10 +202,10 @@ def _ten_thousand_records(original: Original) -> Any:
 
 
 def _checkpoint_before_handler(original: Original) -> Any:
-    async def take(self: Any, cut: Any) -> None:
-        if cut.records:
-            await self._held.checkpoint(cut.end)
-        await original(self, cut)
+    async def take(self: Any, pending: Any) -> None:
+        if pending.records:
+            await self._held.checkpoint(pending.end)
+        await original(self, pending)
 
     return take
 

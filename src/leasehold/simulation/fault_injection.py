@@ -13,7 +13,7 @@ from leasehold.core.leases.lease_row import COUNTER, ENTITY_TYPE, KEY, OWNER_SWI
 from leasehold.core.leases.row_writes import Attribute, Row, number, text
 from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.kinesis_model.shard import ShardState
-from leasehold.simulation.checkers.unknown_attributes import FOREIGN
+from leasehold.simulation.checkers.unknown_attributes import FOREIGN, FOREIGN_ATTRIBUTE
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.network import CallFault, Dependency, Partition
 from leasehold.simulation.process import ProcessState, SimulatedProcess
@@ -324,7 +324,7 @@ def add_foreign_row(injector: FaultInjector) -> None:
     key = f"foreign-{injector.rng.randrange(3)}"
     if injector.world.services.table.get(key) is None:
         injector.record("foreign row", "", key)
-        row = {KEY: text(key), ENTITY_TYPE: FOREIGN, "note": text("mine")}
+        row = {KEY: text(key), ENTITY_TYPE: FOREIGN, "note": text("any value")}
         injector.world.overwrite_row(key, row)
 
 
@@ -334,7 +334,7 @@ def add_attribute(injector: FaultInjector) -> None:
     if rows:
         row = injector.rng.choice(rows)
         injector.record("attribute", row[KEY]["S"])
-        injector.world.overwrite_row(row[KEY]["S"], {**row, "visitor": text("was here")})
+        injector.world.overwrite_row(row[KEY]["S"], {**row, FOREIGN_ATTRIBUTE: text("any value")})
 
 
 def damage_row(injector: FaultInjector) -> None:

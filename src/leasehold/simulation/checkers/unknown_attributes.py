@@ -16,6 +16,8 @@ KNOWN: Final = frozenset(
 
 # The entity type of rows that another program writes.
 FOREIGN: Final = text("FOREIGN")
+# An attribute that another program adds to rows of ours.
+FOREIGN_ATTRIBUTE: Final = "foreignAttribute"
 
 
 class UnknownAttributesSurvive(Checker):
