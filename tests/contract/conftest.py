@@ -4,22 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from leasehold.local import LocalKinesis
 from tests.contract.lease_stores import ALL, SERVERS, TableLocation, new_location
-from tests.contract.streams import KinesisUnderTest, Stream
+from tests.contract.streams import KinesisUnderTest, MakeStream, Stream
 from tests.contract.subscriptions import Consumer, MakeConsumer, register
 from tests.servers import aws_client
-
-
-class MakeStream(Protocol):
-    """Creates a stream and waits until it is active. It is deleted when the test ends."""
-
-    def __call__(self, shards: int = 1, **request: Any) -> Stream: ...
 
 
 def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:

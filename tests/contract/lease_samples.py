@@ -29,7 +29,7 @@ def with_child(number: int) -> CreateChildren:
     return CreateChildren((new_lease(number),), frozenset({new_lease(number).shard_id}))
 
 
-def held(outcome: Lease | Contended) -> Lease:
+def applied_lease(outcome: Lease | Contended) -> Lease:
     """The lease, if the write was applied."""
     assert isinstance(outcome, Lease), outcome
     return outcome

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 from botocore.exceptions import ClientError
@@ -78,7 +78,7 @@ def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
 
 
 @contextmanager
-def refused(*codes: str) -> Iterator[None]:
+def expect_refusal(*codes: str) -> Iterator[None]:
     """The calls inside fail with one of these error codes."""
     with pytest.raises(ClientError) as caught:
         yield
@@ -109,7 +109,7 @@ class KinesisUnderTest:
         if expected == ACCEPTED:
             yield
         else:
-            with refused(*([expected] if isinstance(expected, str) else expected)):
+            with expect_refusal(*([expected] if isinstance(expected, str) else expected)):
                 yield
 
 
@@ -242,6 +242,12 @@ class Stream:
         read = eventually(lambda: _if_ended(self.read(shard_id)), f"{shard_id} ends")
         assert isinstance(read, ShardRead)
         return read
+
+
+class MakeStream(Protocol):
+    """Creates a stream and waits until it is active. It is deleted when the test ends."""
+
+    def __call__(self, shards: int = 1, **request: Any) -> Stream: ...
 
 
 def _if_ended(read: ShardRead) -> ShardRead | None:

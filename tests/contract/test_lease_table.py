@@ -18,7 +18,7 @@ from leasehold.errors import (
     ServiceError,
 )
 from leasehold.fleet.table.lease_table import LeaseTable
-from tests.contract.lease_samples import S2, A, B, held, new_lease
+from tests.contract.lease_samples import S2, A, B, applied_lease, new_lease
 from tests.contract.lease_stores import TableLocation, create_filled
 
 MAIN = RowPlace.SINGLE_TABLE
@@ -96,10 +96,10 @@ def test_a_worker_finds_its_own_leases(location: TableLocation) -> None:
         for lease in leases:
             await table.create(lease)
         for lease in leases[:3]:
-            held(await table.assign(lease, A))
-        held(await table.assign(leases[3], B))
-        moving = held(await table.take(held(await table.assign(leases[4], B)), B, S2))
-        held(await table.request_handoff(moving, A))  # the owner is A, but B still serves it
+            applied_lease(await table.assign(lease, A))
+        applied_lease(await table.assign(leases[3], B))
+        moving = applied_lease(await table.take(applied_lease(await table.assign(leases[4], B)), B, S2))
+        applied_lease(await table.request_handoff(moving, A))  # the owner is A, but B still serves it
         async with asyncio.timeout(60):
             while True:
                 found = await table.list_owned_by(A, known=[leases[0].key])

@@ -19,7 +19,7 @@ from leasehold.errors import (
 )
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX
-from tests.contract.lease_samples import S1, S2, A, B, held, new_lease, with_child
+from tests.contract.lease_samples import S1, S2, A, B, applied_lease, new_lease, with_child
 from tests.contract.lease_stores import TableLocation, create_filled
 from tests.proxy import run_proxy
 from tests.servers import Server
@@ -56,7 +56,7 @@ def test_a_write_without_a_response_is_confirmed(location: TableLocation, fault:
 
     async def scenario() -> None:
         _, after_take = await open_faulty(location, once("write", fault))
-        lease = held(await after_take.take(new_lease(1), A, S1))
+        lease = applied_lease(await after_take.take(new_lease(1), A, S1))
         store = after_take._rows
         moves: tuple[Callable[[LeaseTable, Lease], Awaitable[Lease | Contended]], ...] = (
             lambda table, lease: table.renew(lease),
@@ -75,7 +75,7 @@ def test_a_write_without_a_response_is_confirmed(location: TableLocation, fault:
         )
         for move in moves:
             before = lease
-            lease = held(await move(LeaseTable(FaultyRows(store, once("write", fault))), lease))
+            lease = applied_lease(await move(LeaseTable(FaultyRows(store, once("write", fault))), lease))
             assert lease.counter == before.counter + (
                 0 if lease.checkpoint_owner and not before.checkpoint_owner else 1
             )
@@ -95,7 +95,7 @@ def test_a_lost_request_does_not_hide_a_lost_race(location: TableLocation) -> No
     async def scenario() -> None:
         table, _ = await open_faulty(location, lambda *_: None)
         seen = new_lease(1)
-        winner = held(await table.take(seen, B, S2))
+        winner = applied_lease(await table.take(seen, B, S2))
         loser = LeaseTable(FaultyRows(table._rows, once("write", StoreFault.REQUEST_LOST)))
         assert await loser.take(seen, A, S1) == Contended(winner)
         await table.close()
@@ -141,10 +141,10 @@ def test_a_connection_cut_before_the_response_is_handled(on_server: TableLocatio
         with run_proxy(on_server.url) as proxy:
             client = Server(on_server.kind, proxy.url, tmp_path).client("dynamodb")
             behind = LeaseTable(DynamoDbRows(client, on_server.table))
-            lease = held(await behind.take(new_lease(1), A, S1))
+            lease = applied_lease(await behind.take(new_lease(1), A, S1))
             for step in range(1, 6):
                 proxy.responses_to_cut = 1
-                lease = held(await behind.checkpoint(lease, Position(str(step * 100))))
+                lease = applied_lease(await behind.checkpoint(lease, Position(str(step * 100))))
                 assert lease.counter == step + 1
             assert proxy.injected == 5
             await behind.close()
@@ -160,9 +160,9 @@ def test_every_write_of_a_previous_owner_is_refused(location: TableLocation) -> 
     async def scenario() -> None:
         table = LeaseTable(await create_filled(location.open, ()))
         await table.create(new_lease(1))
-        zombie = held(await table.take(new_lease(1), A, S1))
-        owner = held(await table.take(zombie, B, S2))
-        owner = held(await table.checkpoint(owner, Position("500")))
+        zombie = applied_lease(await table.take(new_lease(1), A, S1))
+        owner = applied_lease(await table.take(zombie, B, S2))
+        owner = applied_lease(await table.checkpoint(owner, Position("500")))
         # Even if it knows the counter from a scan, its session id is outdated.
         for stale in (zombie, replace(zombie, counter=owner.counter)):
             for write in _owner_writes(table, stale):

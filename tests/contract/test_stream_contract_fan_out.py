@@ -13,7 +13,7 @@ from botocore.eventstream import EventStreamBuffer, EventStreamMessage
 from botocore.exceptions import EventStreamError
 
 from tests.contract.conftest import connect
-from tests.contract.streams import KinesisUnderTest, Stream, refused
+from tests.contract.streams import KinesisUnderTest, Stream, expect_refusal
 from tests.contract.subscriptions import LATEST, TRIM_HORIZON, Consumer, MakeConsumer, after, data_of
 
 
@@ -92,7 +92,7 @@ def test_an_idle_subscription_sends_empty_events(consumer: Consumer, shard_id: s
 def test_a_consumer_has_one_subscription_per_shard(consumer: Consumer, shard_id: str) -> None:
     """A second subscription right after the first is refused, and the first continues."""
     first = consumer.subscribe(shard_id)
-    with refused("ResourceInUseException"):
+    with expect_refusal("ResourceInUseException"):
         consumer.subscribe(shard_id)
     consumer.stream.put(b"for the first")
     assert data_of(first.until_records(1)) == [b"for the first"]
@@ -117,13 +117,13 @@ def test_every_consumer_gets_all_records(make_consumer: MakeConsumer, stream: St
 
 def test_an_unknown_consumer_is_not_found(consumer: Consumer, shard_id: str) -> None:
     """A subscription for a consumer that was never registered is refused before any event."""
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         Consumer(consumer.stream, f"{consumer.stream.arn}/consumer/nobody:1").subscribe(shard_id)
 
 
 def test_an_unknown_shard_is_not_found(consumer: Consumer) -> None:
     """A subscription to a shard that the stream does not have is refused before any event."""
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         consumer.subscribe("shardId-000000000099")
 
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.contract.conftest import MakeStream
-from tests.contract.streams import BAD_VALUE, Stream, eventually, refused
+from tests.contract.streams import BAD_VALUE, MakeStream, Stream, eventually, expect_refusal
 
 
 def test_pages_are_continued_by_token(make_stream: MakeStream) -> None:
@@ -26,15 +25,15 @@ def test_a_token_with_other_parameters_is_refused(make_stream: MakeStream) -> No
     """A token already contains the stream and the start."""
     stream = make_stream(shards=2)
     token = stream.client.list_shards(StreamName=stream.name, MaxResults=1)["NextToken"]
-    with refused("InvalidArgumentException"):
+    with expect_refusal("InvalidArgumentException"):
         stream.client.list_shards(NextToken=token, StreamName=stream.name)
-    with refused("InvalidArgumentException"):
+    with expect_refusal("InvalidArgumentException"):
         stream.client.list_shards(NextToken=token, ExclusiveStartShardId="shardId-000000000000")
 
 
 def test_an_unknown_token_is_refused(stream: Stream) -> None:
     """A token that the service did not issue is an invalid argument."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.list_shards(NextToken="garbage")
 
 
@@ -46,7 +45,7 @@ def test_a_list_can_start_after_a_shard(make_stream: MakeStream) -> None:
 
 def test_a_list_needs_a_stream_or_a_token(stream: Stream) -> None:
     """A request without both is refused."""
-    with refused("InvalidArgumentException"):
+    with expect_refusal("InvalidArgumentException"):
         stream.client.list_shards()
 
 
@@ -141,7 +140,7 @@ def test_a_filter_holds_on_every_page(stream: Stream, shard_id: str) -> None:
 def test_a_filter_by_time_or_shard_needs_its_value(stream: Stream) -> None:
     """A filter without its time or shard is refused."""
     for kind in ("AT_TIMESTAMP", "FROM_TIMESTAMP", "AFTER_SHARD_ID"):
-        with refused(*BAD_VALUE):
+        with expect_refusal(*BAD_VALUE):
             stream.client.list_shards(StreamName=stream.name, ShardFilter={"Type": kind})
 
 

@@ -14,7 +14,7 @@ from botocore.exceptions import EventStreamError
 from leasehold.local import LocalKinesis
 from leasehold.local.server import LocalServer, ServerOptions
 from tests.contract.conftest import MakeStream, connect
-from tests.contract.streams import HASH_KEY_MAX, KinesisUnderTest, Stream, hash_range, refused
+from tests.contract.streams import HASH_KEY_MAX, KinesisUnderTest, Stream, expect_refusal, hash_range
 from tests.contract.subscriptions import LATEST, Consumer, MakeConsumer, after, data_of
 
 THROTTLED = "ProvisionedThroughputExceededException"
@@ -81,7 +81,7 @@ def test_a_closed_shard_disappears_after_its_records(
     server.advance(timedelta(hours=2))
     assert stream.shard_ids() == children
     assert stream.shard_ids(ShardFilter={"Type": "AT_TRIM_HORIZON"}) == children
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.iterator(shard_id)
 
 
@@ -92,7 +92,7 @@ def test_an_iterator_expires_after_five_minutes(server: LocalKinesis, stream: St
     server.advance(timedelta(minutes=4, seconds=30))
     assert stream.read_on(iterator).data == [b"x"]
     server.advance(timedelta(minutes=1))
-    with refused("ExpiredIteratorException"):
+    with expect_refusal("ExpiredIteratorException"):
         stream.client.get_records(ShardIterator=iterator)
 
 
@@ -101,7 +101,7 @@ def test_a_list_token_expires_after_five_minutes(server: LocalKinesis, make_stre
     stream = make_stream(shards=2)
     token = stream.client.list_shards(StreamName=stream.name, MaxResults=1)["NextToken"]
     server.advance(timedelta(minutes=6))
-    with refused("ExpiredNextTokenException"):
+    with expect_refusal("ExpiredNextTokenException"):
         stream.client.list_shards(NextToken=token)
 
 
@@ -133,7 +133,7 @@ def test_changes_can_be_delayed(server: LocalKinesis, stream: Stream, shard_id: 
     split = {"StreamName": stream.name, "ShardToSplit": shard_id, "NewStartingHashKey": str(2**127)}
     stream.client.split_shard(**split)
     assert stream.summary()["StreamStatus"] == "UPDATING"
-    with refused("ResourceInUseException"):
+    with expect_refusal("ResourceInUseException"):
         stream.client.split_shard(**split | {"ShardToSplit": "shardId-000000000001"})
     server.advance(timedelta(minutes=2))
     assert stream.summary()["StreamStatus"] == "ACTIVE"
@@ -151,7 +151,7 @@ def test_creation_and_deletion_can_be_delayed(server: LocalKinesis, kinesis: Kin
     kinesis.client.delete_stream(StreamName="slow")
     assert stream.summary()["StreamStatus"] == "DELETING"
     server.advance(timedelta(minutes=2))
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.summary()
 
 
@@ -169,7 +169,7 @@ def test_a_response_holds_at_most_ten_thousand_records(stream: Stream, shard_id:
 
 def test_put_records_accepts_ten_mebibytes_in_total(stream: Stream) -> None:
     """A larger request is refused as a whole."""
-    with refused("InvalidArgumentException", "ValidationException"):
+    with expect_refusal("InvalidArgumentException", "ValidationException"):
         stream.put_many([("k", bytes(1024 * 1024 - 1))] * 11)
     assert stream.read(stream.shard_ids()[0]).records == []
 
@@ -188,7 +188,7 @@ def test_five_reads_per_second_are_allowed(server: LocalKinesis, stream: Stream,
     """With limits enabled, the sixth read is throttled; a second later reading works again."""
     server.settings(enforce_limits=True)
     iterator = stream.iterator(shard_id)
-    with refused(THROTTLED):
+    with expect_refusal(THROTTLED):
         for _ in range(20):
             stream.client.get_records(ShardIterator=iterator)
     server.advance(timedelta(seconds=2))
@@ -203,7 +203,7 @@ def test_two_megabytes_per_second_can_be_read(server: LocalKinesis, stream: Stre
     iterator = stream.iterator(shard_id)
     assert len(stream.client.get_records(ShardIterator=iterator)["Records"]) == 10
     server.advance(timedelta(seconds=2))
-    with refused(THROTTLED):
+    with expect_refusal(THROTTLED):
         stream.client.get_records(ShardIterator=iterator)
     server.advance(timedelta(seconds=5))
     stream.client.get_records(ShardIterator=iterator)
@@ -228,7 +228,7 @@ def test_a_thousand_records_per_second_can_be_written(
 def test_one_mebibyte_per_second_can_be_written(server: LocalKinesis, stream: Stream) -> None:
     """Above that a put is throttled; a second later it is accepted."""
     server.settings(enforce_limits=True)
-    with refused(THROTTLED):
+    with expect_refusal(THROTTLED):
         for _ in range(5):
             stream.put(bytes(900_000))
     server.advance(timedelta(seconds=2))
@@ -240,7 +240,7 @@ def test_limits_are_per_shard(server: LocalKinesis, make_stream: MakeStream) -> 
     stream = make_stream(shards=2)
     server.settings(enforce_limits=True)
     busy, quiet = (stream.iterator(shard_id) for shard_id in stream.shard_ids())
-    with refused(THROTTLED):
+    with expect_refusal(THROTTLED):
         for _ in range(20):
             stream.client.get_records(ShardIterator=busy)
     stream.client.get_records(ShardIterator=quiet)
@@ -361,7 +361,7 @@ def test_deregistering_ends_the_subscription(consumer: Consumer, shard_id: str) 
     consumer.stream.client.deregister_stream_consumer(ConsumerARN=consumer.arn)
     with suppress(EventStreamError):  # both a clean end and an error frame are valid
         subscription.until_end()
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         consumer.subscribe(shard_id)
 
 

@@ -5,20 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.contract.conftest import MakeStream
 from tests.contract.streams import (
     BAD_VALUE,
     HASH_KEY_MAX,
+    MakeStream,
     Stream,
     data_and_keys,
     eventually,
+    expect_refusal,
     hash_key_of,
     hash_range,
-    refused,
 )
 
 MEGABYTE = 1_000_000
-ANSWER_BYTES_MAX = 10 * 1024 * 1024
+RESPONSE_BYTES_MAX = 10 * 1024 * 1024
 
 
 # Writing
@@ -104,7 +104,7 @@ def test_an_explicit_hash_key_overrides_the_partition_key(make_stream: MakeStrea
 @pytest.mark.parametrize("hash_key", [str(2**128), "-1"])
 def test_a_hash_key_outside_the_range_is_refused(stream: Stream, hash_key: str) -> None:
     """A hash key is below 2**128."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.put(ExplicitHashKey=hash_key)
 
 
@@ -118,16 +118,16 @@ def test_a_hash_key_is_a_number(stream: Stream, hash_key: str) -> None:
 def test_a_partition_key_has_1_to_256_characters(stream: Stream) -> None:
     """An empty key and one of 257 characters are refused."""
     stream.put(key="é" * 256)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.put(key="k" * 257)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.put_records(StreamName=stream.name, Records=[{"Data": b"x", "PartitionKey": "k" * 257}])
 
 
 def test_a_record_holds_up_to_one_mebibyte(stream: Stream, shard_id: str) -> None:
     """Data and partition key together; one byte more is refused and nothing is stored."""
     stream.put(bytes(1024 * 1024 - 1), key="k")
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.put(bytes(1024 * 1024 + 1), key="k")
     assert len(stream.read(shard_id).records) == 1
 
@@ -198,21 +198,21 @@ def test_a_number_between_records_is_a_position(stream: Stream, shard_id: str) -
             stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=between).data == documented
         )
     else:
-        with refused(expected):
+        with expect_refusal(expected):
             stream.iterator(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=between)
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"])
 def test_a_position_needs_its_value(stream: Stream, shard_id: str, kind: str) -> None:
     """An iterator by number or time without that value is refused."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.iterator(shard_id, kind)
 
 
 @pytest.mark.parametrize("number", ["abc", "-5", "0x1F"])
 def test_a_starting_number_must_be_a_number(stream: Stream, shard_id: str, number: str) -> None:
     """Other texts are refused."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.iterator(shard_id, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=number)
 
 
@@ -224,7 +224,7 @@ def test_an_unknown_iterator_type_is_refused(stream: Stream, shard_id: str) -> N
 
 def test_an_unknown_shard_is_not_found(stream: Stream) -> None:
     """An iterator for a shard that the stream does not have is refused."""
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.iterator("shardId-000000000099")
 
 
@@ -272,7 +272,7 @@ def test_limit_is_the_maximum_of_one_response(stream: Stream, shard_id: str) -> 
 def test_a_limit_out_of_range_is_refused(stream: Stream, shard_id: str, limit: int) -> None:
     """Limit is 1 to 10,000."""
     iterator = stream.iterator(shard_id)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.get_records(ShardIterator=iterator, Limit=limit)
 
 
@@ -282,7 +282,7 @@ def test_a_response_holds_at_most_ten_megabytes(stream: Stream, shard_id: str) -
         stream.put(bytes([number]) * MEGABYTE)
     first = stream.client.get_records(ShardIterator=stream.iterator(shard_id))
     size = sum(len(record["Data"]) for record in first["Records"])
-    assert ANSWER_BYTES_MAX - 2 * MEGABYTE < size <= ANSWER_BYTES_MAX
+    assert RESPONSE_BYTES_MAX - 2 * MEGABYTE < size <= ANSWER_BYTES_MAX
     rest = stream.read_on(first["NextShardIterator"])
     assert [record["Data"][0] for record in [*first["Records"], *rest.records]] == list(range(11))
 

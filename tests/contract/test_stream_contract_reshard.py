@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.contract.conftest import MakeStream
 from tests.contract.streams import (
     BAD_VALUE,
     HASH_KEY_MAX,
+    MakeStream,
     ShardRead,
     Stream,
+    expect_refusal,
     hash_key_of,
     hash_range,
-    refused,
 )
 
 
@@ -132,7 +132,7 @@ def test_a_split_at_the_start_is_refused(stream: Stream, shard_id: str) -> None:
 
 def test_a_split_beyond_the_hash_range_is_refused(stream: Stream, shard_id: str) -> None:
     """A refused split changes nothing."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.split_shard(
             StreamName=stream.name, ShardToSplit=shard_id, NewStartingHashKey=str(HASH_KEY_MAX + 1)
         )
@@ -143,7 +143,7 @@ def test_a_split_point_in_another_shard_is_refused(make_stream: MakeStream) -> N
     """A shard can only be split within its own range."""
     stream = make_stream(shards=2)
     low, high = stream.open_shards()
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.split_shard(
             StreamName=stream.name,
             ShardToSplit=low["ShardId"],
@@ -163,7 +163,7 @@ def test_a_closed_shard_is_not_split_again(stream: Stream, shard_id: str) -> Non
 
 def test_splitting_an_unknown_shard_is_not_found(stream: Stream) -> None:
     """A shard that does not exist cannot be split."""
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.client.split_shard(
             StreamName=stream.name, ShardToSplit="shardId-000000000042", NewStartingHashKey=str(2**127)
         )
@@ -200,16 +200,16 @@ def test_shards_that_are_not_adjacent_are_not_merged(make_stream: MakeStream) ->
     """The refusal changes nothing."""
     stream = make_stream(shards=3)
     first, _, third = (shard["ShardId"] for shard in stream.open_shards())
-    with refused("InvalidArgumentException"):
+    with expect_refusal("InvalidArgumentException"):
         stream.client.merge_shards(StreamName=stream.name, ShardToMerge=first, AdjacentShardToMerge=third)
-    with refused("InvalidArgumentException"):
+    with expect_refusal("InvalidArgumentException"):
         stream.client.merge_shards(StreamName=stream.name, ShardToMerge=first, AdjacentShardToMerge=first)
     assert len(stream.open_shards()) == 3
 
 
 def test_merging_an_unknown_shard_is_not_found(stream: Stream, shard_id: str) -> None:
     """A shard that does not exist cannot be merged."""
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.client.merge_shards(
             StreamName=stream.name, ShardToMerge=shard_id, AdjacentShardToMerge="shardId-000000000042"
         )
@@ -329,7 +329,7 @@ def test_an_on_demand_stream_refuses_a_split(make_stream: MakeStream) -> None:
 def test_scaling_too_far_is_refused(make_stream: MakeStream, target: int) -> None:
     """One call can at most double the count, and never set it to zero."""
     stream = make_stream(shards=2)
-    with refused(*BAD_VALUE, "LimitExceededException"):
+    with expect_refusal(*BAD_VALUE, "LimitExceededException"):
         stream.client.update_shard_count(
             StreamName=stream.name, TargetShardCount=target, ScalingType="UNIFORM_SCALING"
         )

@@ -6,15 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.contract.conftest import MakeStream
 from tests.contract.streams import (
     BAD_VALUE,
     HASH_KEY_MAX,
     KinesisUnderTest,
+    MakeStream,
     Stream,
     eventually,
+    expect_refusal,
     hash_range,
-    refused,
 )
 
 
@@ -97,7 +97,7 @@ def test_a_deleted_stream_is_gone(stream: Stream) -> None:
     """After DeleteStream the name is unknown and may be used again."""
     stream.client.delete_stream(StreamName=stream.name)
     eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.summary()
     stream.client.create_stream(StreamName=stream.name, ShardCount=1)
     stream.wait_until_active()
@@ -119,7 +119,7 @@ def test_an_iterator_of_a_deleted_stream_is_refused(stream: Stream, shard_id: st
     iterator = stream.iterator(shard_id)
     stream.client.delete_stream(StreamName=stream.name)
     eventually(lambda: stream.name not in all_stream_names(stream), f"{stream.name} is gone")
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.client.get_records(ShardIterator=iterator)
 
 
@@ -131,7 +131,7 @@ def all_stream_names(stream: Stream) -> list[str]:
 
 def test_a_stream_name_is_unique(stream: Stream) -> None:
     """A second stream of the same name is refused."""
-    with refused("ResourceInUseException"):
+    with expect_refusal("ResourceInUseException"):
         stream.client.create_stream(StreamName=stream.name, ShardCount=1)
 
 
@@ -147,7 +147,7 @@ def test_a_stream_needs_a_shard(
 @pytest.mark.parametrize("name", ["a b", "naïve", "x" * 129], ids=["blank", "accent", "long"])
 def test_a_stream_name_has_valid_characters(kinesis: KinesisUnderTest, name: str) -> None:
     """Up to 128 letters, digits, dots, dashes and underscores."""
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         kinesis.client.create_stream(StreamName=name, ShardCount=1)
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_stream_is_not_found(kinesis: KinesisUnderTest, unique_name: 
         lambda: client.delete_stream(**missing),
     ]
     for call in calls:
-        with refused("ResourceNotFoundException"):
+        with expect_refusal("ResourceNotFoundException"):
             call()
 
 
@@ -205,13 +205,13 @@ def test_a_retention_out_of_range_is_refused(stream: Stream) -> None:
     """Less than a day, more than a year, and the wrong direction are refused, and nothing changes."""
     stream.client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=48)
     stream.wait_until_active()
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=8761)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.increase_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=36)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.decrease_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=72)
-    with refused(*BAD_VALUE):
+    with expect_refusal(*BAD_VALUE):
         stream.client.decrease_stream_retention_period(StreamName=stream.name, RetentionPeriodHours=23)
     assert stream.summary()["RetentionPeriodHours"] == 48
 
@@ -247,16 +247,16 @@ def consumer_status(stream: Stream, which: dict[str, str]) -> str | None:
 def test_a_consumer_name_is_unique(stream: Stream) -> None:
     """A second consumer of the same name on the same stream is refused."""
     stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")
-    with refused("ResourceInUseException"):
+    with expect_refusal("ResourceInUseException"):
         stream.client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="reader")
 
 
 def test_an_unknown_consumer_is_not_found(stream: Stream) -> None:
     """Describing or removing a consumer that was never registered is refused."""
     which = {"StreamARN": stream.arn, "ConsumerName": "nobody"}
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.client.describe_stream_consumer(**which)
-    with refused("ResourceNotFoundException"):
+    with expect_refusal("ResourceNotFoundException"):
         stream.client.deregister_stream_consumer(**which)
 
 
@@ -267,7 +267,7 @@ def test_a_stream_with_consumers_is_not_deleted_by_default(stream: Stream) -> No
         lambda: consumer_status(stream, {"StreamARN": stream.arn, "ConsumerName": "reader"}) == "ACTIVE",
         "ACTIVE",
     )
-    with refused("ResourceInUseException"):
+    with expect_refusal("ResourceInUseException"):
         stream.client.delete_stream(StreamName=stream.name)
     is_kept = stream.name in all_stream_names(stream)
     assert is_kept is (stream.kinesis.expects("a refused deletion", "kept") == "kept")

@@ -13,7 +13,7 @@ from leasehold.errors import (
     NotFoundError,
 )
 from leasehold.fleet.table.lease_table import LeaseTable
-from tests.contract.lease_samples import A, B, held, new_lease
+from tests.contract.lease_samples import A, B, applied_lease, new_lease
 from tests.contract.lease_stores import SERVERS, TableLocation, create_filled
 from tests.servers import Server
 
@@ -25,7 +25,7 @@ def test_own_leases_are_found_without_an_index(on_server: TableLocation) -> None
         bare = on_server.open(TableSettings(with_index=False))
         table = LeaseTable(await create_filled(lambda: bare, ()))
         await table.create(new_lease(1))
-        held(await table.assign(new_lease(1), A))
+        applied_lease(await table.assign(new_lease(1), A))
         assert await bare.keys_owned_by(A) is None
         assert [lease.key for lease in (await table.list_owned_by(A)).leases] == [new_lease(1).key]
 
@@ -48,7 +48,7 @@ def test_the_index_is_added_to_a_table_without_one(location: TableLocation) -> N
         store = await create_filled(lambda: location.open(TableSettings(with_index=False)), ())
         table = LeaseTable(store)
         await table.create(new_lease(1))
-        held(await table.assign(new_lease(1), A))
+        applied_lease(await table.assign(new_lease(1), A))
         await asyncio.gather(*(store.create_owner_index() for _ in range(4)))
         await store.create_owner_index()
         async with asyncio.timeout(120):
@@ -93,7 +93,7 @@ def test_an_index_that_is_being_built_is_not_used(on_server: TableLocation) -> N
         store = DynamoDbRows(client, on_server.table)
         table = LeaseTable(await create_filled(lambda: store, ()))
         await table.create(new_lease(1))
-        held(await table.assign(new_lease(1), A))
+        applied_lease(await table.assign(new_lease(1), A))
         await store.create_owner_index()
         assert client.updates == 0
         assert await store.keys_owned_by(A) is None

@@ -39,7 +39,7 @@ class StubClient:
         return call
 
 
-def refused(code: str, **more: Any) -> ClientError:
+def client_error(code: str, **more: Any) -> ClientError:
     """An error as boto3 raises it."""
     return ClientError({"Error": {"Code": code, "Message": "no"}, **more}, "Operation")
 
@@ -67,20 +67,20 @@ def test_every_page_of_the_index_is_read() -> None:
 def test_a_deleted_index_is_no_longer_queried() -> None:
     """A rollback to KCL 2.x deletes the index; then the caller has to scan."""
     gone = {"Table": {"TableStatus": "ACTIVE"}}
-    client = StubClient(describe_table=[ACTIVE, gone], query=[refused("ValidationException")])
+    client = StubClient(describe_table=[ACTIVE, gone], query=[client_error("ValidationException")])
 
-    async def ask_twice() -> list[Any]:
+    async def query_twice() -> list[Any]:
         rows = DynamoDbRows(client, "leases")
         return [await rows.keys_owned_by("me"), await rows.keys_owned_by("me")]
 
-    assert asyncio.run(ask_twice()) == [None, None]
+    assert asyncio.run(query_twice()) == [None, None]
 
 
 @pytest.mark.parametrize("code", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
 def test_a_transaction_conflict_is_not_a_lost_race(code: str) -> None:
     """Only a failed condition is a lost race. A transaction that was cancelled for another reason is retried."""
     reasons = [{"Code": "None"}, {"Code": code}]
-    cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
+    cancelled = client_error("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
     with pytest.raises(ThrottledError, match=code):
         asyncio.run(rows.write_transaction([PutRow("a", {}), PutRow("b", {})]))
@@ -89,7 +89,7 @@ def test_a_transaction_conflict_is_not_a_lost_race(code: str) -> None:
 def test_a_failed_condition_in_a_transaction_is_a_lost_race() -> None:
     """It is a return value, and nothing was written."""
     reasons = [{"Code": "None"}, {"Code": "ConditionalCheckFailed"}]
-    cancelled = refused("TransactionCanceledException", CancellationReasons=reasons)
+    cancelled = client_error("TransactionCanceledException", CancellationReasons=reasons)
     rows = DynamoDbRows(StubClient(transact_write_items=[cancelled]), "leases")
     assert asyncio.run(rows.write_transaction([PutRow("a", {}), PutRow("b", {})])) is False
 

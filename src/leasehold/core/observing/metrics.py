@@ -222,20 +222,8 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             yield from _renew_points(event, _worker_dimensions("RenewAllLeases", worker))
         case ShardsSynced():
             yield from _sync_points(event)
-        case ProcessorCalled(method="initialize", time_ms=time_ms):
-            yield Point(
-                "RecordProcessor.initialize.Time",
-                Unit.MILLISECONDS,
-                time_ms,
-                _operation_dimensions("InitializeTask"),
-            )
-        case ProcessorCalled(time_ms=time_ms):
-            yield Point(
-                "RecordProcessor.shutdown.Time",
-                Unit.MILLISECONDS,
-                time_ms,
-                _operation_dimensions("ShutdownTask"),
-            )
+        case ProcessorCalled():
+            yield _processor_point(event)
         case OperationFailed(operation=operation):
             if operation in _KCL_OPERATIONS:
                 yield Point("Success", Unit.COUNT, 0, _operation_dimensions(_KCL_OPERATIONS[operation]))
@@ -262,6 +250,15 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             pass  # no metrics
         case _:
             assert_never(event)
+
+
+def _processor_point(event: ProcessorCalled) -> Point:
+    """The KCL has metrics for `initialize`, and for all calls at the end of a lease together."""
+    call, task = (
+        ("initialize", "InitializeTask") if event.method == "initialize" else ("shutdown", "ShutdownTask")
+    )
+    name = f"RecordProcessor.{call}.Time"
+    return Point(name, Unit.MILLISECONDS, event.time_ms, _operation_dimensions(task))
 
 
 def _problem_point(

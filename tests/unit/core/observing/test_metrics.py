@@ -48,7 +48,7 @@ def page(shard: ShardId, records: int, behind_ms: int | None = 0) -> PageRead:
     return PageRead(shard, records, 100 * records, behind_ms, 5)
 
 
-def closed(
+def publish(
     events: Iterable[Event], level: MetricsLevel = MetricsLevel.SUMMARY, now_ms: int = 0
 ) -> dict[tuple[str, object], StatisticSet]:
     """The published sets after these events, by name and dimensions."""
@@ -61,7 +61,7 @@ def closed(
 def test_two_streams_differ_by_the_kcls_dimension() -> None:
     """StreamId comes before the dimension of the shard; the shards of both streams are counted."""
     stream = StreamIdentifier("1:orders:2")
-    sets = closed(
+    sets = publish(
         [
             ShardsSynced(3, 0, stream=stream),
             ShardsSynced(4, 0, stream=StreamIdentifier("1:returns:2")),
@@ -72,7 +72,7 @@ def test_two_streams_differ_by_the_kcls_dimension() -> None:
     assert sets["total_shards", ()].total == 7
 
 
-def merged(each: StatisticSet) -> tuple[int, int, int, int]:
+def statistics(each: StatisticSet) -> tuple[int, int, int, int]:
     return each.minimum, each.maximum, each.total, each.count
 
 
@@ -161,37 +161,37 @@ def test_a_refresh_has_the_metrics_of_take_leases() -> None:
 
 def test_points_with_the_same_name_and_dimensions_are_merged() -> None:
     """Minimum, maximum, sum and count of a window are sent, not every point."""
-    found = closed(BatchHandled(A, records, 10, Position("9"), 3, 0) for records in (5, 1, 3))
+    found = publish(BatchHandled(A, records, 10, Position("9"), 3, 0) for records in (5, 1, 3))
     each = found["RecordsProcessed", OF_A]
-    assert (merged(each), each.unit) == ((1, 5, 9, 3), Unit.COUNT)
+    assert (statistics(each), each.unit) == ((1, 5, 9, 3), Unit.COUNT)
 
 
 def test_traffic_has_one_sample_per_shard_and_window() -> None:
     """The maximum against the average shows a hot shard; an idle one counts as zero."""
-    found = closed([taken(A), taken(B), page(A, 6), page(A, 4)])
-    assert merged(found["records", ()]) == (0, 10, 10, 2)
-    assert merged(found["bytes", ()]) == (0, 1_000, 1_000, 2)
+    found = publish([taken(A), taken(B), page(A, 6), page(A, 4)])
+    assert statistics(found["records", ()]) == (0, 10, 10, 2)
+    assert statistics(found["bytes", ()]) == (0, 1_000, 1_000, 2)
 
 
 def test_the_lag_is_sampled_once_per_shard_and_window() -> None:
     """It has three names: for the shard, for the application, and kcl-rust's."""
-    found = closed([taken(A), taken(B), page(A, 0, 500), page(B, 0, 0)])
-    assert merged(found["MillisBehindLatest", OF_A]) == (500, 500, 500, 1)
-    assert merged(found["MillisBehindLatest", (("Operation", "ApplicationTracker"),)]) == (0, 500, 500, 2)
-    assert merged(found["millis_behind_latest", ()]) == (0, 500, 500, 2)
+    found = publish([taken(A), taken(B), page(A, 0, 500), page(B, 0, 0)])
+    assert statistics(found["MillisBehindLatest", OF_A]) == (500, 500, 500, 1)
+    assert statistics(found["MillisBehindLatest", (("Operation", "ApplicationTracker"),)]) == (0, 500, 500, 2)
+    assert statistics(found["millis_behind_latest", ()]) == (0, 500, 500, 2)
 
 
 def test_the_lag_of_a_hanging_handler_grows() -> None:
     """An alarm on the lag fires although no page and no batch comes any more."""
-    found = closed([taken(A), page(A, 3, 0)], now_ms=300_000)
+    found = publish([taken(A), page(A, 3, 0)], now_ms=300_000)
     assert found["millis_behind_latest", ()].maximum == 300_000
 
 
 def test_the_fleet_is_sampled_once_per_window() -> None:
     """The last refresh counts. A window without a refresh has no sample."""
-    found = closed([ShardsSynced(9, 0), FleetRefreshed(8, 8, 0, 1), FleetRefreshed(9, 1, 4, 2)])
+    found = publish([ShardsSynced(9, 0), FleetRefreshed(8, 8, 0, 1), FleetRefreshed(9, 1, 4, 2)])
     names = ("total_leases", "unclaimed_leases", "worker_leases", "total_shards")
-    assert [merged(found[name, ()]) for name in names] == [
+    assert [statistics(found[name, ()]) for name in names] == [
         (9, 9, 9, 1),
         (1, 1, 1, 1),
         (4, 4, 4, 1),
@@ -214,7 +214,7 @@ def test_closing_empties_the_window() -> None:
 
 def test_a_shard_that_ended_is_no_longer_sampled() -> None:
     """Its metrics would cost money."""
-    found = closed([taken(A), page(A, 5), ShardEnded(A, ())])
+    found = publish([taken(A), page(A, 5), ShardEnded(A, ())])
     assert ("records", ()) not in found
 
 
@@ -235,7 +235,7 @@ def test_a_shard_that_ended_is_no_longer_sampled() -> None:
 )
 def test_the_level_decides_which_points_are_kept(level: MetricsLevel, names: set[str]) -> None:
     """NONE keeps nothing, SUMMARY is for alarms, DETAILED adds single calls."""
-    assert {name for name, _ in closed([IteratorExpired(A), page(A, 1)], level)} == names
+    assert {name for name, _ in publish([IteratorExpired(A), page(A, 1)], level)} == names
 
 
 def test_memory_is_bounded_and_the_excess_is_counted() -> None:
