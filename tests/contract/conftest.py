@@ -2,31 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from leasehold.local import LocalKinesis
 from tests.contract.lease_stores import ALL, SERVERS, TableLocation, new_location
-from tests.contract.streams import KinesisUnderTest, MakeStream, Stream
+from tests.contract.streams import KinesisUnderTest, MakeStream, Stream, connect
 from tests.contract.subscriptions import Consumer, MakeConsumer, register
-from tests.servers import aws_client
-
-
-def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
-    """The server of that name, with a client that does not validate parameters, so that the server has to."""
-    fixture = request.getfixturevalue(server)
-    url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
-    return KinesisUnderTest(server, client_of(url))
-
-
-@cache
-def client_of(url: str) -> Any:
-    """One client per server: creating one takes longer than most of the tests."""
-    return aws_client("kinesis", url, parameter_validation=False)
 
 
 @pytest.fixture(params=["local_kinesis", "kinesis_local"])

@@ -9,10 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import pytest
 from botocore.exceptions import ClientError
+
+from leasehold.local import LocalKinesis
+from tests.servers import aws_client
 
 HASH_KEY_MAX = 2**128 - 1
 DEADLINE_S = 60.0
@@ -242,6 +246,19 @@ class Stream:
         read = eventually(lambda: _if_ended(self.read(shard_id)), f"{shard_id} ends")
         assert isinstance(read, ShardRead)
         return read
+
+
+def connect(request: pytest.FixtureRequest, server: str) -> KinesisUnderTest:
+    """The server of that name, with a client that does not validate parameters, so that the server has to."""
+    fixture = request.getfixturevalue(server)
+    url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
+    return KinesisUnderTest(server, client_of(url))
+
+
+@cache
+def client_of(url: str) -> Any:
+    """One client per server: creating one takes longer than most of the tests."""
+    return aws_client("kinesis", url, parameter_validation=False)
 
 
 class MakeStream(Protocol):

@@ -12,8 +12,7 @@ import pytest
 from botocore.eventstream import EventStreamBuffer, EventStreamMessage
 from botocore.exceptions import EventStreamError
 
-from tests.contract.conftest import connect
-from tests.contract.streams import KinesisUnderTest, Stream, expect_refusal
+from tests.contract.streams import KinesisUnderTest, Stream, connect, expect_refusal
 from tests.contract.subscriptions import LATEST, TRIM_HORIZON, Consumer, MakeConsumer, after, data_of
 
 

@@ -13,8 +13,15 @@ from botocore.exceptions import EventStreamError
 
 from leasehold.local import LocalKinesis
 from leasehold.local.server import LocalServer, ServerOptions
-from tests.contract.conftest import MakeStream, connect
-from tests.contract.streams import HASH_KEY_MAX, KinesisUnderTest, Stream, expect_refusal, hash_range
+from tests.contract.streams import (
+    HASH_KEY_MAX,
+    KinesisUnderTest,
+    MakeStream,
+    Stream,
+    connect,
+    expect_refusal,
+    hash_range,
+)
 from tests.contract.subscriptions import LATEST, Consumer, MakeConsumer, after, data_of
 
 THROTTLED = "ProvisionedThroughputExceededException"
