@@ -29,10 +29,10 @@ from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.simulation.network import Network, NetworkConditions
-from leasehold.simulation.ownership import Ownerships, lease_change, session_in
-from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
-from leasehold.simulation.table import ProcessRows, RowChange, SimulatedTable
+from leasehold.simulation.environment.network import Network, NetworkConditions
+from leasehold.simulation.environment.ownership import Ownerships, lease_change, session_in
+from leasehold.simulation.environment.process import ProcessState, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.environment.table import ProcessRows, RowChange, SimulatedTable
 
 _PROGRESS_EVERY_MS: Final = 30_000
 _TICK_MS: Final = 1_000

@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.fleet_stubs import share_parsed_rows
 from benchmarks.leaders.loaded_fleet import EVEN_WITHIN, LoadedFleet, LoadedWorker
 from leasehold.core.model import ShardId
-from leasehold.simulation.process import SimulatedLoop
+from leasehold.simulation.environment.process import SimulatedLoop
 
 _TICK_MS: Final = 1_000
 _BALANCES_WITHIN_MS: Final = 240_000

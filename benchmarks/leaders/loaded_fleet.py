@@ -25,9 +25,9 @@ from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import LoadMeter
-from leasehold.simulation.network import Network, NetworkConditions
-from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
-from leasehold.simulation.table import ProcessRows, SimulatedTable
+from leasehold.simulation.environment.network import Network, NetworkConditions
+from leasehold.simulation.environment.process import ProcessState, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.environment.table import ProcessRows, SimulatedTable
 
 # The allowed excess over the mean load. Both strategies aim at 10 % and work with noisy figures.
 EVEN_WITHIN: Final = 0.12

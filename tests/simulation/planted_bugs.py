@@ -35,8 +35,8 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.cursor import Cursor
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
+from leasehold.simulation.environment.process import ProcessClock
 from leasehold.simulation.faults import Fault
-from leasehold.simulation.process import ProcessClock
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from leasehold.core.model import WorkerId
-from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, SimulatedLoop, SimulatedProcess
 
 
 def _run(scenario: Callable[[SimulatedLoop], Coroutine[Any, Any, None]]) -> None:

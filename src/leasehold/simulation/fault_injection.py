@@ -14,11 +14,11 @@ from leasehold.core.leases.row_writes import Attribute, Row, number, text
 from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.kinesis_model.shard import ShardState
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN, FOREIGN_ATTRIBUTE
+from leasehold.simulation.environment.network import CallFault, Dependency, Partition
+from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
+from leasehold.simulation.environment.services import STREAM
+from leasehold.simulation.environment.trace import WORLD, short_shard
 from leasehold.simulation.faults import Fault
-from leasehold.simulation.network import CallFault, Dependency, Partition
-from leasehold.simulation.process import ProcessState, SimulatedProcess
-from leasehold.simulation.services import STREAM
-from leasehold.simulation.trace import WORLD, short_shard
 from leasehold.simulation.world import World
 
 Injection = Callable[["FaultInjector"], None]

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Final
 
 from leasehold.errors import ConfigError
-from leasehold.simulation.network import CallFault, Dependency
-from leasehold.simulation.producer import Workload
+from leasehold.simulation.environment.network import CallFault, Dependency
+from leasehold.simulation.environment.producer import Workload
 
 
 class Fault(Enum):

@@ -12,12 +12,12 @@ from leasehold.config.settings import Mode
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import BrokenPromise
 from leasehold.simulation.checkers.hash_coverage import find_hole
+from leasehold.simulation.environment.process import SimulatedLoop
+from leasehold.simulation.environment.producer import Producer
+from leasehold.simulation.environment.services import STREAM
+from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector
 from leasehold.simulation.faults import Fault, draw_fault_mix
-from leasehold.simulation.process import SimulatedLoop
-from leasehold.simulation.producer import Producer
-from leasehold.simulation.services import STREAM
-from leasehold.simulation.trace import WORLD
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
 

@@ -11,11 +11,11 @@ from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.simulation.environment.network import Dependency
+from leasehold.simulation.environment.ownership import Delivery
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.services import APPLICATION, STREAM
 from leasehold.simulation.faults import FaultMix
-from leasehold.simulation.network import Dependency
-from leasehold.simulation.ownership import Delivery
-from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.services import APPLICATION, STREAM
 from leasehold.simulation.world import World
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler

@@ -19,13 +19,18 @@ from leasehold.core.model import ShardId, WorkerId
 from leasehold.core.record import UserRecord
 from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
+from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.ownership import Delivery, Ownerships, lease_change
+from leasehold.simulation.environment.process import (
+    ProcessClock,
+    ProcessState,
+    SimulatedLoop,
+    SimulatedProcess,
+)
+from leasehold.simulation.environment.services import SimulatedServices
+from leasehold.simulation.environment.table import RowChange
+from leasehold.simulation.environment.trace import WORLD, Trace, event_line
 from leasehold.simulation.faults import FaultMix
-from leasehold.simulation.ledger import Ledger
-from leasehold.simulation.ownership import Delivery, Ownerships, lease_change
-from leasehold.simulation.process import ProcessClock, ProcessState, SimulatedLoop, SimulatedProcess
-from leasehold.simulation.services import SimulatedServices
-from leasehold.simulation.table import RowChange
-from leasehold.simulation.trace import WORLD, Trace, event_line
 from leasehold.worker.settings import ConsumerSettings
 
 # Creates the main coroutine of a process.

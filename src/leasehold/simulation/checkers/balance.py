@@ -7,7 +7,7 @@ from typing import Final
 
 from leasehold.core.events import Event, LeaseTaken
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.process import ProcessState, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
 
 _BOUND_MS: Final = 180_000
 

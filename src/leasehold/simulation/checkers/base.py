@@ -8,10 +8,10 @@ from typing import ClassVar, Protocol
 
 from leasehold.core.events import Event
 from leasehold.ports import Page
-from leasehold.simulation.ledger import Ledger
-from leasehold.simulation.ownership import Delivery, LeaseChange, Ownerships
-from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.services import SimulatedServices
+from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.services import SimulatedServices
 from leasehold.worker.settings import ConsumerSettings
 
 

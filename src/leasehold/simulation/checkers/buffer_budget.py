@@ -10,8 +10,8 @@ from leasehold.core.model import ShardId
 from leasehold.fleet.reading.chunking import weight_of
 from leasehold.ports import Page
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import Delivery
-from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.environment.ownership import Delivery
+from leasehold.simulation.environment.process import SimulatedProcess
 
 # A read reserves the size of the last response, and the next response may be larger. This may happen for all shards
 # that are read at the same time.

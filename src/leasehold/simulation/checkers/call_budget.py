@@ -9,8 +9,8 @@ from leasehold.config.settings import Mode, milliseconds
 from leasehold.core.coordinator.worker_metrics import REPORT_EVERY_MS
 from leasehold.fleet.assignment.refresh_schedule import STANDBY_REFRESH_LOCKS
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.network import Dependency
-from leasehold.simulation.process import ProcessState
+from leasehold.simulation.environment.network import Dependency
+from leasehold.simulation.environment.process import ProcessState
 
 _HOUR_MS: Final = 3_600_000
 _SLACK: Final = 1.25

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import LeaseChange, Ownership, session_in
+from leasehold.simulation.environment.ownership import LeaseChange, Ownership, session_in
 
 
 class CleanHandoffsRepeatNothing(Checker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.process import ProcessState, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, SimulatedLoop, SimulatedProcess
 
 
 class CleanStop(Checker):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from leasehold.core.events import Event, RecordDeadLettered
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import Delivery, Ownership
-from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.environment.ownership import Delivery, Ownership
+from leasehold.simulation.environment.process import SimulatedProcess
 
 
 class OrderWithinASession(Checker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leasehold.config.settings import milliseconds
 from leasehold.core.shards.hash_coverage import Hole, first_hole
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import LeaseChange
+from leasehold.simulation.environment.ownership import LeaseChange
 
 # About two members, chosen at random, audit each time, and one of them must see the hole several times.
 _AUDITS_MAX = 30

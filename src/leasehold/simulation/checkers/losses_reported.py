@@ -5,8 +5,8 @@ from __future__ import annotations
 from leasehold.core.events import Event, GapFound, ReadingStarted, ShardEnded
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import Delivery
-from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.environment.ownership import Delivery
+from leasehold.simulation.environment.process import SimulatedProcess
 
 
 class LossesAreReported(Checker):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from leasehold.simulation.checkers import CHECKERS
 from leasehold.simulation.checkers.base import BrokenPromise, Checker, WorldView
-from leasehold.simulation.trace import WORLD, Trace
+from leasehold.simulation.environment.trace import WORLD, Trace
 
 
 class PromiseMonitor:

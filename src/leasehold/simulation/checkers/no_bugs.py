@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.core.events import Event, OperationFailed
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.process import ProcessState, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
 
 
 class NoBugs(Checker):

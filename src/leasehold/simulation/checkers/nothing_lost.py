@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.ownership import LeaseChange
+from leasehold.simulation.environment.ownership import LeaseChange
 
 
 class NothingLost(Checker):

@@ -6,8 +6,8 @@ from leasehold.config.settings import milliseconds
 from leasehold.core.leases.lease_row import CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import Delivery, LeaseChange, Ownership, session_in
-from leasehold.simulation.process import ProcessState
+from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownership, session_in
+from leasehold.simulation.environment.process import ProcessState
 
 _PROGRESS = (CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB)
 

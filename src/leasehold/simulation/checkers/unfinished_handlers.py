@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.ownership import Delivery, LeaseChange
+from leasehold.simulation.environment.ownership import Delivery, LeaseChange
 
 
 class NoCheckpointPastAnUnfinishedHandler(Checker):

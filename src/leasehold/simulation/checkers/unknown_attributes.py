@@ -8,7 +8,7 @@ from leasehold.core.leases import lease_row
 from leasehold.core.leases.lease_row import ENTITY_TYPE, is_lease_row
 from leasehold.core.leases.row_writes import Attribute, Row, text
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.ownership import LeaseChange
+from leasehold.simulation.environment.ownership import LeaseChange
 
 KNOWN: Final = frozenset(
     value for name, value in vars(lease_row).items() if name.isupper() and isinstance(value, str)

@@ -7,7 +7,7 @@ retries and former owners create the same object, once. With plain handlers, rec
 from __future__ import annotations
 
 from leasehold.core.model import ShardId
-from leasehold.simulation.ledger import RecordKey
+from leasehold.simulation.environment.ledger import RecordKey
 
 ObjectName = tuple[ShardId, str, str]
 

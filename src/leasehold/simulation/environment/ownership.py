@@ -13,8 +13,8 @@ from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import Lease, LeaseSessionId, ShardId
 from leasehold.core.position import Position
 from leasehold.errors import MalformedRowError
-from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.table import RowChange
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.table import RowChange
 
 _CACHED_ROWS_MAX: Final = 5_000
 

@@ -13,12 +13,12 @@ from leasehold.core.shards.shard_graph import unfinished_parents
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.ports import Page
-from leasehold.simulation.network import Network, NetworkConditions
-from leasehold.simulation.ownership import RowReader
-from leasehold.simulation.process import ProcessClock, SimulatedLoop, SimulatedProcess
-from leasehold.simulation.sink import Sink
-from leasehold.simulation.stream import ProcessStream, StreamQuirks
-from leasehold.simulation.table import ProcessRows, SimulatedTable
+from leasehold.simulation.environment.network import Network, NetworkConditions
+from leasehold.simulation.environment.ownership import RowReader
+from leasehold.simulation.environment.process import ProcessClock, SimulatedLoop, SimulatedProcess
+from leasehold.simulation.environment.sink import Sink
+from leasehold.simulation.environment.stream import ProcessStream, StreamQuirks
+from leasehold.simulation.environment.table import ProcessRows, SimulatedTable
 from leasehold.simulation.virtual_time import START_WALL_MS
 
 STREAM: Final = "orders"

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from leasehold.errors import LeaseholdError, ThrottledError, UnavailableError
-from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.environment.process import SimulatedProcess
 
 T = TypeVar("T")
 

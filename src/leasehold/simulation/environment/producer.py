@@ -11,7 +11,7 @@ from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import aggregate
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.writing import PutRequest, PutResult
-from leasehold.simulation.ledger import Ledger
+from leasehold.simulation.environment.ledger import Ledger
 
 _AGGREGATED_MAX: Final = 6
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.ports import Applied, Refused, RowStore
-from leasehold.simulation.network import Dependency, Network
-from leasehold.simulation.process import SimulatedProcess
+from leasehold.simulation.environment.network import Dependency, Network
+from leasehold.simulation.environment.process import SimulatedProcess
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import IteratorExpiredError
 from leasehold.ports import Page, Stream
-from leasehold.simulation.network import Dependency, Network
-from leasehold.simulation.process import SimulatedProcess
-from leasehold.simulation.table import run_synchronously
+from leasehold.simulation.environment.network import Dependency, Network
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.table import run_synchronously
 
 T = TypeVar("T")
 

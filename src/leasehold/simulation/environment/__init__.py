@@ -1,0 +1,1 @@
+"""The environment of a simulated run: processes, network, services, and the truth about records and leases."""
