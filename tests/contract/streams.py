@@ -41,12 +41,12 @@ KNOWN_DEVIATIONS: Mapping[str, Mapping[str, Deviation]] = {
         "a filter on the second page": Deviation(
             "every shard after the first page", "its token forgets the filter"
         ),
-        "a hash key that is no number": Deviation(CRASHED, "it parses before it checks"),
+        "a hash key that is not a number": Deviation(CRASHED, "it parses before it checks"),
         "a made-up iterator": Deviation(CRASHED, "it decodes before it checks"),
-        "a missing value": Deviation(("SerializationException",), "its decoder needs every member"),
+        "a missing value": Deviation(("SerializationException",), "its decoder needs every field"),
         "a page size of 0": Deviation(CRASHED, "the minimum is not checked"),
         "a page size of 10001": Deviation(ACCEPTED, "it returns at most 100 anyway"),
-        "a position that is no record": Deviation(
+        "a position that is not a record": Deviation(
             "ResourceNotFoundException", "it searches for the number instead of comparing it"
         ),
         "a refused deletion": Deviation("deleted", "it reports that consumers exist, and deletes anyway"),
@@ -59,8 +59,8 @@ KNOWN_DEVIATIONS: Mapping[str, Mapping[str, Deviation]] = {
             (400, "AccessDeniedException"), "it treats it as a missing permission"
         ),
         "AT_TRIM_HORIZON": Deviation("every shard", "it treats the filter as FROM_TRIM_HORIZON"),
-        "data in CBOR": Deviation("base64", "it writes JSON's form into CBOR; the Java SDK accepts both"),
-        "data that is no base64": Deviation((500, ""), "it decodes before it checks"),
+        "data in CBOR": Deviation("base64", "it writes base64 into CBOR; the Java SDK accepts both"),
+        "data that is not base64": Deviation((500, ""), "it decodes before it checks"),
         "more than 500 records": Deviation(ACCEPTED, "the number of records is not checked"),
         "scaling an on-demand stream": Deviation(ACCEPTED, "it does not check the mode"),
         "splitting an on-demand stream": Deviation(ACCEPTED, "it does not check the mode"),

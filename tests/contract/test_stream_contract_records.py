@@ -111,7 +111,7 @@ def test_a_hash_key_outside_the_range_is_refused(stream: Stream, hash_key: str) 
 @pytest.mark.parametrize("hash_key", ["0x10", "ten"])
 def test_a_hash_key_is_a_number(stream: Stream, hash_key: str) -> None:
     """A hash key consists of decimal digits."""
-    with stream.kinesis.refuses("a hash key that is no number", *BAD_VALUE):
+    with stream.kinesis.refuses("a hash key that is not a number", *BAD_VALUE):
         stream.put(ExplicitHashKey=hash_key)
 
 
@@ -192,7 +192,7 @@ def test_a_number_between_records_is_a_position(stream: Stream, shard_id: str) -
     before, after = (int(stream.put(data)["SequenceNumber"]) for data in (b"a", b"b"))
     between = str(before + (after - before) // 2) if after - before > 1 else str(before)
     documented = [b"b"]
-    expected = stream.kinesis.expects("a position that is no record", documented)
+    expected = stream.kinesis.expects("a position that is not a record", documented)
     if expected is documented:
         assert (
             stream.read(shard_id, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=between).data == documented

@@ -82,7 +82,7 @@ def test_data_that_is_not_base64_is_refused(kinesis: KinesisUnderTest, stream: S
     body = json.dumps({"StreamName": stream.name, "Data": "%%%", "PartitionKey": "k"}).encode()
     response = send_request(kinesis, "PutRecord", body)
     documented = (400, "SerializationException")
-    assert (response.status, response.error) == kinesis.expects("data that is no base64", documented)
+    assert (response.status, response.error) == kinesis.expects("data that is not base64", documented)
 
 
 def test_an_unknown_operation_is_refused(kinesis: KinesisUnderTest) -> None:

@@ -296,7 +296,7 @@ def test_an_invalid_iterator_is_a_service_error(make: Make) -> None:
     """It is one of our errors, not boto3's, and not IteratorExpiredError."""
     case = make()
     with pytest.raises(ServiceError) as caught:
-        case.run(case.port.get_records("this is no iterator", limit=10))
+        case.run(case.port.get_records("not an iterator", limit=10))
     assert not isinstance(caught.value, IteratorExpiredError | NotFoundError | ThrottledError)
 
 

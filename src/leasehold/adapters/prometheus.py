@@ -70,7 +70,7 @@ MEMBER_COUNTERS: Final = {
     "renewals_failed": "Heartbeats that failed.",
     "shards_ended": "Shards that were processed to their end.",
     "shards_stalled": "Shards whose lease was released because they made no progress.",
-    "gaps": "Gaps: records that may have been trimmed before they were read, and are lost.",
+    "gaps": "Gaps, where records may have been trimmed before they were read.",
     "dropped_records": "User records of aggregates that were not delivered.",
     "dead_letters": "Records that were sent to the dead letters.",
     "skipped_records": "Records that were skipped, as configured.",

@@ -182,7 +182,7 @@ def _row_from_json(key: str, text: str) -> Row:
     try:
         row = row_from_json_object(orjson.loads(text))
     except ValueError as error:
-        raise MalformedRowError(key, f"not a row in DynamoDB's JSON form ({error})") from error
+        raise MalformedRowError(key, f"not a row in DynamoDB's JSON format ({error})") from error
     if row.get("leaseKey") != {"S": key}:
         raise MalformedRowError(key, "leaseKey: does not match the row's key")
     return row

@@ -128,7 +128,7 @@ class Health:
         if progress.parents or idle_ms <= self._limits.stuck_after_ms:
             return None
         because = f"; {progress.last_failure}, {progress.failures} times" if progress.last_failure else ""
-        return f"no progress for {_seconds(idle_ms)}: {_describe_stall(progress)}{because}"
+        return f"has made no progress for {_seconds(idle_ms)}: {_describe_stall(progress)}{because}"
 
 
 def _describe_stall(progress: ShardProgress) -> str:

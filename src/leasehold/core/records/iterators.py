@@ -49,7 +49,7 @@ def iterator_start(position: Position, initial: InitialPosition) -> IteratorStar
     if position == AT_TIMESTAMP:
         if initial.timestamp_ms is None:
             raise ConfigError(
-                f"a lease begins AT_TIMESTAMP, but the configured initial position is {initial.sentinel}, which "
+                f"a lease starts AT_TIMESTAMP, but the configured initial position is {initial.sentinel}, which "
                 "has no timestamp: configure the timestamp that the fleet was started with"
             )
         return IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=initial.timestamp_ms)

@@ -72,7 +72,7 @@ def test_a_hanging_handler_is_unhealthy_although_its_shard_is_read(
     health = health_after(*serving, (1_000, page(5, 0)), *polls)
     assert problems(health, 61_000) == []
     assert problems(health, 61_001) == [
-        "shard-0 no progress for 60 s: 5 records are in flight and none gets done"
+        "shard-0 has made no progress for 60 s: 5 records are in flight and none gets done"
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_failing_handler_is_named_as_the_reason(serving: list[tuple[int, Event
     health = health_after(*serving, (0, page(5, 0)), *failures)
     assert problems(health, 2 * MINUTE) == [
         (
-            "shard-0 no progress for 120 s: 5 records are in flight and none gets done; "
+            "shard-0 has made no progress for 120 s: 5 records are in flight and none gets done; "
             "the handler raises KeyError, 3 times"
         )
     ]
@@ -95,7 +95,7 @@ def test_a_shard_that_cannot_be_read_is_unhealthy(serving: list[tuple[int, Event
     """The problem includes the last error."""
     health = health_after(*serving, (1_000, page(0, 0)), (2_000, ReadFailed(SHARD, "no response", 500)))
     assert problems(health, 2 * MINUTE) == [
-        "shard-0 no progress for 119 s: no page was read; reading fails: no response, 1 times"
+        "shard-0 has made no progress for 119 s: no page was read; reading fails: no response, 1 times"
     ]
 
 
@@ -103,7 +103,7 @@ def test_reading_without_getting_nearer_is_unhealthy(serving: list[tuple[int, Ev
     """Empty pages that do not lead to the tip are not progress."""
     polls = [(second * 1_000, page(0, 5_000 + second)) for second in range(120)]
     assert problems(health_after(*serving, *polls), 2 * MINUTE) == [
-        "shard-0 no progress for 120 s: pages are read, but the tip does not get nearer"
+        "shard-0 has made no progress for 120 s: pages are read, but the tip does not get nearer"
     ]
 
 

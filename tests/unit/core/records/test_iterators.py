@@ -113,8 +113,8 @@ def test_latest_means_the_same_time_for_the_next_reader() -> None:
 @pytest.mark.parametrize(
     ("lease", "is_first_reading"),
     [
-        pytest.param(lease_at(LATEST, 100_000), True, id="the first reader begins at the tip"),
-        pytest.param(lease_at(LATEST, None), False, id="a lease of Java's does not say when it was made"),
+        pytest.param(lease_at(LATEST, 100_000), True, id="the first reader starts at the tip"),
+        pytest.param(lease_at(LATEST, None), False, id="a lease of the Java KCL has no creation time"),
         pytest.param(
             lease_at(Position("7"), 100_000), False, id="a checkpointed lease continues at its checkpoint"
         ),
