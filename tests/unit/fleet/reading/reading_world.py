@@ -1,4 +1,4 @@
-"""A stream in memory, a virtual clock, and a reader of one of its shards: what the tests of reading share."""
+"""A world for tests of reading: a stream in memory, a virtual clock, and a reader of one of its shards."""
 
 import itertools
 import random
@@ -48,18 +48,18 @@ SIX_MINUTES_MS = 360_000
 HOUR_MS = 3_600_000
 
 
-class TroubledStream(Stream):
-    """Passes calls on, notes when they came, and raises what `trouble_for(operation)` returns before they happen."""
+class FailingStream(Stream):
+    """Records the time of each call, raises what `failure_for(operation)` returns, and otherwise passes the call on."""
 
     def __init__(self, stream: Stream, clock: VirtualClock) -> None:
         self._stream = stream
         self._clock = clock
-        self.trouble_for: Callable[[str], Exception | None] = lambda _: None
+        self.failure_for: Callable[[str], Exception | None] = lambda _: None
         self.limit_for: Callable[[int], int] = lambda limit: limit
         self.calls: list[tuple[int, str]] = []
         self.starts: list[IteratorStart] = []
         self.limits: list[int] = []
-        self.empty_pages_first = 0  # as the service does over a long stretch without records
+        self.empty_pages_first = 0  # the service returns such pages before a range without records
 
     def times(self, operation: str) -> list[int]:
         """When an operation was called."""
@@ -89,21 +89,21 @@ class TroubledStream(Stream):
 
     async def _through(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append((self._clock.now_ms(), operation))
-        trouble = self.trouble_for(operation)
-        if trouble:
-            raise trouble
+        failure = self.failure_for(operation)
+        if failure:
+            raise failure
         return await call()
 
 
-def in_turn(*troubles: Exception | None) -> Callable[[str], Exception | None]:
-    """The troubles of the first reads, one after the other; then none."""
-    following = iter(troubles)
+def fail_reads_with(*failures: Exception | None) -> Callable[[str], Exception | None]:
+    """Fail the first calls of GetRecords with these errors, one after the other. None lets a call succeed."""
+    following = iter(failures)
     return lambda operation: next(following, None) if operation == "get_records" else None
 
 
 @dataclass
 class ReadWorld:
-    """A stream with one shard, unless told otherwise. To be made while the virtual loop runs."""
+    """A stream with one shard by default. Create it inside the virtual loop."""
 
     shards: int = 1
     service_settings: ServiceSettings = field(default_factory=ServiceSettings)
@@ -114,27 +114,27 @@ class ReadWorld:
     def __post_init__(self) -> None:
         self.service = KinesisModel(settings=self.service_settings)
         self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
-        self.stream = TroubledStream(MemoryStream(self.service, "orders", self.clock), self.clock)
+        self.stream = FailingStream(MemoryStream(self.service, "orders", self.clock), self.clock)
         self.budget = ByteBudget(self.settings.buffer_bytes)
         self._names = itertools.count()
 
     def put(self, count: int = 1, *, size: int = 0, hash_key: int = 0) -> list[str]:
-        """Put plain records, each with other data; returns their sequence numbers."""
+        """Put plain records, each with unique data. Returns their sequence numbers."""
         return [self._put(PutEntry(self.data(size), "k", hash_key)) for _ in range(count)]
 
     def put_aggregate(self, count: int, *, hash_key: int = 0, stray_key: int | None = None) -> str:
-        """Put one aggregate of so many user records; one of them strays if told so. Returns its sequence number."""
+        """Put one aggregate. `stray_key` is the hash key of its last user record. Returns its sequence number."""
         entries = [PutEntry(self.data(), "k", hash_key) for _ in range(count)]
         if stray_key is not None:
             entries[-1] = entries[-1]._replace(explicit_hash_key=stray_key)
         return self._put(aggregate(entries)._replace(explicit_hash_key=hash_key))
 
     def put_data(self, data: bytes) -> str:
-        """Put one record of just these bytes."""
+        """Put one record with exactly these bytes."""
         return self._put(PutEntry(data, "k", 0))
 
     def data(self, size: int = 0) -> bytes:
-        """Data that no other record has."""
+        """Return data that no other record has."""
         return b"%d" % next(self._names) + bytes(size)
 
     def split(self) -> None:
@@ -165,29 +165,29 @@ class ReadWorld:
         request = ReadRequest(shard=shard, start=start, initial=initial, hash_range=hash_range, **of_request)
         return read_shard(request, replace(context, **of_context))
 
-    async def take(self, slices: AsyncIterator[ReadChunk], count: int) -> list[UserRecord]:
-        """User records, until there are so many; every slice is given back."""
+    async def take(self, chunks: AsyncIterator[ReadChunk], count: int) -> list[UserRecord]:
+        """Read at least `count` user records, and release the bytes of each chunk."""
         records: list[UserRecord] = []
         while len(records) < count:
-            records += (await self.next_slice(slices)).records
+            records += (await self.next_chunk(chunks)).records
         return records
 
-    async def to_end(self, slices: AsyncIterator[ReadChunk]) -> tuple[list[UserRecord], ReadChunk]:
-        """Every user record up to the end of the shard, and the last slice."""
+    async def take_to_end(self, chunks: AsyncIterator[ReadChunk]) -> tuple[list[UserRecord], ReadChunk]:
+        """Read every user record up to the end of the shard. Returns them and the last chunk."""
         records: list[UserRecord] = []
-        async for each in slices:
+        async for each in chunks:
             self.budget.release(each.size_bytes)
             records += each.records
             last = each
         return records, last
 
-    async def next_slice(self, slices: AsyncIterator[ReadChunk]) -> ReadChunk:
-        found = await anext(slices)
+    async def next_chunk(self, chunks: AsyncIterator[ReadChunk]) -> ReadChunk:
+        found = await anext(chunks)
         self.budget.release(found.size_bytes)
         return found
 
-    def told(self, kind: type[E]) -> list[E]:
-        """The events of a kind."""
+    def events_of(self, kind: type[E]) -> list[E]:
+        """The reported events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
     def _put(self, entry: PutEntry) -> str:
@@ -203,8 +203,8 @@ def data_of(records: Sequence[UserRecord]) -> list[bytes]:
     return [record.data for record in records]
 
 
-def names_of(records: Sequence[UserRecord]) -> list[int]:
-    """The numbers that `ReadWorld.data` gave."""
+def numbers_of(records: Sequence[UserRecord]) -> list[int]:
+    """The numbers in the data that `ReadWorld.data` returned."""
     return [int(record.data.rstrip(b"\x00")) for record in records]
 
 

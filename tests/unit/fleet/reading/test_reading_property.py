@@ -22,7 +22,7 @@ from leasehold.errors import (
 )
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from tests.unit.fleet.reading.reading_world import SHARD, SIX_MINUTES_MS, ReadWorld, names_of
+from tests.unit.fleet.reading.reading_world import SHARD, SIX_MINUTES_MS, ReadWorld, numbers_of
 
 LEFT, RIGHT = ShardId("shardId-000000000001"), ShardId("shardId-000000000002")
 TROUBLES = (ThrottledError, UnavailableError, IteratorExpiredError, ServiceError, NotFoundError)
@@ -43,7 +43,7 @@ class Put:
 class Habits:
     """How things go wrong, and how a consumer behaves; each a chance per occasion."""
 
-    trouble: float
+    failure: float
     short_page: float
     slow: float
     restart: float
@@ -65,7 +65,7 @@ puts = st.lists(
 chance = st.sampled_from([0.0, 0.0, 0.1, 0.5])
 habits = st.builds(
     Habits,
-    trouble=chance,
+    failure=chance,
     short_page=chance,
     slow=chance,
     restart=chance,
@@ -113,29 +113,29 @@ async def consume(
     """Everything to the end of a shard, by a consumer that stops in the middle and begins again where it was."""
     done: list[int] = []
     while True:
-        async with world.read(start, shard=shard, rng=rng) as slices:
-            async for found in slices:
+        async with world.read(start, shard=shard, rng=rng) as chunks:
+            async for found in chunks:
                 world.budget.release(found.size_bytes)
                 if rng.random() < habits.slow:
                     await world.clock.sleep_ms(rng.choice([100, 2_000, SIX_MINUTES_MS]))
                 if found.records and rng.random() < habits.restart:
                     kept = rng.randrange(len(found.records) + 1)
-                    done += names_of(found.records[:kept])
+                    done += numbers_of(found.records[:kept])
                     start = found.records[kept - 1].position if kept else start
                     break
-                done += names_of(found.records)
+                done += numbers_of(found.records)
                 start = found.read_through or start
                 if found.children is not None:
                     return done
 
 
-def troubles(chance: float, rng: random.Random) -> Callable[[str], Exception | None]:
-    def trouble_for(operation: str) -> Exception | None:
+def failures(chance: float, rng: random.Random) -> Callable[[str], Exception | None]:
+    def failure_for(operation: str) -> Exception | None:
         if operation == "list_shards" or rng.random() >= chance:
             return None
         return rng.choice(TROUBLES)("on purpose")
 
-    return trouble_for
+    return failure_for
 
 
 @settings(max_examples=100)
@@ -151,7 +151,7 @@ def test_delivered_is_produced(before: list[Put], after: list[Put], habits: Habi
             service_settings=ServiceSettings(shard_end_with_last_records=habits.ends_with_last_records),
             settings=ReadSettings(buffer_bytes=habits.buffer_bytes),
         )
-        world.stream.trouble_for = troubles(habits.trouble, rng)
+        world.stream.failure_for = failures(habits.failure, rng)
         world.stream.limit_for = lambda limit: (
             rng.randint(1, limit) if rng.random() < habits.short_page else limit
         )
@@ -163,7 +163,7 @@ def test_delivered_is_produced(before: list[Put], after: list[Put], habits: Habi
         )
         await producing
         assert delivered == {shard: producer.produced[shard] for shard in (SHARD, LEFT, RIGHT)}
-        assert not world.told(GapFound)
+        assert not world.events_of(GapFound)
         assert world.budget.used_bytes == 0
 
     run_in_virtual_time(main())
@@ -183,17 +183,17 @@ def test_from_latest_nothing_is_lost_after_the_first_look(
         await world.clock.sleep_ms(SIX_MINUTES_MS)
         producer = Producer(world)
         seen: list[int] = []
-        async with world.read(LATEST, rng=rng) as slices:
-            await world.next_slice(slices)
-            world.stream.trouble_for = troubles(habits.trouble, rng)
+        async with world.read(LATEST, rng=rng) as chunks:
+            await world.next_chunk(chunks)
+            world.stream.failure_for = failures(habits.failure, rng)
             await world.clock.sleep_ms(rng.choice([0, SIX_MINUTES_MS]))
             for put in after:
                 await producer.put(put)
             wanted = [name + 5 for name in producer.produced[SHARD]]
             while len(seen) < len(wanted):
-                seen += names_of((await world.next_slice(slices)).records)
+                seen += numbers_of((await world.next_chunk(chunks)).records)
             for _ in range(2):
-                seen += names_of((await world.next_slice(slices)).records)
+                seen += numbers_of((await world.next_chunk(chunks)).records)
         assert seen == wanted
 
     run_in_virtual_time(main())
