@@ -19,12 +19,12 @@ from tests.servers.install import SERVERS, InstallError, exclusively, java, java
 
 SOURCES = Path(__file__).resolve().parent / "java"
 NEWEST = "3.5.1"  # leases, lock and reports in one table
-THREE_TABLES = "3.4.2"  # the last on Maven Central that keeps lock and reports in tables of their own
+THREE_TABLES = "3.4.2"  # the last on Maven Central with separate tables for lock and reports
 KCL_2 = "2.7.2"  # the last without a leader that Maven Central has
-WITHOUT_MAVEN = "3.1.3"  # what `kclpy-ext` carries; three tables
+WITHOUT_MAVEN = "3.1.3"  # the version in `kclpy-ext`; three tables
 FROM_MAVEN = (NEWEST, THREE_TABLES, KCL_2)
 VERSIONS = (WITHOUT_MAVEN, *FROM_MAVEN)
-# How Maven says that it could not fetch something.
+# Maven's messages for a failed download.
 UNREACHABLE = re.compile(
     "(?i)could not (resolve|transfer)|could not be resolved|could not find artifact|unknown host"
 )
@@ -33,16 +33,16 @@ REMEDY = "run `make setup-interop` on a machine that has a JDK and Maven and rea
 
 
 class BuildError(Exception):
-    """The Java member could not be built, or is asked for and is not there."""
+    """The Java member could not be built, or was not built."""
 
 
 class UnreachableError(BuildError):
-    """No compiler or no Maven here, or Maven Central does not answer: nothing is wrong with the sources."""
+    """There is no compiler or no Maven, or Maven Central does not respond: the sources are not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The Java member on one version of the KCL: where its jars and its classes are."""
+    """The Java member for one version of the KCL, with the folders of its jars and classes."""
 
     version: str
 
@@ -53,17 +53,17 @@ class Member:
 
     @property
     def classes(self) -> Path:
-        """What was compiled from our sources."""
+        """The folder of the compiled classes."""
         return self.home / "classes"
 
     @property
     def jars(self) -> Path:
-        """The KCL and what it needs."""
+        """The folder of the KCL and its dependencies."""
         return kcl_jars() if self.version == WITHOUT_MAVEN else self.home / "lib"
 
     @property
     def sources(self) -> list[Path]:
-        """What is common to all versions, and what differs between the generations."""
+        """The sources for all versions, and those for this one."""
         generation = f"kcl{self.version.partition('.')[0]}"
         return sorted(
             path for part in ("main", generation) for path in (SOURCES / "src" / part).rglob("*.java")
@@ -71,17 +71,17 @@ class Member:
 
     @property
     def class_path(self) -> str:
-        """For compiling and for running."""
+        """The class path for compiling and running."""
         parts = (self.classes, SOURCES / "src" / "main" / "resources", *sorted(self.jars.glob("*.jar")))
         return os.pathsep.join(map(str, parts))
 
     @property
     def is_built(self) -> bool:
-        """Whether it was built from the sources as they are."""
+        """Whether it was built from the present sources."""
         return self._stamp.exists() and self._stamp.read_text() == _digest()
 
-    def note_built(self) -> None:
-        """From now on it is."""
+    def record_build(self) -> None:
+        """Record that it was built from the present sources."""
         self._stamp.write_text(_digest())
 
     @property
@@ -95,13 +95,13 @@ def is_built(version: str) -> bool:
 
 
 def java_command(version: str, log: Path) -> list[str]:
-    """How a member on this KCL is started; its options follow. The KCL's own log goes to a file."""
+    """The command that starts a member on this KCL, without options. The KCL's log goes to a file."""
     member = Member(version)
     if not member.is_built:
         raise BuildError(f"the Java member on KCL {version} is not built in {member.home}: {REMEDY}")
     return [
         str(java()),
-        # Several of them share two processors with everything else: quick to start, small.
+        # Several JVMs share two processors, so each must start quickly and stay small.
         "-Xmx192m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -113,7 +113,7 @@ def java_command(version: str, log: Path) -> list[str]:
 
 
 def build_all() -> dict[str, UnreachableError]:
-    """Build what is missing; returns at once when nothing is. Says what cannot be had on this machine, and why."""
+    """Build what is missing. Returns what cannot be built on this machine, with the reason."""
     missing: dict[str, UnreachableError] = {}
     with exclusively(SERVERS / ".lock-interop"):
         for version in VERSIONS:
@@ -133,7 +133,7 @@ def _build(member: Member) -> None:
     if member.version in FROM_MAVEN:
         _fetch(member)
     _compile(member)
-    member.note_built()
+    member.record_build()
 
 
 def _fetch(member: Member) -> None:
@@ -163,7 +163,7 @@ def _compile(member: Member) -> None:
         raise UnreachableError(str(error)) from error
     shutil.rmtree(member.classes, ignore_errors=True)
     compiler = [str(java()), "--module", "jdk.compiler/com.sun.tools.javac.Main", "--release", "11"]
-    # The annotations of the KCL are for its own build.
+    # Only the KCL's own build needs its annotations.
     compiler += ["-proc:none", "-d", str(member.classes), "-cp", class_path]
     done = _run(*compiler, *map(str, member.sources))
     if done.returncode != 0:
@@ -182,14 +182,16 @@ def _digest() -> str:
 
 
 def main() -> int:
-    """Build what can be had here. Exit codes: 0, there is something to run; 3, there is nothing; 1, it is broken."""
+    """Build what is available. Exit codes: 0, at least one version was built; 3, none is available; 1, a build
+    failed.
+    """
     try:
         missing = build_all()
     except BuildError as error:
         print(f"interop: {error}", file=sys.stderr)
         return 1
     for version, why in missing.items():
-        print(f"interop: no stories on KCL {version}: {why}", file=sys.stderr)
+        print(f"interop: no tests with KCL {version}: {why}", file=sys.stderr)
     return NOTHING_CODE if len(missing) == len(VERSIONS) else 0
 
 

@@ -1,5 +1,5 @@
-"""One test of a mixed fleet: records come in all the time, members come and go as the test says, and in the end every
-promise is checked.
+"""One run of a mixed fleet. Records are produced all the time, members start and stop as the test requires, and at the
+end every promise is checked.
 """
 
 import random
@@ -20,13 +20,13 @@ from tests.interop.spark_member import NAME, archive_problems
 
 SHARDS = 8
 PUT_EVERY_S = 0.25
-# Java gives up a dead worker a minute after its last report, and looks for new leases every ten seconds.
+# Java ignores a dead worker a minute after its last report, and looks for new leases every ten seconds.
 DEADLINE_S = 240.0
 
 
 @dataclass
 class FleetRun:
-    """A fleet under load, and what is known of it."""
+    """A mixed fleet under load."""
 
     fleet: MixedFleet
     table: FleetTables
@@ -35,17 +35,19 @@ class FleetRun:
     _producing: threading.Lock = field(default_factory=threading.Lock)
     _end: threading.Event = field(default_factory=threading.Event)
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self._producer = threading.Thread(target=self._produce, daemon=True)
 
-    def produce(self) -> None:
-        """Put records until the story ends."""
-        while not self._end.wait(PUT_EVERY_S):
-            with self._producing:
-                self.production.put(plain=8, aggregated=8)
+    # -- actions ---------------------------------------------------------------------------------------------------
+
+    def start_production(self) -> None:
+        """Start a thread that puts records until `end_production`."""
+        self._producer.start()
 
     def end_production(self) -> None:
-        """No more records."""
+        """End production. Waits for the put in progress, so `production.produced` no longer changes."""
         self._end.set()
+        self._producer.join()
 
     def reshard(self, times: int = 1) -> None:
         """Split a shard, or merge two."""
@@ -59,13 +61,13 @@ class FleetRun:
         self.faults_by_worker[worker].add("killed")
 
     def stop(self, worker: str) -> None:
-        """Stop in good order."""
+        """Stop a member cleanly."""
         self.fleet.stop(worker)
         if worker in self.fleet.archives:
             self.faults_by_worker[worker].add("stopped in a batch")
 
     def start_spark(self, **options: Any) -> str:
-        """Start a Spark member; returns its name, once it has told it."""
+        """Start a Spark member. Waits for its first report, and returns its worker id."""
         known, worker = self.table.workers_with_reports(), self.fleet.start_spark(**options)
 
         def names() -> set[str]:
@@ -76,15 +78,15 @@ class FleetRun:
         self.fleet.rename(worker, name)
         return name
 
-    # -- what can be waited for ------------------------------------------------------------------------------------
+    # -- conditions ------------------------------------------------------------------------------------------------
 
     def wait_for_leader(self, *workers: str) -> str:
-        """Until one of these leads; says which."""
+        """Wait until one of these workers leads. Returns the leader."""
         self.wait(lambda: self.table.leader() in workers, f"one of {workers} leads")
         return str(self.table.leader())
 
     def wait_until_read_by(self, worker: str, leases: int = 1) -> None:
-        """Until a member owns so many leases and is given records of as many shards."""
+        """Wait until a member owns so many leases and handles records of as many shards."""
         before = len(self.fleet.handled())
 
         def reads() -> bool:
@@ -94,11 +96,11 @@ class FleetRun:
         self.wait(reads, f"{worker} reads {leases} shards")
 
     def wait_for_report_of(self, worker: str) -> None:
-        """Until a member has told how busy it is."""
+        """Wait until a member has reported its load."""
         self.wait(lambda: self.table.has_report_of(worker), f"{worker} reports")
 
     def wait_until_all_is_handled(self) -> None:
-        """Until all that was produced by now has been handled."""
+        """Wait until every record produced so far has been handled."""
         produced = self.production.produced
 
         def missing() -> int:
@@ -107,7 +109,7 @@ class FleetRun:
         self.wait(lambda: missing() == 0, f"all {produced} records handled")
 
     def wait_until_nothing_is_stuck(self) -> None:
-        """Until every lease of an open shard is served by a living member, and no handoff is under way."""
+        """Wait until every lease of an open shard is renewed by a running member, and no handoff is in progress."""
         before = {lease.key: lease.counter for lease in self.table.leases()}
 
         def served() -> bool:
@@ -121,7 +123,7 @@ class FleetRun:
         self.wait(served, "every lease is served")
 
     def wait(self, condition: Any, what: str, deadline_s: float = DEADLINE_S) -> None:
-        """Until something holds, as long as nobody ends by itself."""
+        """Wait until a condition holds. Fails if a member ends by itself."""
 
         def holds() -> bool:
             self.fleet.check_alive()
@@ -130,10 +132,15 @@ class FleetRun:
         try:
             wait_until(holds, what, deadline_s)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self._scene()}") from None
+            raise AssertionError(f"{error}\n{self._describe()}") from None
 
-    def _scene(self) -> str:
-        """The fleet as it is, for whoever has to find out why a story did not go on."""
+    def _produce(self) -> None:
+        while not self._end.wait(PUT_EVERY_S):
+            with self._producing:
+                self.production.put(plain=8, aggregated=8)
+
+    def _describe(self) -> str:
+        """The state of the fleet, for the message of a failed test."""
         counts = Counter(each.worker for each in self.fleet.handled())
         leases = "\n".join(
             f"  {each.key} {each.owner} (from {each.checkpoint_owner}) {each.checkpoint} #{each.counter}"
@@ -147,13 +154,15 @@ class FleetRun:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def conclude(self) -> RunCheck:
-        """No more records: wait for the last one, look for stuck leases, stop everybody, and judge."""
+        """End production, wait for the last record, check for stuck leases, stop every member, and check all
+        promises.
+        """
         self.end_production()
         self.wait_until_all_is_handled()
         self.wait_until_nothing_is_stuck()
         for worker in list(self.fleet.running):
             self.stop(worker)
-        self._note_lost_leases()
+        self._record_lost_leases()
         check = check_run(
             self.fleet.handled(),
             produced=self.production.produced,
@@ -172,29 +181,29 @@ class FleetRun:
         assert not problems, "\n".join(problems)
         return check
 
-    def _note_lost_leases(self) -> None:
-        """Peers of KCL 2.x steal, and a busy machine keeps members from their heartbeat; both explain repetitions."""
+    def _record_lost_leases(self) -> None:
+        """Record lost leases, which explain repetitions: peers of KCL 2.x steal, and on a busy machine heartbeats
+        are late.
+        """
         for worker in self.fleet.lost_leases():
             self.faults_by_worker[worker].add("lost a lease")
 
 
 @contextmanager
-def story(kinesis: Any, fleet: MixedFleet, dynamodb: Any) -> Iterator[FleetRun]:
-    """A stream, records on it all the time, and a fleet that is still empty."""
+def start_fleet_run(kinesis: Any, fleet: MixedFleet, dynamodb: Any) -> Iterator[FleetRun]:
+    """Create a stream, produce records, and yield a fleet without members."""
     kinesis.create_stream(StreamName=fleet.stream, ShardCount=SHARDS)
     production = RecordProducer(kinesis, fleet.stream, random.Random(6), per_aggregate=4)
-    with run_under_load(FleetRun(fleet, FleetTables(dynamodb, fleet.application), production)) as told:
-        yield told
+    with run_under_load(FleetRun(fleet, FleetTables(dynamodb, fleet.application), production)) as run:
+        yield run
 
 
 @contextmanager
-def run_under_load(told: FleetRun) -> Iterator[FleetRun]:
-    """Records come in for as long as the story lasts; in the end nobody is left running."""
-    producing = threading.Thread(target=told.produce, daemon=True)
-    producing.start()
+def run_under_load(run: FleetRun) -> Iterator[FleetRun]:
+    """Produce records during a test, and kill every member at its end."""
+    run.start_production()
     try:
-        yield told
+        yield run
     finally:
-        told.end_production()
-        told.fleet.kill_all()
-        producing.join()
+        run.fleet.kill_all()
+        run.end_production()

@@ -1,4 +1,4 @@
-"""What the tables of a fleet say, seen from the side: who leads, who owns what, and whether a lease is stuck."""
+"""Reads the tables of a fleet: the leader, the owners, and the reports."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,19 +17,19 @@ class FleetTables:
     application: str
 
     def tables(self) -> set[str]:
-        """The application's tables, by what follows its name."""
+        """The tables of the application, by the suffix after its name."""
         names: list[str] = self.dynamodb.list_tables()["TableNames"]
         return {name.removeprefix(self.application) for name in names if name.startswith(self.application)}
 
     def leader(self) -> str | None:
-        """Who holds the leader lock, in whichever table it lies."""
+        """The owner of the leader lock, in whichever table it is."""
         for row in (*self.rows("-CoordinatorState"), *self.rows()):
             if LEADER_KEY in (row.get("key", {}).get("S"), row.get("leaseKey", {}).get("S")):
                 return lock_from_row(row).owner
         return None
 
     def leases(self) -> list[Lease]:
-        """Every lease. None of the rows may be unreadable."""
+        """Every lease. Fails if a row cannot be read."""
         listing = leases_from_rows(self.rows())
         assert not listing.rejected, listing.rejected
         return list(listing.leases)
@@ -47,11 +47,11 @@ class FleetTables:
         return {row.get("entityType", {}).get("S", "LEASE") for row in self.rows()}
 
     def has_report_of(self, worker: str) -> bool:
-        """Whether a member has told how busy it is, in whichever table."""
+        """Whether a member has reported its load, in any table."""
         return worker in self.workers_with_reports()
 
     def workers_with_reports(self) -> set[str]:
-        """The members that have told how busy they are, in whichever table."""
+        """The members that have reported their load, in any table."""
         rows = (*self.rows("-WorkerMetricStats"), *self.rows())
         names = (row.get("wid") or row.get("leaseKey") or {} for row in rows if "lut" in row)
         return {name["S"] for name in names if "S" in name}

@@ -1,22 +1,22 @@
-"""Reads the logs of Java members: what they complain of, except for what has nothing to do with us."""
+"""Reads the logs of Java members: their warnings and errors, except those that have nothing to do with us."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# What a KCL says on a machine that is not on AWS, or of its own doings. Each with its reason.
+# Messages of the KCL outside AWS, or about its own internals. Each with its reason.
 HARMLESS = (
     r"Did not find an operating range metadata provider",  # it is neither on EC2 nor on ECS
-    # Its list of shards is cached for half a minute, and the shard is younger than that.
+    # It caches its list of shards for half a minute, and the shard is newer than that.
     r"Cannot get the shard for this ProcessTask",
-    # A worker that died is taken for a receiver of leases until its report is a minute old, ours or Java's.
+    # It assigns leases to a dead worker until the report is a minute old, ours or Java's.
     r"Not able to assign all expiredOrUnAssignedLeases",
-    # It asks who leads once more while it stops, after it has let go of the answer (modes that live beside 2.x).
+    # While it stops it checks the leader once more, after it closed what it needs for that (modes beside 2.x).
     r"LeaderDecider uninitialized",
-    # One parent of a merge waits for the lease of the other, which that one's parent has yet to make.
+    # One parent of a merge waits for the lease of the other, which does not exist yet.
     r"has partial parent information in lease table",
     r"Dropping metrics \[\] because CloudWatchPublisherRunnable is shutting down",  # there were none; KCL 3.1
-    # By this it lets go of the lock in the old table, to take it in the new one.
+    # It releases the lock in the old table this way, to take it in the new one.
     r"Table migration completed",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
@@ -24,7 +24,7 @@ _COMPLAINT = re.compile(r" (WARN|ERROR) ")
 
 
 def complaints(folder: Path) -> list[str]:
-    """Every line of every Java log that is a warning or an error, but for the harmless ones."""
+    """Every warning and error in the Java logs, except the harmless ones."""
     return [f"{path.stem}: {line}" for path in sorted(folder.glob("*.kcl.log")) for line in _complaints(path)]
 
 

@@ -1,4 +1,4 @@
-"""The KCL's two migrations, seen from the side, and what an operator does in their course."""
+"""Reads the state of the KCL's two migrations, and performs the operator's steps."""
 
 import time
 from dataclasses import dataclass
@@ -11,24 +11,26 @@ INDEX = "LeaseOwnerToLeaseKeyIndex"
 
 @dataclass(frozen=True)
 class Migrations:
-    """Of one application."""
+    """The migrations of one application."""
 
     table: FleetTables
 
     def version(self) -> str:
-        """What the fleet runs by: `UPGRADE_FROM_2X`, `3X_WITH_ROLLBACK`, ..."""
-        return self._said(MIGRATION_KEY, "cv").removeprefix("CLIENT_VERSION_")
+        """The client version of the fleet: `UPGRADE_FROM_2X`, `3X_WITH_ROLLBACK`, ..."""
+        return self._attribute(MIGRATION_KEY, "cv").removeprefix("CLIENT_VERSION_")
 
     def changed_by(self) -> str:
-        """Who said so."""
-        return self._said(MIGRATION_KEY, "mb")
+        """The worker that last changed the version."""
+        return self._attribute(MIGRATION_KEY, "mb")
 
     def phase(self) -> str:
-        """How far the move from three tables to one has come: `INIT`, `DEPLOYED`, `PENDING`, `COMPLETE`."""
-        return self._said(TABLE_MIGRATION_KEY, "tm").removeprefix("TABLE_MIGRATION_STATUS_")
+        """The phase of the move from three tables to one: `INIT`, `DEPLOYED`, `PENDING`, `COMPLETE`."""
+        return self._attribute(TABLE_MIGRATION_KEY, "tm").removeprefix("TABLE_MIGRATION_STATUS_")
 
     def roll_back(self) -> None:
-        """What the KCL's migration tool does: say that the fleet runs as 2.x, and remove the index that 2.x has not."""
+        """Do what the KCL's migration tool does: set the version to 2.x, and delete the index, which 2.x does not
+        have.
+        """
         row = next(row for row in self.table.rows() if row.get("leaseKey", {}).get("S") == MIGRATION_KEY)
         entry = {"M": {name: row[name] for name in ("cv", "mb", "mts")}}
         self.table.dynamodb.update_item(
@@ -49,7 +51,7 @@ class Migrations:
             GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": INDEX}}],
         )
 
-    def _said(self, key: str, name: str) -> str:
+    def _attribute(self, key: str, name: str) -> str:
         for row in (*self.table.rows("-CoordinatorState"), *self.table.rows()):
             if key in (row.get("key", {}).get("S"), row.get("leaseKey", {}).get("S")):
                 return str(row[name]["S"])

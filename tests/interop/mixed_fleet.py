@@ -1,4 +1,4 @@
-"""Starts, kills and stops Java, Python and Spark members of one fleet, and reads what each of them told."""
+"""Starts, kills and stops Java, Python and Spark members of one fleet, and reads their output."""
 
 import json
 import os
@@ -33,6 +33,8 @@ JAVA_OPTIONS = {
     "parents_ms": 1_000,
     "idle_ms": 250,
 }
+# Options of a Java leader that balances by the number of leases, as `balance_by="count"` does.
+BY_COUNT = {"balance_by": "LEASE_COUNT_BASED"}
 PYTHON_OPTIONS = {
     "mode": "auto",
     "failover_after": f"{FAILOVER_MS}ms",
@@ -55,7 +57,7 @@ SPARK_OPTIONS = {
 
 @dataclass
 class MixedFleet:
-    """Members of three kinds, with as little patience as a busy machine allows. Each writes into `folder`."""
+    """Members of three kinds, with timeouts as short as a busy machine allows. Each writes into `folder`."""
 
     folder: Path
     stream: str
@@ -71,23 +73,25 @@ class MixedFleet:
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
         worker = self._new_name(JAVA)
-        told = self.java_options | options | self._common() | {"worker": worker}
-        told |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
+        all_options = self.java_options | options | self._common() | {"worker": worker}
+        all_options |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
         command = java_command(version, self.folder / f"{worker}.kcl.log")
-        self._start(worker, [*command, *(f"{name}={value}" for name, value in told.items())])
+        self._start(worker, [*command, *(f"{name}={value}" for name, value in all_options.items())])
         return worker
 
     def start_python(self, **options: Any) -> str:
         """Start a Python member."""
         worker = self._new_name(PYTHON)
-        told = self.python_options | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
-        told |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
-        arguments = [json.dumps(told), str(self.folder)]
+        all_options = (
+            self.python_options | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
+        )
+        all_options |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
+        arguments = [json.dumps(all_options), str(self.folder)]
         self._start(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
         return worker
 
     def start_spark(self, **options: Any) -> str:
-        """Start a Spark member. Its name in the fleet is yet to be found out, see `rename`."""
+        """Start a Spark member. Its worker id is not known yet, see `rename`."""
         worker = self._new_name(SPARK)
         self.archives[worker] = self.folder / f"{worker}.archive"
         source = SPARK_OPTIONS | options | {"region": "us-east-1"}
@@ -99,7 +103,7 @@ class MixedFleet:
         return worker
 
     def rename(self, worker: str, name: str) -> None:
-        """A member turned out to have this name in the fleet."""
+        """Set the worker id of a member."""
         (self.folder / f"{worker}.out").rename(self.folder / f"{name}.out")
         self.running[name] = self.running.pop(worker)
         self.archives[name] = self.archives.pop(worker)
@@ -113,48 +117,48 @@ class MixedFleet:
         process.wait()
 
     def stop(self, worker: str) -> None:
-        """SIGTERM: it ends in good order."""
+        """Stop a member with SIGTERM, and check its exit code."""
         process = self.running.pop(worker)
         process.send_signal(signal.SIGTERM)
         try:
             code = process.wait(EXIT_DEADLINE_S)
         finally:
             process.kill()
-        # A JVM that was told to end says so by its code, however well it ended.
+        # After SIGTERM a JVM exits with this code even if it stopped cleanly.
         assert code in {0, 128 + signal.SIGTERM}, self.output_of(worker)
 
     def kill_all(self) -> None:
-        """Leave nothing running, whatever happened."""
+        """Kill every member."""
         for worker in list(self.running):
             self.kill(worker)
 
     def check_alive(self) -> None:
-        """No member may have ended by itself."""
+        """Fail if a member has ended by itself."""
         for worker, process in self.running.items():
             assert process.poll() is None, f"{worker} ended by itself:\n{self.output_of(worker)}"
 
     def output_of(self, worker: str) -> str:
-        """The end of what a member printed."""
+        """The last part of a member's output."""
         return (self.folder / f"{worker}.out").read_text(errors="replace")[-3000:]
 
     def handled(self) -> list[Handled]:
-        """Every record that any member was given, in the order of time."""
+        """Every record that a member handled, in the order of time."""
         java = [
             record
             for path in self.folder.glob(f"{JAVA}-*.out")
-            for record in _told_by_java(self.folder, path.stem)
+            for record in _handled_by_java(self.folder, path.stem)
         ]
         spark = [
             record for worker, each in self.archives.items() for record in archived_records(each, worker)
         ]
         return sorted(read_logs(self.folder) + java + spark)
 
-    def told(self, worker: str, event: str) -> list[dict[str, Any]]:
-        """What a Java member told of one kind of event."""
+    def java_events(self, worker: str, event: str) -> list[dict[str, Any]]:
+        """The events of one kind in the output of a Java member."""
         return [line for line in _lines(self.folder / f"{worker}.out") if line["event"] == event]
 
     def lost_leases(self) -> set[str]:
-        """Members that lost a lease without having been asked to hand it over."""
+        """Members that lost a lease without a handoff request."""
         ours = {
             path.stem
             for kind in (PYTHON, SPARK)
@@ -166,11 +170,11 @@ class MixedFleet:
         }
 
     def _was_taken_from(self, worker: str) -> bool:
-        asked = {line["token"] for line in self.told(worker, "asked to stop")}
-        return any(line["token"] not in asked for line in self.told(worker, "lost"))
+        asked = {line["token"] for line in self.java_events(worker, "asked to stop")}
+        return any(line["token"] not in asked for line in self.java_events(worker, "lost"))
 
     def _common(self) -> dict[str, Any]:
-        # Members of several streams are told of them in their options, each kind in its own way.
+        # Members of several streams get them as options, in a different form for each kind.
         named = {"stream": self.stream} if self.stream else {}
         return {**named, "application": self.application}
 
@@ -192,7 +196,7 @@ class MixedFleet:
             )
 
 
-def _told_by_java(folder: Path, worker: str) -> Iterator[Handled]:
+def _handled_by_java(folder: Path, worker: str) -> Iterator[Handled]:
     for line in _lines(folder / f"{worker}.out"):
         if line["event"] == "handled":
             for place, (sequence, sub_sequence, number) in enumerate(line["records"]):
@@ -208,7 +212,7 @@ def _told_by_java(folder: Path, worker: str) -> Iterator[Handled]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines that are events; a killed member may not have finished its last one."""
+    """The events in the output. The last line of a killed member may be incomplete."""
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith('{"event"') and line.endswith("}"):
             yield json.loads(line)

@@ -1,4 +1,4 @@
-"""A Python member, as in `tests/fleet`, which can also say how busy it is as a test wants it, and hurry.
+"""A Python member, as in `tests/fleet`, which can also report a given load and use shorter intervals.
 
 Run as a module with two arguments: the consumer's settings as JSON, and the folder for the log. Two of the settings are
 ours: `load`, in percent, and `hurry`, how many times as fast the clocks of the KCL's migrations run.
@@ -19,17 +19,19 @@ from tests.fleet import worker_program
 
 @dataclass(frozen=True, slots=True)
 class FixedLoad(LoadMeter):
-    """On one machine all members are equally busy in truth, and no leader has anything to even out."""
+    """Reports a given load: on one machine all members have the same load, so a leader would have nothing to
+    balance.
+    """
 
     load: float
 
     async def percent(self) -> float:
-        """What the test said."""
+        """The load that the test set."""
         return self.load
 
 
 def hurry(times: int) -> None:
-    """Make the minutes shorter that are fixed because Java's are."""
+    """Shorten the intervals that are fixed because Java's are."""
     for module, name in (
         (upgrade, "CHECK_EVERY_MS"),
         (upgrade, "READY_FOR_MS"),
@@ -42,11 +44,11 @@ def hurry(times: int) -> None:
 
 
 def main(options: dict[str, Any], folder: Path) -> None:
-    """Consume until told to stop."""
+    """Consume until SIGTERM."""
     hurry(options.pop("hurry", 1))
     load = options.pop("load", None)
     if load is not None:
-        # The one seam that a user does not have: nobody wants to lie about the load of a machine.
+        # Users cannot replace the load meter, so the test patches it.
         setattr(connect, "detect_load_meter", lambda _environment: FixedLoad(load))  # noqa: B010 a name that is not exported
     worker_program.main(options, folder)
 

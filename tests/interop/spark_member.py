@@ -1,4 +1,4 @@
-"""A Spark member of a fleet: `leasehold pipeline`, from the stream into an archive, and what is found in that archive.
+"""A Spark member of a fleet: `leasehold pipeline`, from the stream into an archive, and the records in that archive.
 
 What is archived counts as handled, at the time at which its object was written.
 """
@@ -22,13 +22,13 @@ from leasehold.archive.verification import Problem, list_archive, verify_shard
 from tests.chaos.spark_processes import list_processes
 from tests.fleet.run_check import Handled
 
-# A query's member is named after its checkpoint location, by a number that is drawn.
+# The worker id of a query contains a random number that belongs to its checkpoint location.
 NAME: Final = re.compile(r"spark-[0-9a-f]{16}")
 _COLUMNS: Final = ["shardId", "sequenceNumber", "subSequenceNumber", "data"]
 
 
 def write_pipeline(file: Path, source: dict[str, Any], archive: Path) -> None:
-    """A pipeline as a user would describe it, as small as Spark can be."""
+    """Write the file of a pipeline, with the smallest Spark session."""
     tables: dict[str, dict[str, Any]] = {
         "source": source,
         "sink": {"kind": "archive", "path": str(archive)},
@@ -43,13 +43,13 @@ def write_pipeline(file: Path, source: dict[str, Any], archive: Path) -> None:
 
 
 def archived_records(archive: Path, worker: str) -> list[Handled]:
-    """Every record of an archive. A range is written as one: the objects are what its order can be checked within."""
+    """Every record of an archive. Order is checked within an object, because a range is written at once."""
     return [record for file in archive.rglob("*.parquet") for record in _records(file, worker)]
 
 
 @cache
 def _records(file: Path, worker: str) -> tuple[Handled, ...]:
-    """Of one object, which never changes."""
+    """The records of one object. An object never changes, so they are cached."""
     written_ns = file.stat().st_mtime_ns - (time.time_ns() - time.monotonic_ns())
     table = pq.ParquetFile(file).read(columns=_COLUMNS)
     rows = zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True)
@@ -60,7 +60,7 @@ def _records(file: Path, worker: str) -> tuple[Handled, ...]:
 
 
 def archive_problems(archive: Path) -> list[Problem]:
-    """What is wrong with an archive by itself: overlaps, records that are there twice, damage."""
+    """The problems of an archive: overlaps, duplicate records, damaged objects."""
 
     async def verify() -> list[Problem]:
         store = Archive.open(ArchiveSettings(url=str(archive))).store
@@ -75,7 +75,7 @@ def archive_problems(archive: Path) -> list[Problem]:
 
 
 def kill_session(leader: int) -> None:
-    """Kill -9 of the pipeline with its JVM, its reader and its tasks: all are of one session."""
+    """Kill -9 the pipeline with its JVM, its reader and its tasks: all are in one process session."""
     while found := [each.pid for each in list_processes() if each.session == leader]:
         for pid in found:
             with suppress(ProcessLookupError):

@@ -21,14 +21,14 @@ java.lang.NumberFormatException: For input string: "x"
 """
 
 
-def test_what_java_says_without_us_is_no_complaint(tmp_path: Path) -> None:
-    """Warnings that the KCL has by itself are passed over, also where only the cause tells them apart."""
+def test_warnings_of_the_kcl_about_itself_are_ignored(tmp_path: Path) -> None:
+    """Harmless warnings are ignored, also if only their cause identifies them."""
     (tmp_path / "java-1.kcl.log").write_text(LOG)
     assert complaints(tmp_path) == []
 
 
-def test_an_error_is_a_complaint(tmp_path: Path) -> None:
-    """Any other error fails a story, and is told with its cause."""
+def test_any_other_error_is_reported(tmp_path: Path) -> None:
+    """Any other error fails a test, and is reported with its cause."""
     (tmp_path / "java-1.kcl.log").write_text(LOG + FAULT)
     (complaint,) = complaints(tmp_path)
     assert "Lease could not be read" in complaint

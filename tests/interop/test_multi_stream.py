@@ -12,8 +12,7 @@ from leasehold.local import LocalKinesis
 from tests.fleet.record_producer import RecordProducer
 from tests.interop.fleet_run import FleetRun, run_under_load
 from tests.interop.fleet_tables import FleetTables
-from tests.interop.mixed_fleet import MixedFleet
-from tests.interop.test_leader import BY_COUNT
+from tests.interop.mixed_fleet import BY_COUNT, MixedFleet
 from tests.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -23,7 +22,7 @@ SHARDS_EACH = 4
 
 @dataclass
 class OneOfTwo(RecordProducer):
-    """A producer on one of the streams, that draws its numbers from those of both."""
+    """A producer on one of two streams. Both draw from one sequence of numbers."""
 
     whole: RecordProducer = field(kw_only=True)
 
@@ -33,7 +32,7 @@ class OneOfTwo(RecordProducer):
 
 @dataclass
 class OnTwoStreams(RecordProducer):
-    """A producer on both streams at once; shards are called stream/shard."""
+    """A producer on both streams. Shards are identified as stream/shard."""
 
     parts: list[RecordProducer] = field(default_factory=list)
 
@@ -56,7 +55,7 @@ class OnTwoStreams(RecordProducer):
 
 
 def on_two_streams(kinesis: Any, streams: list[str]) -> OnTwoStreams:
-    """Streams of a few shards each, and who writes to them."""
+    """Create streams with a few shards each, and their producer."""
     both = OnTwoStreams(kinesis, "", random.Random(6))
     for stream in streams:
         kinesis.create_stream(StreamName=stream, ShardCount=SHARDS_EACH)
@@ -74,7 +73,7 @@ def on_two_streams(kinesis: Any, streams: list[str]) -> OnTwoStreams:
 
 
 def identifier_of(kinesis: Any, stream: str) -> str:
-    """Account, name and second of creation, as someone who writes a tracker makes it up."""
+    """The identifier of a stream, as the author of a MultiStreamTracker builds it."""
     summary = kinesis.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
     account = summary["StreamARN"].split(":")[4]
     return f"{account}:{stream}:{int(summary['StreamCreationTimestamp'].timestamp())}"
@@ -84,7 +83,7 @@ def identifier_of(kinesis: Any, stream: str) -> str:
 def fleet_run(
     tmp_path: Path, dynamodb_local: Server, unique_name: Callable[[str], str]
 ) -> Iterator[FleetRun]:
-    """An empty fleet under load on two streams. Python is told their names, Java their identifiers."""
+    """An empty fleet under load on two streams. Python gets their names, Java their identifiers."""
     with LocalKinesis.in_process() as server:
         kinesis, streams = server.client(), [unique_name("orders"), unique_name("returns")]
         production = on_two_streams(kinesis, streams)
@@ -96,8 +95,10 @@ def fleet_run(
             yield told
 
 
-def test_java_leads_python_over_two_streams_and_dies(fleet_run: FleetRun) -> None:
-    """Java makes the leases of both streams and hands half over; Python reads and leads on, and Java comes back."""
+def test_a_java_leader_of_two_streams_is_killed(fleet_run: FleetRun) -> None:
+    """Java creates the leases of both streams and hands half of them over. Python reads and leads after the kill,
+    and Java joins again.
+    """
     java = fleet_run.fleet.start_java(**BY_COUNT)
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python()

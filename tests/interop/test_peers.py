@@ -1,4 +1,4 @@
-"""A fleet without a leader: Java in the modes that live beside KCL 2.x, and Python among its peers."""
+"""A fleet without a leader: Java in the modes that work beside KCL 2.x, and Python as a peer."""
 
 import pytest
 
@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.core
 def test_python_joins_java_peers(fleet_run: FleetRun) -> None:
-    """Beside a Java member that behaves as KCL 2.x, Python takes its share, writes no other rows, and outlives Java."""
+    """Beside a Java member that behaves as KCL 2.x, Python takes its share, writes only leases, and takes over when
+    Java is killed.
+    """
     java = fleet_run.fleet.start_java(NEWEST, mode="COMPATIBLE_WITH_2X_PHASE1")
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python()
@@ -37,7 +39,7 @@ def test_java_joins_python_peers(fleet_run: FleetRun) -> None:
 
 
 def test_python_joins_kcl_2(fleet_run: FleetRun) -> None:
-    """Beside the real KCL 2.x, Python takes its share, gives it up when it is killed, and takes all when Java is."""
+    """Beside the real KCL 2.x, Python takes its share. When either is killed, the other takes all shards."""
     java = fleet_run.fleet.start_java(KCL_2)
     fleet_run.wait_until_read_by(java, leases=8)
     first = fleet_run.fleet.start_python()
@@ -55,8 +57,8 @@ def test_python_joins_kcl_2(fleet_run: FleetRun) -> None:
 
 
 @pytest.mark.parametrize("version", [NEWEST, THREE_TABLES])
-def test_python_lives_through_an_upgrade(version: str, fleet_run: FleetRun) -> None:
-    """While Java prepares its upgrade from 2.x, members are peers that already report; Python is one of them."""
+def test_python_works_during_an_upgrade(version: str, fleet_run: FleetRun) -> None:
+    """While Java prepares its upgrade from 2.x, members, also Python, are peers that already report."""
     java = fleet_run.fleet.start_java(version, mode="COMPATIBLE_WITH_2X")
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python()

@@ -1,13 +1,13 @@
-"""A Spark query as a member of a fleet with Java: it joins, leads and leaves, and archives every record once."""
+"""A Spark query as a member of a fleet with Java: it joins, leads and stops, and archives every record once."""
 
 import pytest
 
 from tests.interop.build import THREE_TABLES
 from tests.interop.fleet_run import FleetRun
+from tests.interop.mixed_fleet import BY_COUNT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-BY_COUNT = {"balance_by": "LEASE_COUNT_BASED"}
 BUSY, IDLE = {"load": 80}, {"load": 20}
 
 
@@ -41,13 +41,15 @@ def test_java_python_spark_java(fleet_run: FleetRun) -> None:
     fleet_run.wait_until_read_by(last, leases=8)
     fleet_run.conclude()
     assert all(lease.pin is None for lease in fleet_run.table.unfinished_leases()), (
-        "a pinned range was left behind"
+        "a pin was left in a lease"
     )
 
 
 @pytest.mark.kcl(THREE_TABLES)
 def test_spark_in_three_tables(fleet_run: FleetRun) -> None:
-    """A busy Java leader hands shards to an idle query, which leads in Java's tables, and is killed under another."""
+    """A busy Java leader hands shards to an idle query, which then leads in Java's tables, and is killed under
+    another leader.
+    """
     java = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
     fleet_run.wait_until_read_by(java, leases=8)
     spark = fleet_run.start_spark()
@@ -58,19 +60,17 @@ def test_spark_in_three_tables(fleet_run: FleetRun) -> None:
     fleet_run.wait_for_leader(spark)
     fleet_run.wait_until_read_by(spark, leases=8)
 
-    heir = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
-    fleet_run.wait_until_read_by(heir)
+    next_owner = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
+    fleet_run.wait_until_read_by(next_owner)
     assert fleet_run.table.leader() == spark
     fleet_run.kill(spark)
-    fleet_run.wait_for_leader(heir)
-    fleet_run.wait_until_read_by(heir, leases=8)
+    fleet_run.wait_for_leader(next_owner)
+    fleet_run.wait_until_read_by(next_owner, leases=8)
     assert fleet_run.table.entity_types() == {"LEASE"}
     conclude(fleet_run)
 
 
-def conclude(told: FleetRun) -> None:
-    """What Spark had pinned is archived, or was handed on and done by whoever has the lease now."""
-    told.conclude()
-    assert all(lease.pin is None for lease in told.table.unfinished_leases()), (
-        "a pinned range was left behind"
-    )
+def conclude(run: FleetRun) -> None:
+    """Check that every record that Spark pinned is archived, or was handled by the next owner of the lease."""
+    run.conclude()
+    assert all(lease.pin is None for lease in run.table.unfinished_leases()), "a pin was left in a lease"

@@ -1,4 +1,6 @@
-"""KCL 3.5 replaces KCL 3.4 and moves the fleet from three tables to one, a Python member in it; by faster clocks."""
+"""KCL 3.5 replaces KCL 3.4 and moves the fleet, with a Python member, from three tables to one; with shorter
+intervals.
+"""
 
 import pytest
 
@@ -8,15 +10,15 @@ from tests.interop.migrations import Migrations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-# Half a minute instead of an hour for each phase.
+# Half a minute for each phase instead of an hour.
 JAVA_HURRY = {"hurry": 120}
-# Java's own heartbeats and reports are as in other stories, so these minutes must not shrink as much.
+# Java's heartbeats and reports are as in other tests, so these intervals must not shrink as much.
 PYTHON_HURRY = {"hurry": 6}
 TWO_PHASES = [{}, {"one_table": True}]
 
 
 def test_a_fleet_moves_to_one_table(fleet_run: FleetRun) -> None:
-    """Two deployments, as Java wants it; lock and reports move, Python follows, and neither loses a record."""
+    """Java needs two deployments. Lock and reports move, Python follows, and no record is lost."""
     migrations = Migrations(fleet_run.table)
     java = fleet_run.fleet.start_java(THREE_TABLES)
     fleet_run.wait_until_read_by(java, leases=8)

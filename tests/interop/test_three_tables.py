@@ -1,4 +1,4 @@
-"""A fleet of KCL 3.0 to 3.4, which keeps its lock and its reports in tables of their own; balanced by load."""
+"""A fleet of KCL 3.0 to 3.4, with lock and reports in separate tables, balanced by load."""
 
 import pytest
 
@@ -12,7 +12,9 @@ BUSY, IDLE = {"load": 80}, {"load": 20}
 
 
 def test_a_fleet_with_three_tables(fleet_run: FleetRun) -> None:
-    """A busy Java leader hands shards to an idle Python member, which leads in the same tables once Java is gone."""
+    """A busy Java leader hands shards to an idle Python member, which leads in the same tables after Java has
+    stopped.
+    """
     java = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python(balance_by="load", **IDLE)
@@ -22,8 +24,8 @@ def test_a_fleet_with_three_tables(fleet_run: FleetRun) -> None:
     fleet_run.kill(java)
     fleet_run.wait_for_leader(python)
     fleet_run.wait_until_read_by(python, leases=8)
-    heir = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
-    fleet_run.wait_until_read_by(heir)
+    next_owner = fleet_run.fleet.start_java(THREE_TABLES, **IDLE)
+    fleet_run.wait_until_read_by(next_owner)
     assert fleet_run.table.leader() == python
     assert fleet_run.table.tables() == ALL_TABLES
     assert fleet_run.table.entity_types() == {"LEASE"}
@@ -31,7 +33,7 @@ def test_a_fleet_with_three_tables(fleet_run: FleetRun) -> None:
 
 
 def test_a_newer_java_in_three_tables(fleet_run: FleetRun) -> None:
-    """A KCL of one table that joins an old fleet stays in its three tables, and so does Python beside it."""
+    """A KCL 3.5 that joins an old fleet uses its three tables, and so does Python."""
     old = fleet_run.fleet.start_java(THREE_TABLES, **BUSY)
     fleet_run.wait_until_read_by(old, leases=8)
     python = fleet_run.fleet.start_python(**IDLE)
@@ -46,11 +48,13 @@ def test_a_newer_java_in_three_tables(fleet_run: FleetRun) -> None:
     fleet_run.conclude()
 
 
-# Every change has to pass it where it is all there is.
+# Part of the core tests if no other version can be built.
 @pytest.mark.kcl(WITHOUT_MAVEN)
 @(pytest.mark.core if not is_built(NEWEST) else pytest.mark.slow)
 def test_a_fleet_with_an_early_kcl_3(fleet_run: FleetRun) -> None:
-    """On the KCL that `kclpy-ext` carries: a busy Java leader hands over, stops, and comes back under Python."""
+    """With the KCL in `kclpy-ext`: a busy Java leader hands shards over, stops, and joins again under a Python
+    leader.
+    """
     java = fleet_run.fleet.start_java(WITHOUT_MAVEN, **BUSY)
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python(balance_by="load", **IDLE)
@@ -60,8 +64,8 @@ def test_a_fleet_with_an_early_kcl_3(fleet_run: FleetRun) -> None:
     fleet_run.stop(java)
     fleet_run.wait_for_leader(python)
     fleet_run.wait_until_read_by(python, leases=8)
-    heir = fleet_run.fleet.start_java(WITHOUT_MAVEN, **IDLE)
-    fleet_run.wait_until_read_by(heir)
+    next_owner = fleet_run.fleet.start_java(WITHOUT_MAVEN, **IDLE)
+    fleet_run.wait_until_read_by(next_owner)
     assert fleet_run.table.tables() == ALL_TABLES
     assert fleet_run.table.entity_types() == {"LEASE"}
     fleet_run.conclude()

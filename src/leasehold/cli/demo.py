@@ -71,8 +71,8 @@ def demo(*, records: int, folder: Path | None) -> None:
     """Run a whole pipeline on this machine, and inject faults.
 
     The demo starts a local Kinesis server, Spark, leases in a file and an archive in a folder. It produces records,
-    some of them aggregated, splits and merges shards, and kills the pipeline with kill -9. At the end it verifies that the
-    archive contains every record once.
+    some of them aggregated, splits and merges shards, and kills the pipeline with kill -9. At the end it verifies that
+    the archive contains every record once.
     """
     _require_libraries()
     with _open_folder(folder) as work_folder:

@@ -1,4 +1,4 @@
-"""A lease while it is held: what it reads of its family, and what its heartbeats give and take."""
+"""A held lease: its parents, its heartbeats, and what their responses contain."""
 
 import asyncio
 import random
@@ -22,17 +22,17 @@ PARENTS = (ShardId("s-0"), ShardId("s-1"))
 
 
 class _OneFailsOneHangs(MemoryRows):
-    """Of two rows, one cannot be read, and the other takes an hour."""
+    """A store with two rows: one cannot be read, and reading the other takes an hour."""
 
     async def get(self, key: str) -> Row | None:
         if key == PARENTS[0]:
-            raise UnavailableError("no answer")
+            raise UnavailableError("no response")
         await asyncio.sleep(3_600)
         return None
 
 
-def test_no_read_runs_on_after_its_sibling_failed() -> None:
-    """Whoever is told of the failure may stop, and then nothing of it is left behind (found by seed 70)."""
+def test_a_failed_read_cancels_the_concurrent_ones() -> None:
+    """After the failure the member may stop, and no task may be left."""
 
     async def scenario() -> None:
         held = HeldLease(
@@ -57,24 +57,24 @@ def test_no_read_runs_on_after_its_sibling_failed() -> None:
     run_in_virtual_time(scenario())
 
 
-class _AnswersLost(MemoryRows):
-    """Applies the next write, lets something happen, and says nothing."""
+class _LosesNextResponse(MemoryRows):
+    """Applies the next write and a concurrent one, and loses the response."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.meanwhile: RowWrite | None = None
+        self.concurrent_write: RowWrite | None = None
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         answer = await super().write(write)
-        if self.meanwhile is not None:
-            happens, self.meanwhile = self.meanwhile, None
-            await super().write(happens)
-            raise UnavailableError("no answer")
+        if self.concurrent_write is not None:
+            write_now, self.concurrent_write = self.concurrent_write, None
+            await super().write(write_now)
+            raise UnavailableError("no response")
         return answer
 
 
 async def _held(rows: MemoryRows, on_response: OnResponse = lambda _: None) -> HeldLease:
-    """A lease of ours, just taken."""
+    """Take a lease."""
     table = LeaseTable(rows)
     free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
     await table.create(free)
@@ -90,13 +90,13 @@ async def _held(rows: MemoryRows, on_response: OnResponse = lambda _: None) -> H
     )
 
 
-def test_a_handoff_is_heard_of_in_whatever_way_the_row_is_read() -> None:
-    """Also when the answer to a heartbeat was lost, and the row that settles it shows a handoff (found by seed 62)."""
+def test_a_handoff_is_noticed_however_the_row_is_read() -> None:
+    """If the response to a heartbeat was lost, the row that is read to resolve it may show a handoff."""
 
     async def scenario() -> None:
-        rows = _AnswersLost()
+        rows = _LosesNextResponse()
         held = await _held(rows)
-        rows.meanwhile = lease_rules.request_handoff(held.lease, WorkerId("other"))
+        rows.concurrent_write = lease_rules.request_handoff(held.lease, WorkerId("other"))
         await held.renew()
         assert held.lease.is_in_handoff
         assert held.draining.is_set()
@@ -104,26 +104,26 @@ def test_a_handoff_is_heard_of_in_whatever_way_the_row_is_read() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_heartbeat_brings_word() -> None:
-    """What another member left in the lease is heard once, with the next answer."""
+def test_a_response_to_a_heartbeat_contains_a_nudge() -> None:
+    """A nudge is reported once, with the next response."""
 
     async def scenario() -> None:
-        heard: list[bool] = []
+        nudged: list[bool] = []
         rows = MemoryRows()
-        held = await _held(rows, heard.append)
+        held = await _held(rows, nudged.append)
         await held.renew()
-        await rows.write(lease_rules.nudge(held.lease, "look"))
+        await rows.write(lease_rules.nudge(held.lease, "first"))
         await held.renew()
         await held.renew()
-        await rows.write(lease_rules.nudge(held.lease, "look again"))
+        await rows.write(lease_rules.nudge(held.lease, "second"))
         await held.checkpoint(Position("7"))
-        assert heard == [False, True, False, True]
+        assert nudged == [False, True, False, True]
 
     run_in_virtual_time(scenario())
 
 
-def test_a_heartbeat_takes_along_what_is_done() -> None:
-    """One write instead of two; without anything to store it is a heartbeat alone."""
+def test_a_heartbeat_includes_a_due_checkpoint() -> None:
+    """One write instead of two. Without a due checkpoint it is a plain heartbeat."""
 
     async def scenario() -> None:
         held = await _held(MemoryRows())
@@ -145,8 +145,8 @@ def test_a_heartbeat_takes_along_what_is_done() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_only_a_write_proves_a_lease() -> None:
-    """Another pin than the one that is done, or none, is left as it is, and says nothing about whose the lease is."""
+def test_only_an_applied_write_proves_a_lease() -> None:
+    """A promotion that changes nothing, because the lease has another pin or none, proves nothing about the owner."""
 
     async def scenario() -> None:
         held = await _held(MemoryRows())

@@ -1,4 +1,6 @@
-"""Members share shards: everything is read, by one member at a time, through starts, stops, deaths and silence."""
+"""Peers share shards: every shard is read, by one member at a time, through starts, stops, kills and lost
+connections.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -22,25 +24,11 @@ from leasehold.core.position import Position
 from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from tests.unit.fleet.world import SETTINGS, TICK_MS, World, deliver, even_shards
-
-
-def assert_never_interleaved(world: World) -> None:
-    """Once a second member has begun with a shard, the first delivers nothing more from that ownership."""
-    for shard, log in world.deliveries.items():
-        ownerships = [
-            worker for index, (_, worker) in enumerate(log) if index == 0 or log[index - 1][1] != worker
-        ]
-        taken = sum(
-            isinstance(event, LeaseTaken) and event.shard == shard
-            for events in world.events.values()
-            for _, event in events
-        )
-        assert len(ownerships) <= taken, f"{shard} went back and forth without being taken"
+from tests.unit.fleet.world import SETTINGS, TICK_MS, World, assert_never_interleaved, deliver, even_shards
 
 
 def test_a_lone_member_reads_everything() -> None:
-    """Leases are created, taken and served within a few looks."""
+    """Leases are created, taken and served within a few refreshes."""
 
     async def scenario() -> None:
         world = World(even_shards(16))
@@ -52,25 +40,25 @@ def test_a_lone_member_reads_everything() -> None:
 
 
 def test_members_that_start_together_share_evenly() -> None:
-    """Four members, sixteen shards: four each, soon, and then nothing moves any more."""
+    """Four members with sixteen shards soon get four each, and then no lease moves."""
 
     async def scenario() -> None:
         world = World(even_shards(16))
         for name in "abcd":
             world.start(name)
         await world.until(lambda: world.shares() == [4, 4, 4, 4], within_s=30)
-        moves = len(world.told(LeaseTaken))
+        moves = len(world.events_of(LeaseTaken))
         await world.clock.sleep_ms(120_000)
-        assert len(world.told(LeaseTaken)) == moves
-        assert world.told(LeaseLost) == []
+        assert len(world.events_of(LeaseTaken)) == moves
+        assert world.events_of(LeaseLost) == []
         assert_never_interleaved(world)
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_newcomer_gets_its_share_by_handoff() -> None:
-    """Balancing moves leases without anyone losing one."""
+def test_a_new_member_gets_its_share_by_handoff() -> None:
+    """Balancing moves leases without a lost lease."""
 
     async def scenario() -> None:
         world = World(even_shards(12))
@@ -80,15 +68,15 @@ def test_a_newcomer_gets_its_share_by_handoff() -> None:
         await world.until(lambda: world.shares() == [6, 6], within_s=60)
         world.start("c")
         await world.until(lambda: world.shares() == [4, 4, 4], within_s=60)
-        assert world.told(LeaseLost) == []
-        assert len(world.told(HandoffRequested)) > 0
+        assert world.events_of(LeaseLost) == []
+        assert len(world.events_of(HandoffRequested)) > 0
         assert_never_interleaved(world)
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_clean_stop_hands_on_within_two_seconds() -> None:
+def test_shards_of_a_stopped_peer_are_read_again_within_two_seconds() -> None:
     """After a member has stopped, each of its shards is read by another within two seconds."""
 
     async def scenario() -> None:
@@ -97,15 +85,15 @@ def test_a_clean_stop_hands_on_within_two_seconds() -> None:
         await world.until(lambda: world.shares() == [4, 4], within_s=30)
         await world.stop(leaving)
         await world.until(lambda: world.shares() == [8], within_s=2)
-        assert world.told(LeaseLost) == []
-        assert len(world.told(LeaseReleased)) >= 4
+        assert world.events_of(LeaseLost) == []
+        assert len(world.events_of(LeaseReleased)) >= 4
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
 def test_a_dead_members_shards_are_read_again() -> None:
-    """A member that dies is replaced after the failover time, and its shards are spread over the living."""
+    """After the failover time the other members take the shards of a dead member."""
 
     async def scenario() -> None:
         world = World(even_shards(9))
@@ -121,7 +109,9 @@ def test_a_dead_members_shards_are_read_again() -> None:
 
 
 def test_a_member_that_is_cut_off_stops_before_others_begin() -> None:
-    """A member that cannot reach the table stops delivering on its own clock before anyone may take its shards."""
+    """A member that cannot reach the table stops delivering, on its own clock, before another member may take its
+    shards.
+    """
 
     async def scenario() -> None:
         world = World(even_shards(6))
@@ -142,8 +132,8 @@ def test_a_member_that_is_cut_off_stops_before_others_begin() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_stalled_shard_is_given_up() -> None:
-    """A shard without progress is not renewed for ever; another member gets it, and operators are told."""
+def test_a_stalled_shard_is_released() -> None:
+    """A shard without progress is not renewed for ever. It is reported, and another member gets it."""
 
     async def hang(world: World, worker: WorkerId, held: HeldLease) -> None:
         if worker == "a":
@@ -155,15 +145,15 @@ def test_a_stalled_shard_is_given_up() -> None:
         world.start("a")
         await world.clock.sleep_ms(5_000)
         world.start("b")
-        await world.until(lambda: bool(world.told(ShardStalled)), within_s=70)
+        await world.until(lambda: bool(world.events_of(ShardStalled)), within_s=70)
         await world.until(lambda: world.readers() != {}, within_s=3)
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_shard_that_fails_is_left_to_another() -> None:
-    """Serving that raises gives the lease back, and the shard rests here before it is tried again."""
+def test_a_shard_whose_serving_fails_moves_to_another_member() -> None:
+    """If serving raises, the lease is released, and this member waits before it serves the shard again."""
 
     async def fail(world: World, worker: WorkerId, held: HeldLease) -> None:
         if worker == "a":
@@ -174,7 +164,7 @@ def test_a_shard_that_fails_is_left_to_another() -> None:
         world = World(even_shards(2), fail)
         first = world.start("a")
         await world.clock.sleep_ms(30_000)
-        failures = [event for event in world.told(OperationFailed) if isinstance(event, OperationFailed)]
+        failures = [event for event in world.events_of(OperationFailed) if isinstance(event, OperationFailed)]
         assert 2 <= len(failures) <= 6  # it rests after each failure, and longer each time
         assert {failure.error for failure in failures} == {"ValueError"}
         world.start("b")
@@ -186,7 +176,7 @@ def test_a_shard_that_fails_is_left_to_another() -> None:
 
 
 def test_children_are_read_at_once() -> None:
-    """The end of a shard creates its children's leases, and whoever read the parent reads them next."""
+    """The end of a shard creates the leases of its children, and the owner of the parent reads them next."""
     shards = even_shards(2)
     parent = shards[0]
     middle = parent.hash_range.end // 2
@@ -209,7 +199,7 @@ def test_children_are_read_at_once() -> None:
     async def scenario() -> None:
         world = World(shards, end_parent)
         world.start("a")
-        await world.until(lambda: bool(world.told(ShardEnded)), within_s=10)
+        await world.until(lambda: bool(world.events_of(ShardEnded)), within_s=10)
         await world.until(lambda: {child.id for child in children} <= world.readers().keys(), within_s=2)
         lease = await world.table.get(lease_key(parent.id))
         assert lease is not None
@@ -221,7 +211,7 @@ def test_children_are_read_at_once() -> None:
 
 
 def test_a_merged_child_waits_for_both_parents() -> None:
-    """Whichever parent ends first, the child starts only after the other has ended too."""
+    """The child starts only after both parents have ended, whichever ends first."""
     shards = even_shards(2)
     child = ChildShard(
         ShardId("shardId-000000000002"), (shards[0].id, shards[1].id), HashRange(0, 2**128 - 1)
@@ -240,10 +230,10 @@ def test_a_merged_child_waits_for_both_parents() -> None:
         world = World(shards, end_parents)
         for name in "ab":
             world.start(name)
-        await world.until(lambda: len(world.told(ShardEnded)) == 1, within_s=20)
+        await world.until(lambda: len(world.events_of(ShardEnded)) == 1, within_s=20)
         await world.clock.sleep_ms(20_000)
         assert world.readers() == {}
-        await world.until(lambda: len(world.told(ShardEnded)) == 2, within_s=60)
+        await world.until(lambda: len(world.events_of(ShardEnded)) == 2, within_s=60)
         await world.until(lambda: world.readers().keys() == {child.id}, within_s=5)
         await world.stop_all()
 
@@ -282,7 +272,7 @@ def test_finished_leases_are_cleaned_up() -> None:
 
 
 def test_a_lost_lease_row_is_found_by_the_audit() -> None:
-    """A hole that several audits have seen is filled by a shard sync."""
+    """A hole that several audits have seen causes a shard sync."""
 
     async def scenario() -> None:
         shards = even_shards(3)
@@ -300,7 +290,7 @@ def test_a_lost_lease_row_is_found_by_the_audit() -> None:
 
 
 def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
-    """An unreadable lease of one child must not bring back its parent: to act as if it were absent is a guess."""
+    """An unreadable lease of a child is not treated as absent. Otherwise its parent could be created again."""
     child = replace(even_shards(1)[0], id=ShardId("shardId-000000000001"), parents=(even_shards(1)[0].id,))
     parent = replace(even_shards(1)[0], ending_sequence_number="900")
     bad: Row = {"leaseKey": {"S": child.id}, "leaseCounter": {"S": "seven"}}
@@ -311,7 +301,7 @@ def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
         world.start("a")
         await world.clock.sleep_ms(900_000)  # many audits
         assert (await world.table.list()).leases == ()
-        assert world.told(RowRejected)
+        assert world.events_of(RowRejected)
         await world.rows.write(DeleteRow(key=child.id, when=()))
         await world.until(lambda: len(world.readers()) == 1, within_s=200)
         await world.stop_all()
@@ -319,8 +309,10 @@ def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_shard_that_needs_long_is_not_torn_from_its_owner() -> None:
-    """A handler of ten minutes outlasts every handoff timeout; its shard moves when it is done, and nothing is lost."""
+def test_a_shard_with_a_slow_handler_is_not_taken_by_force() -> None:
+    """A handler that takes ten minutes exceeds every handoff timeout. Its shard moves when it is done, without a
+    lost lease.
+    """
 
     async def slow(world: World, worker: WorkerId, held: HeldLease) -> None:
         if worker == "a":
@@ -337,10 +329,10 @@ def test_a_shard_that_needs_long_is_not_torn_from_its_owner() -> None:
         await world.clock.sleep_ms(5_000)
         world.start("b")
         await world.clock.sleep_ms(500_000)
-        assert world.told(HandoffRequested)
+        assert world.events_of(HandoffRequested)
         assert world.readers() == {}
         await world.until(lambda: len(world.readers()) >= 1, within_s=150)
-        assert world.told(LeaseLost) == []
+        assert world.events_of(LeaseLost) == []
         await world.kill(WorkerId("a"))
         await world.stop_all()
 
@@ -357,7 +349,7 @@ def test_a_row_that_cannot_be_written_costs_only_its_own_lease() -> None:
         await world.until(lambda: len(world.readers()) == 8, within_s=10)
         world.unwritable.add(shards[3].id)
         await world.clock.sleep_ms(60_000)
-        assert {event.shard for event in world.told(LeaseLost) if isinstance(event, LeaseLost)} == {
+        assert {event.shard for event in world.events_of(LeaseLost) if isinstance(event, LeaseLost)} == {
             shards[3].id
         }
         assert len(world.readers()) == 7
@@ -369,7 +361,7 @@ def test_a_row_that_cannot_be_written_costs_only_its_own_lease() -> None:
 
 
 def test_first_leases_are_all_created_in_spite_of_throttling() -> None:
-    """Half of them would pass for all of them, and the rest would stay unread until an audit."""
+    """Otherwise some shards would stay unread until an audit."""
 
     async def scenario() -> None:
         shards = even_shards(16)
@@ -385,7 +377,7 @@ def test_first_leases_are_all_created_in_spite_of_throttling() -> None:
 
 
 def test_a_member_that_cannot_read_leaves_the_shards_to_others() -> None:
-    """Of three members one never gets a page: it gives its shards up, and tries again less and less often."""
+    """One of three members never gets a page. It releases its shards, and retries less and less often."""
 
     async def sick(world: World, worker: WorkerId, held: HeldLease) -> None:
         if worker == "a":
@@ -408,15 +400,15 @@ def test_a_member_that_cannot_read_leaves_the_shards_to_others() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
-    """A member that cannot begin says so and tries again."""
+def test_a_member_waits_for_an_unavailable_table_at_its_start() -> None:
+    """A member that cannot start reports it and retries."""
 
     async def scenario() -> None:
         world = World(even_shards(2))
         world.cut_off.add(WorkerId("a"))
         world.start("a")
         await world.clock.sleep_ms(60_000)
-        assert world.told(OperationFailed)
+        assert world.events_of(OperationFailed)
         world.cut_off.clear()
         await world.until(lambda: len(world.readers()) == 2, within_s=15)
         await world.stop_all()
@@ -424,8 +416,8 @@ def test_a_table_that_is_down_at_the_start_is_waited_for() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_lease_that_was_given_back_is_not_written_to() -> None:
-    """A late checkpoint or heartbeat after the release does no harm: the one is refused, the other does nothing."""
+def test_a_released_lease_is_not_written() -> None:
+    """After the release, a late checkpoint is refused, and a late heartbeat does nothing."""
     kept: list[HeldLease] = []
 
     async def keep(world: World, worker: WorkerId, held: HeldLease) -> None:
@@ -447,8 +439,8 @@ def test_a_lease_that_was_given_back_is_not_written_to() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_fleet_with_a_leader_is_left_alone() -> None:
-    """Where a KCL 3.x leader assigns the leases, a member that would take them refuses to start."""
+def test_a_peer_refuses_to_join_a_fleet_with_a_leader() -> None:
+    """If a KCL 3.x leader assigns the leases, a member in peer mode refuses to start."""
 
     async def scenario() -> None:
         world = World(even_shards(2))
@@ -461,8 +453,8 @@ def test_a_fleet_with_a_leader_is_left_alone() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_settings_that_cannot_work_are_refused() -> None:
-    """A setting that would cost healthy members their leases is an error that says what to do."""
+def test_invalid_settings_are_refused() -> None:
+    """A setting with which healthy members would lose leases is an error that contains the remedy."""
     with pytest.raises(ConfigError, match="10 seconds"):
         replace(SETTINGS, failover_after=timedelta(milliseconds=200))
     with pytest.raises(ConfigError, match="refresh_every"):

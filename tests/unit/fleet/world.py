@@ -1,4 +1,4 @@
-"""A small world for members: a lease table in memory, a stream that can be listed, and a virtual clock."""
+"""A world for tests of members: a lease table in memory, a stream that can be listed, and a virtual clock."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from typing import NoReturn
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings, Mode
-from leasehold.core.events import Event
+from leasehold.core.events import Event, LeadershipTaken, LeaseTaken
 from leasehold.core.model import (
     HASH_KEY_MAX,
     HashRange,
@@ -33,10 +33,11 @@ from leasehold.simulation.virtual_time import VirtualClock
 
 TICK_MS = 100
 SETTINGS = FleetSettings(mode=Mode.PEER)
+LEADER_SETTINGS = FleetSettings(mode=Mode.LEADER)
 
 
 class ListedStream(Stream):
-    """A stream of which a member only needs the list of shards."""
+    """A stream that only lists its shards."""
 
     def __init__(self, shards: Sequence[Shard], name: str = "orders") -> None:
         self.name = name
@@ -61,7 +62,7 @@ class ListedStream(Stream):
 
 
 def even_shards(number: int) -> list[Shard]:
-    """Open shards that share the hash keys evenly."""
+    """Open shards that divide the hash keys evenly."""
     width = (HASH_KEY_MAX + 1) // number
     ends = [*(width * (index + 1) - 1 for index in range(number - 1)), HASH_KEY_MAX]
     return [
@@ -74,7 +75,7 @@ Serve = Callable[["World", WorkerId, HeldLease], Awaitable[None]]
 
 
 async def deliver(world: "World", worker: WorkerId, held: HeldLease) -> None:
-    """Deliver something every tick while the lease is proven; stop when it is wanted back."""
+    """Deliver something every tick while the lease is valid. Stop when the lease is to be released."""
     while not held.draining.is_set():
         if held.is_valid():
             held.note_progress()
@@ -84,7 +85,7 @@ async def deliver(world: "World", worker: WorkerId, held: HeldLease) -> None:
 
 @dataclass
 class World:
-    """Members that share one table."""
+    """Members with one table."""
 
     shards: list[Shard]
     serve: Serve = deliver
@@ -108,7 +109,7 @@ class World:
     def start(self, name: str) -> WorkerId:
         """Start a member."""
         worker = WorkerId(name)
-        rows = FaultyRows(self.rows, lambda call, key: self._trouble_for(worker, call, key))
+        rows = FaultyRows(self.rows, lambda call, key: self._fault_for(worker, call, key))
         member = Member(
             MemberPorts(
                 table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
@@ -126,14 +127,14 @@ class World:
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))
         return worker
 
-    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
+    def _fault_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
         self.calls[worker, call] += 1
         if worker in self.cut_off:
             return StoreFault.REQUEST_LOST
         return StoreFault.THROTTLED if call == "write" and key in self.unwritable else None
 
     async def stop(self, worker: WorkerId, *, at_once: bool = True) -> None:
-        """Stop a member in good order, or wait until it ends by itself."""
+        """Stop a member cleanly, or wait until it ends by itself."""
         if at_once:
             self._stops[worker].set()
         await self._tasks.pop(worker)
@@ -151,14 +152,14 @@ class World:
             await self.stop(worker)
 
     async def until(self, condition: Callable[[], bool], within_s: float) -> None:
-        """Let time pass until something holds; fail if it does not within so many simulated seconds."""
+        """Let virtual time pass until a condition holds. Fail if it does not hold within so many seconds."""
         deadline_ms = self.clock.now_ms() + int(within_s * 1000)
         while not condition():
             assert self.clock.now_ms() < deadline_ms, "did not happen in time"
             await self.clock.sleep_ms(50)
 
     def readers(self) -> dict[ShardId, WorkerId]:
-        """Who delivered from each shard in the last moment."""
+        """The worker that delivered last from each shard, if it did so in the last two ticks."""
         since_ms = self.clock.now_ms() - 2 * TICK_MS
         recent = {
             shard: [each for each in log if each[0] >= since_ms] for shard, log in self.deliveries.items()
@@ -170,6 +171,31 @@ class World:
         readers = list(self.readers().values())
         return sorted(readers.count(worker) for worker in set(readers))
 
-    def told(self, kind: type[Event] | tuple[type[Event], ...]) -> list[Event]:
+    def events_of(self, kind: type[Event] | tuple[type[Event], ...]) -> list[Event]:
         """Every event of a kind, of all members."""
         return [event for log in self.events.values() for _, event in log if isinstance(event, kind)]
+
+
+def assert_never_interleaved(world: World) -> None:
+    """Once a second member has begun to read a shard, the first one delivers nothing more from its lease session."""
+    for shard, log in world.deliveries.items():
+        ownerships = [
+            worker for index, (_, worker) in enumerate(log) if index == 0 or log[index - 1][1] != worker
+        ]
+        taken = sum(
+            isinstance(event, LeaseTaken) and event.shard == shard
+            for events in world.events.values()
+            for _, event in events
+        )
+        assert len(ownerships) <= taken, f"{shard} went back and forth without being taken"
+
+
+def leaders(world: World) -> list[WorkerId]:
+    """The leaders, in order."""
+    taken = [
+        (at_ms, worker)
+        for worker, log in world.events.items()
+        for at_ms, event in log
+        if isinstance(event, LeadershipTaken)
+    ]
+    return [worker for _, worker in sorted(taken)]

@@ -23,7 +23,7 @@ from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
-from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, names_of
+from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, numbers_of
 
 STAMP = GenerationId("00c0ffee", 4)
 ME = WorkerId("me")
@@ -83,7 +83,7 @@ def test_a_slice_ends_at_its_limit_and_its_metadata_says_that_there_is_more() ->
         lease = await world.taken()
         done = await world.slice_of(plan_for(lease, limits=SliceLimits(records=3)))
         assert done is not None
-        assert names_of(done.records) == [0, 1, 2]
+        assert numbers_of(done.records) == [0, 1, 2]
         now = await world.lease()
         assert now.pin is not None
         assert now.pin.end == done.end == done.records[-1].position
@@ -205,7 +205,7 @@ def test_an_unfinished_slice_of_another_owner_is_redelivered_with_new_metadata()
         for _ in range(2):
             done = await world.slice_of(plan)
             assert done is not None
-            assert names_of(done.records) == [0, 1, 2, 3]
+            assert numbers_of(done.records) == [0, 1, 2, 3]
         note = pin_metadata(await world.lease())
         assert note is not None
         assert note.generation_id == STAMP
@@ -269,7 +269,7 @@ def test_trimmed_records_are_an_error_unless_the_options_allow_them() -> None:
         world.fail_on_data_loss = False
         done = await world.slice_of(plan_for(lease))
         assert done is not None
-        assert names_of(done.records) == [3, 4]
+        assert numbers_of(done.records) == [3, 4]
 
     run_in_virtual_time(main())
 

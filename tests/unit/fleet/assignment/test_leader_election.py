@@ -1,4 +1,6 @@
-"""Three tables that only a Java leader could make one: ours lets Java lead, and leads if Java does not."""
+"""A fleet in three tables, which only a Java leader can move to one: our leader resigns for Java, and leads again
+if Java does not.
+"""
 
 import asyncio
 import random
@@ -27,7 +29,7 @@ JAVA_LOCK_S = 60
 
 @dataclass
 class Standby:
-    """One of ours beside a Java member on KCL 3.5, in three tables."""
+    """One member of ours and one of Java (KCL 3.5), in three tables."""
 
     place: TableLayout = TableLayout.SEPARATE_TABLES
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -64,8 +66,8 @@ class Standby:
         return sum(isinstance(event, LeadershipEnded) for event in self.events)
 
 
-def test_a_leader_gives_way_to_java_once() -> None:
-    """It leads while it does not know better, gives way, waits for Java, and leads again if Java does not."""
+def test_a_leader_resigns_for_java_once() -> None:
+    """It leads, resigns when it sees the Java member, waits for Java, and leads again if Java does not."""
 
     async def scenario() -> None:
         standby = Standby()
@@ -85,8 +87,8 @@ def test_a_leader_gives_way_to_java_once() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_standby_lets_java_go_first() -> None:
-    """A lock that comes free is left alone for three quarters of a minute, in which a Java member takes it."""
+def test_a_standby_leaves_a_free_lock_to_java() -> None:
+    """A standby leaves a free lock alone for 45 seconds, so that a Java member can take it."""
 
     async def scenario() -> None:
         standby = Standby()

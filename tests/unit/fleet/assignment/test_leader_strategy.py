@@ -1,4 +1,6 @@
-"""Members under a leader: everything is read, by one member at a time, through starts, stops, deaths and silence."""
+"""Members with a leader: every shard is read, by one member at a time, through starts, stops, kills and lost
+connections.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -12,7 +14,6 @@ from leasehold.core.coordinator.kcl_rows import LEADER_KEY
 from leasehold.core.events import (
     HandoffRequested,
     LeadershipEnded,
-    LeadershipTaken,
     LeaseAssigned,
     LeaseLost,
     LeaseTaken,
@@ -20,10 +21,15 @@ from leasehold.core.events import (
 from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.core.model import WorkerId
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from tests.unit.fleet.test_member import assert_never_interleaved
-from tests.unit.fleet.world import SETTINGS, World, even_shards
+from tests.unit.fleet.world import (
+    LEADER_SETTINGS,
+    SETTINGS,
+    World,
+    assert_never_interleaved,
+    even_shards,
+    leaders,
+)
 
-LED = replace(SETTINGS, mode=Mode.LEADER)
 MIGRATED: Row = {
     "leaseKey": {"S": "Migration3.0"},
     "entityType": {"S": "CLIENT_VERSION_MIGRATION"},
@@ -31,57 +37,46 @@ MIGRATED: Row = {
 }
 
 
-def played(scenario: Callable[[World], Awaitable[None]], shards: int = 12) -> World:
-    """Play a story in a new world of members under a leader, and stop whoever still runs."""
-    world = World(even_shards(shards), settings=LED)
+def run_test(scenario: Callable[[World], Awaitable[None]], shards: int = 12) -> World:
+    """Run a test in a new world of members with a leader, and stop the members that still run."""
+    world = World(even_shards(shards), settings=LEADER_SETTINGS)
 
-    async def story() -> None:
+    async def main() -> None:
         await scenario(world)
         await world.stop_all()
 
-    run_in_virtual_time(story())
+    run_in_virtual_time(main())
     assert_never_interleaved(world)
     return world
 
 
-def leaders(world: World) -> list[WorkerId]:
-    """Who took the lead, in order."""
-    taken = [
-        (at_ms, worker)
-        for worker, log in world.events.items()
-        for at_ms, event in log
-        if isinstance(event, LeadershipTaken)
-    ]
-    return [worker for _, worker in sorted(taken)]
-
-
 def test_a_lone_member_leads_itself() -> None:
-    """It takes the lock and assigns everything to itself within a few seconds."""
+    """It takes the lock and assigns every lease to itself within a few seconds."""
 
     async def scenario(world: World) -> None:
         world.start("a")
         await world.until(lambda: len(world.readers()) == 12, within_s=8)
 
-    assert leaders(played(scenario)) == ["a"]
+    assert leaders(run_test(scenario)) == ["a"]
 
 
-def test_members_that_start_together_share_evenly_and_rest() -> None:
-    """Four members, sixteen shards: four each, with one move for each lease, and then none for ten minutes."""
+def test_members_that_start_together_share_evenly_without_later_moves() -> None:
+    """Four members with sixteen shards get four each, with one move a lease, and no move in the next ten minutes."""
 
     async def scenario(world: World) -> None:
         for name in "abcd":
             world.start(name)
         await world.until(lambda: world.shares() == [4, 4, 4, 4], within_s=15)
         await world.clock.sleep_ms(600_000)
-        assert len(world.told(LeaseTaken)) == 16
-        assert world.told(LeaseLost) == []
+        assert len(world.events_of(LeaseTaken)) == 16
+        assert world.events_of(LeaseLost) == []
         assert len(leaders(world)) == 1
 
-    played(scenario, shards=16)
+    run_test(scenario, shards=16)
 
 
-def test_newcomers_get_their_share_by_handoff_with_the_fewest_moves() -> None:
-    """One member with twelve leases, then two more: eight move, once each, and nobody loses one."""
+def test_new_members_get_their_share_by_handoff_with_the_fewest_moves() -> None:
+    """One member has twelve leases, then two more join: eight leases move, once each, and no member loses one."""
 
     async def scenario(world: World) -> None:
         world.start("a")
@@ -89,15 +84,17 @@ def test_newcomers_get_their_share_by_handoff_with_the_fewest_moves() -> None:
         world.start("b")
         world.start("c")
         await world.until(lambda: world.shares() == [4, 4, 4], within_s=240)
-        assert world.told(LeaseLost) == []
-        assert len(world.told(LeaseTaken)) == 12 + 8
-        assert len(world.told(HandoffRequested)) >= 8
+        assert world.events_of(LeaseLost) == []
+        assert len(world.events_of(LeaseTaken)) == 12 + 8
+        assert len(world.events_of(HandoffRequested)) >= 8
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_a_killed_member_is_replaced_within_fifteen_seconds() -> None:
-    """Its leases are spread over the living in one pass, once they have been silent for the failover time."""
+    """Its leases are assigned to the other members in one decision, once they have been silent for the failover
+    time.
+    """
 
     async def scenario(world: World) -> None:
         members = [world.start(name) for name in "abc"]
@@ -105,13 +102,13 @@ def test_a_killed_member_is_replaced_within_fifteen_seconds() -> None:
         dying = next(worker for worker in members if worker not in leaders(world))
         await world.kill(dying)
         await world.until(lambda: world.shares() == [6, 6], within_s=15)
-        assert len(world.told(LeaseTaken)) == 12 + 4
+        assert len(world.events_of(LeaseTaken)) == 12 + 4
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_a_killed_leader_is_replaced_within_thirty_seconds() -> None:
-    """Another member leads, and the dead one's shards are read again."""
+    """Another member leads, and the shards of the dead member are read again."""
 
     async def scenario(world: World) -> None:
         for name in "abc":
@@ -121,12 +118,14 @@ def test_a_killed_leader_is_replaced_within_thirty_seconds() -> None:
         await world.until(lambda: world.shares() == [6, 6], within_s=30)
         assert len(leaders(world)) == 2
 
-    played(scenario)
+    run_test(scenario)
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_clean_stop_is_quickly_made_up_for(leads: bool) -> None:
-    """A member that stops gives back its leases, its report and the lead; others read on within two seconds."""
+def test_shards_of_a_stopped_member_are_read_again_within_two_seconds(leads: bool) -> None:
+    """A member that stops releases its leases and the leader lock, and deletes its report. Others read on within
+    two seconds.
+    """
 
     async def scenario(world: World) -> None:
         members = [world.start(name) for name in "abc"]
@@ -134,14 +133,14 @@ def test_a_clean_stop_is_quickly_made_up_for(leads: bool) -> None:
         leaving = next(worker for worker in members if (worker in leaders(world)) == leads)
         await world.stop(leaving)
         await world.until(lambda: world.shares() == [6, 6], within_s=2)
-        assert world.told(LeaseLost) == []
+        assert world.events_of(LeaseLost) == []
         assert await world.rows.get(leaving) is None
 
-    played(scenario)
+    run_test(scenario)
 
 
-def test_a_stopped_fleet_leaves_only_leases_behind() -> None:
-    """No lock, no reports, no owners: the next fleet starts at once, in whatever mode."""
+def test_a_stopped_fleet_leaves_only_free_leases() -> None:
+    """It leaves no lock, no reports and no owners, so the next fleet starts at once in any mode."""
 
     async def scenario(world: World) -> None:
         for name in "ab":
@@ -152,11 +151,11 @@ def test_a_stopped_fleet_leaves_only_leases_behind() -> None:
         assert len(rows) == 12
         assert all("leaseOwner" not in row for row in rows)
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_a_follower() -> None:
-    """Two never lead at once; when the first can be heard again it serves what it is given."""
+    """Two members never lead at once. When the first one is connected again, it serves what it is assigned."""
 
     async def scenario(world: World) -> None:
         for name in "abc":
@@ -168,14 +167,14 @@ def test_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_a_follower() -> 
         world.cut_off.remove(first)
         await world.until(lambda: world.shares() == [4, 4, 4], within_s=240)
         assert len(leaders(world)) == 2
-        ended = [event for event in world.told(LeadershipEnded) if isinstance(event, LeadershipEnded)]
+        ended = [event for event in world.events_of(LeadershipEnded) if isinstance(event, LeadershipEnded)]
         assert [event.worker for event in ended] == [first]
 
-    played(scenario)
+    run_test(scenario)
 
 
-def test_a_leader_whose_decisions_fail_lets_others_try() -> None:
-    """Leases that nobody can write make it resign, and it leaves the lead to another for a while."""
+def test_a_leader_whose_decisions_fail_resigns() -> None:
+    """Leases that cannot be written make it resign, and it leaves the lock to others for a while."""
 
     async def scenario(world: World) -> None:
         for name in "abc":
@@ -190,11 +189,11 @@ def test_a_leader_whose_decisions_fail_lets_others_try() -> None:
         world.unwritable -= theirs
         await world.until(lambda: world.shares() == [6, 6], within_s=60)
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_a_rolling_replacement_moves_each_lease_once() -> None:
-    """Old members stop one after the other, each a moment after its successor has started."""
+    """Old members stop one after the other, each shortly after its replacement has started."""
 
     async def scenario(world: World) -> None:
         old = [world.start(f"old{number}") for number in range(4)]
@@ -205,14 +204,14 @@ def test_a_rolling_replacement_moves_each_lease_once() -> None:
             await world.stop(leaving)
             await world.clock.sleep_ms(25_000)
         await world.until(lambda: world.shares() == [3, 3, 3, 3], within_s=60)
-        assert len(world.told(LeaseTaken)) == 12 + 12
-        assert world.told(LeaseLost) == []
+        assert len(world.events_of(LeaseTaken)) == 12 + 12
+        assert world.events_of(LeaseLost) == []
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_a_lock_without_a_heartbeat_is_taken_over() -> None:
-    """A row left behind by a leader that died long ago, with a duration of years, keeps nobody waiting for long."""
+    """The lock of a leader that died long ago is taken over, even if its duration is years."""
 
     async def scenario(world: World) -> None:
         row: Row = {
@@ -228,11 +227,11 @@ def test_a_lock_without_a_heartbeat_is_taken_over() -> None:
         assert leaders(world) == []
         await world.until(lambda: len(world.readers()) == 12, within_s=30)
 
-    played(scenario)
+    run_test(scenario)
 
 
-def test_auto_joins_a_led_fleet_and_leads_a_new_one() -> None:
-    """With no row at all, and with Java's row that says 3.x, members get their leases from a leader."""
+def test_auto_joins_a_fleet_with_a_leader_and_leads_a_new_one() -> None:
+    """Without any row, and with Java's row for 3.x, members get their leases from a leader."""
     for rows in ((), (MIGRATED,)):
 
         async def scenario(world: World, rows: tuple[Row, ...] = rows) -> None:
@@ -242,13 +241,13 @@ def test_auto_joins_a_led_fleet_and_leads_a_new_one() -> None:
             world.start("a")
             world.start("b")
             await world.until(lambda: world.shares() == [6, 6], within_s=15)
-            assert len(world.told(LeaseAssigned)) == 12
+            assert len(world.events_of(LeaseAssigned)) == 12
 
-        played(scenario)
+        run_test(scenario)
 
 
 def test_auto_joins_a_fleet_of_three_tables() -> None:
-    """Lock and reports go where KCL 3.0 to 3.4 look for them, and nothing but leases into the lease table."""
+    """Lock and reports are in the tables of KCL 3.0 to 3.4, and the lease table contains only leases."""
 
     async def scenario(world: World) -> None:
         world.settings = replace(SETTINGS, mode=Mode.AUTO)
@@ -266,11 +265,13 @@ def test_auto_joins_a_fleet_of_three_tables() -> None:
         await world.kill(leaders(world)[0])
         await world.until(lambda: world.shares() == [12], within_s=30)
 
-    played(scenario)
+    run_test(scenario)
 
 
 def test_auto_joins_peers_and_follows_them_to_a_leader() -> None:
-    """Peers with owners and no leader are joined as peers; when a Java member flips the fleet, everyone follows."""
+    """A fleet with owners and no leader is joined as a peer. When a Java member upgrades the fleet, every member
+    follows.
+    """
 
     async def scenario(world: World) -> None:
         world.settings = replace(SETTINGS, mode=Mode.PEER)
@@ -286,11 +287,11 @@ def test_auto_joins_peers_and_follows_them_to_a_leader() -> None:
         await world.until(lambda: len(leaders(world)) == 1, within_s=70)
         await world.until(lambda: world.shares() == [6, 6], within_s=30)
 
-    played(scenario)
+    run_test(scenario)
 
 
-def test_a_member_asks_for_few_rows_in_a_large_fleet() -> None:
-    """Those who do not lead ask the index for what is theirs, and do not scan a large table, not even once a minute."""
+def test_a_member_reads_few_rows_in_a_large_fleet() -> None:
+    """Members that do not lead query the index for their leases, and do not scan a large table."""
 
     async def scenario(world: World) -> None:
         for name in "ab":
@@ -303,11 +304,11 @@ def test_a_member_asks_for_few_rows_in_a_large_fleet() -> None:
         assert world.calls[follower, "scan"] == before[follower, "scan"]
         assert world.calls[follower, "keys_owned_by"] - before[follower, "keys_owned_by"] >= 6
 
-    played(scenario, shards=210)
+    run_test(scenario, shards=210)
 
 
 def test_no_leader_assigns_to_a_member_that_cannot_read() -> None:
-    """A member that gives shards up without reading a page withdraws its report, and its shards go to others."""
+    """A member that releases shards without reading a page deletes its report, and other members get its shards."""
 
     async def scenario(world: World) -> None:
         async def serve(_: World, worker: WorkerId, held: object) -> None:
@@ -316,10 +317,10 @@ def test_no_leader_assigns_to_a_member_that_cannot_read() -> None:
             await healthy(world, worker, held)  # type: ignore[arg-type]
 
         healthy, world.serve = world.serve, serve
-        world.settings = replace(LED, cooldown_after_failure=timedelta(seconds=20))
+        world.settings = replace(LEADER_SETTINGS, cooldown_after_failure=timedelta(seconds=20))
         world.start("sick")
         world.start("well")
         await world.until(lambda: world.shares() == [12], within_s=120)
         assert set(world.readers().values()) == {"well"}
 
-    played(scenario)
+    run_test(scenario)

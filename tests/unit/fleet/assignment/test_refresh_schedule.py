@@ -1,4 +1,4 @@
-"""Members who hardly ever look at the table learn in time what was given to them."""
+"""Members that rarely refresh still begin their new leases in time."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -11,72 +11,71 @@ from leasehold.fleet.assignment.nudger import Nudger
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.operations import Operations
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from tests.unit.fleet.assignment.test_leader_strategy import LED, leaders
-from tests.unit.fleet.world import World, deliver, even_shards
+from tests.unit.fleet.world import LEADER_SETTINGS, World, deliver, even_shards, leaders
 
 
-class _WithSlowShards(World):
-    """Some shards take a while to finish what they have in hand; looks of some members fail for a while."""
+class _WorldWithSlowShards(World):
+    """A world in which some shards take long to drain, and refreshes of some members fail for a while."""
 
     drains_ms: dict[ShardId, int]
-    blind: set[WorkerId]
+    without_scans: set[WorkerId]
 
-    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
-        trouble = super()._trouble_for(worker, call, key)
-        return StoreFault.THROTTLED if call == "scan" and worker in self.blind else trouble
+    def _fault_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
+        fault = super()._fault_for(worker, call, key)
+        return StoreFault.THROTTLED if call == "scan" and worker in self.without_scans else fault
 
     def nudger(self) -> Nudger:
-        """Somebody who leaves word."""
+        """Return a nudger of a member outside the fleet."""
         return Nudger(self.table, Operations(self.clock, random.Random(1), lambda _: None))
 
     def at_ms(self, kind: type[LeaseTaken | LeaseReleased], key: LeaseKey) -> int | None:
-        """When that was last told of a lease."""
-        told = (
+        """When an event of this kind was last reported for a lease."""
+        times = (
             at_ms
             for log in self.events.values()
             for at_ms, event in log
             if isinstance(event, kind) and event.key == key
         )
-        return max(told, default=None)
+        return max(times, default=None)
 
     def gap_ms(self, key: LeaseKey) -> int:
-        """How long the lease was nobody's when it last changed hands."""
+        """How long the lease had no owner when its owner last changed."""
         taken_ms, released_ms = self.at_ms(LeaseTaken, key), self.at_ms(LeaseReleased, key)
         assert taken_ms is not None
         assert released_ms is not None
-        assert taken_ms >= released_ms, f"{key} was released, and is nobody's"
+        assert taken_ms >= released_ms, f"{key} was released, and has no owner"
         return taken_ms - released_ms
 
 
 async def _slowly(world: World, worker: WorkerId, held: HeldLease) -> None:
-    assert isinstance(world, _WithSlowShards)
+    assert isinstance(world, _WorldWithSlowShards)
     await deliver(world, worker, held)
     await world.clock.sleep_ms(world.drains_ms.get(held.shard, 100))
 
 
-def settled(
-    story: Callable[[_WithSlowShards, list[WorkerId]], Awaitable[None]], *, members: int, shards: int
-) -> _WithSlowShards:
-    """Play a story in a fleet that has been at rest for a while; the members come with the leader first."""
-    world = _WithSlowShards(even_shards(shards), serve=_slowly, settings=LED)
-    world.drains_ms, world.blind = {}, set()
+def run_at_rest(
+    scenario: Callable[[_WorldWithSlowShards, list[WorkerId]], Awaitable[None]], *, members: int, shards: int
+) -> _WorldWithSlowShards:
+    """Run a test in a fleet without recent changes. The test gets the members, the leader first."""
+    world = _WorldWithSlowShards(even_shards(shards), serve=_slowly, settings=LEADER_SETTINGS)
+    world.drains_ms, world.without_scans = {}, set()
 
-    async def play() -> None:
+    async def main() -> None:
         names = [world.start(f"m{number}") for number in range(members)]
         await world.until(lambda: len(world.readers()) == shards, within_s=90)
         await world.clock.sleep_ms(150_000)
         leader = leaders(world)[-1]
-        await story(world, [leader, *(name for name in names if name != leader)])
+        await scenario(world, [leader, *(name for name in names if name != leader)])
         await world.stop_all()
 
-    run_in_virtual_time(play())
+    run_in_virtual_time(main())
     return world
 
 
-def test_each_heir_is_told_when_its_lease_comes() -> None:
-    """Also of those that come late, because what a shard has in hand takes its time."""
+def test_each_next_owner_is_nudged_when_its_lease_is_released() -> None:
+    """Leases that are released late, because their shard takes long to drain, are included."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         leaving = members[1]
         mine = [shard for shard, reader in world.readers().items() if reader == leaving]
         world.drains_ms = dict(zip(mine, (100, 6_000, 8_000, 12_000, 25_000), strict=True))
@@ -85,13 +84,13 @@ def test_each_heir_is_told_when_its_lease_comes() -> None:
         for shard in mine:
             assert world.gap_ms(LeaseKey(shard)) <= 3_000
 
-    settled(story, members=6, shards=30)
+    run_at_rest(scenario, members=6, shards=30)
 
 
-def test_a_lease_on_its_way_is_waited_for_in_a_large_table() -> None:
-    """Where members ask the index, they find what is being handed to them there, and look until it has come."""
+def test_a_member_waits_for_a_lease_in_handoff_in_a_large_table() -> None:
+    """Members find leases in handoff in the index, and refresh until the lease is theirs."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         source, to = members[1], members[-1]
         leases = (await world.table.list()).leases
         lease = next(each for each in leases if each.owner == source and not each.is_in_handoff)
@@ -102,32 +101,32 @@ def test_a_lease_on_its_way_is_waited_for_in_a_large_table() -> None:
         assert world.readers()[lease.shard_id] == to
         assert world.gap_ms(lease.key) <= 3_000
 
-    settled(story, members=4, shards=210)
+    run_at_rest(scenario, members=4, shards=210)
 
 
-def test_a_look_that_failed_is_made_again() -> None:
-    """Word came, and the looks that followed did not get through: the lease is begun soon after they do."""
+def test_a_failed_refresh_is_retried() -> None:
+    """If the refreshes after a nudge fail, the lease is begun soon after refreshes succeed again."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         source, to = members[1], members[-1]
         leases = (await world.table.list()).leases
         lease = next(each for each in leases if each.owner == source)
-        world.blind = {to}
+        world.without_scans = {to}
         await world.table.assign(lease, to)
         await world.nudger().nudge({to}, leases)
         await world.clock.sleep_ms(8_000)
-        world.blind = set()
-        healed_ms = world.clock.now_ms()
-        await world.until(lambda: (world.at_ms(LeaseTaken, lease.key) or 0) >= healed_ms, within_s=4)
+        world.without_scans = set()
+        repaired_ms = world.clock.now_ms()
+        await world.until(lambda: (world.at_ms(LeaseTaken, lease.key) or 0) >= repaired_ms, within_s=4)
         assert world.readers().get(lease.shard_id, to) == to
 
-    settled(story, members=8, shards=32)
+    run_at_rest(scenario, members=8, shards=32)
 
 
-def test_nobody_listens_to_a_java_leader() -> None:
-    """It leaves no word; whoever follows it looks all the time, half a minute after it took the lead at the latest."""
+def test_members_refresh_on_their_own_under_a_java_leader() -> None:
+    """It does not nudge. Half a minute after it took the lock, its followers refresh regularly."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         java = {"ownerName": text("java"), "leaseDuration": text("120000")}
         for beat in range(5):
             version = {"recordVersionNumber": text(f"java-{beat}")}
@@ -140,31 +139,31 @@ def test_nobody_listens_to_a_java_leader() -> None:
         for member in members:
             assert world.calls[member, "scan"] - before[member, "scan"] >= 6
 
-    settled(story, members=5, shards=15)
+    run_at_rest(scenario, members=5, shards=15)
 
 
 def test_a_fleet_survives_half_of_its_members() -> None:
-    """The leader among them, and those who stand by first: the others lead and read, within a minute and a half."""
+    """The leader and the first standbys die. The others lead and read all shards within 90 seconds."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         for member in members[:4]:
             await world.kill(member)
         await world.clock.sleep_ms(1_000)
         await world.until(lambda: len(world.readers()) == 24, within_s=90)
 
-    settled(story, members=8, shards=24)
+    run_at_rest(scenario, members=8, shards=24)
 
 
-def test_looks_of_a_fleet_at_rest_are_few() -> None:
-    """Four members with three leases each: the leader looks every four seconds, the others to see who leads."""
+def test_a_fleet_at_rest_refreshes_rarely() -> None:
+    """Of four members with three leases each, the leader refreshes every four seconds, and the others rarely."""
 
-    async def story(world: _WithSlowShards, members: list[WorkerId]) -> None:
+    async def scenario(world: _WorldWithSlowShards, members: list[WorkerId]) -> None:
         before = dict(world.calls)
         await world.clock.sleep_ms(300_000)
-        looks = {member: world.calls[member, "scan"] - before[member, "scan"] for member in members}
+        refreshes = {member: world.calls[member, "scan"] - before[member, "scan"] for member in members}
         writes = sum(world.calls[member, "write"] - before[member, "write"] for member in members)
-        assert looks[members[0]] <= 90
-        assert sum(looks.values()) - looks[members[0]] <= 75
+        assert refreshes[members[0]] <= 90
+        assert sum(refreshes.values()) - refreshes[members[0]] <= 75
         assert writes <= 12 * 60 + 40 + 40 + 10
 
-    settled(story, members=4, shards=12)
+    run_at_rest(scenario, members=4, shards=12)

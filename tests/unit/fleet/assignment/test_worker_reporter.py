@@ -1,4 +1,4 @@
-"""A member's report: who has left is not counted upon."""
+"""The report of a member that has stopped is deleted."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
 
 
 class _LateAnswers(MemoryRows):
-    """A write happens at once, and its answer takes a while."""
+    """A store that applies a write at once and responds later."""
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         answer = await super().write(write)
@@ -28,8 +28,8 @@ class _LateAnswers(MemoryRows):
         return answer
 
 
-def test_who_leaves_while_its_report_is_on_its_way_leaves_no_report() -> None:
-    """The report that was not answered is taken back too: a leader would give leases to whoever is gone."""
+def test_a_report_in_flight_at_a_stop_is_deleted() -> None:
+    """A report without a response is deleted too. Otherwise a leader would assign leases to the stopped member."""
 
     async def scenario() -> None:
         rows, clock = _LateAnswers(), VirtualClock()

@@ -1,4 +1,4 @@
-"""The leases of several streams, looked after by one member: what is wrong with one is no matter to the others."""
+"""One member maintains the leases of several streams. A problem with one stream does not affect the others."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ SETTINGS = FleetSettings()
 
 
 class _Late(ListedStream):
-    """A stream that is not there at first."""
+    """A stream that does not exist at first."""
 
     is_there = False
 
@@ -35,7 +35,7 @@ class _Late(ListedStream):
 
 
 class _Slow(ListedStream):
-    """A stream whose lists take as long as it is told."""
+    """A stream whose listing takes a given time."""
 
     takes_ms = 0
 
@@ -49,7 +49,7 @@ class _Slow(ListedStream):
 
 
 class _Several:
-    """One member of several streams, without its other parts. To be made while a virtual loop runs."""
+    """The lease maintenance of a member with several streams. Create it inside the virtual loop."""
 
     def __init__(self, *streams: tuple[str, ListedStream]) -> None:
         self.told: list[Event] = []
@@ -74,8 +74,8 @@ class _Several:
         return {lease.stream for lease in (await self.table.list()).leases}
 
 
-def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() -> None:
-    """Two were not there at the start; one turns out to be named twice, and the other is joined all the same."""
+def test_a_problem_with_one_stream_does_not_keep_another_from_being_found() -> None:
+    """Two streams did not exist at the start. One is a duplicate; the other is joined anyway."""
 
     async def scenario() -> None:
         orders, again, refunds = (
@@ -97,8 +97,8 @@ def test_what_is_wrong_with_one_stream_keeps_no_other_from_being_looked_for() ->
     run_in_virtual_time(scenario())
 
 
-def test_leases_of_the_other_kind_that_come_later_are_told_of() -> None:
-    """Members with `stream=` and with `streams=` started together; each audit says so, and goes on auditing."""
+def test_leases_of_the_other_mode_that_appear_later_are_reported() -> None:
+    """Members with `stream=` and with `streams=` started together. Each audit reports it, and later audits continue."""
 
     async def scenario() -> None:
         several = _Several(("orders", ListedStream(even_shards(2), "orders")))
@@ -119,8 +119,8 @@ def test_leases_of_the_other_kind_that_come_later_are_told_of() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_stream_may_be_joined_while_the_others_are_audited() -> None:
-    """An audit takes a while; the stream that comes meanwhile is for the next one."""
+def test_a_stream_can_be_added_while_the_others_are_audited() -> None:
+    """A stream that is added during an audit is part of the next one."""
 
     async def scenario() -> None:
         slow, late = _Slow(VirtualClock(), "orders"), _Late(even_shards(1), "refunds")

@@ -1,4 +1,4 @@
-"""Creating and deleting leases when a member is slow: what it decided may be long out of date when it acts."""
+"""Creating and deleting leases when a member is slow, and its decision is out of date when it acts."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ AFTER_THE_SPLIT = [replace(PARENT, ending_sequence_number="900"), *CHILDREN]
 
 
 class _HeldUp(ListedStream):
-    """A stream whose first list takes very long. Others read the shard to its end meanwhile, and clean up."""
+    """A stream whose first listing takes very long. In that time others finish the shard and clean up."""
 
     def __init__(self, rows: RowStore, clock: VirtualClock) -> None:
         super().__init__([PARENT])
@@ -64,7 +64,7 @@ class _HeldUp(ListedStream):
 
 
 class _SlowRows(MemoryRows):
-    """Rows whose writes take a moment."""
+    """A store whose writes take some time."""
 
     under_way = 0
     under_way_max = 0
@@ -107,8 +107,8 @@ async def _shards_with_lease(table: LeaseTable) -> set[ShardId]:
     return {lease.shard_id for lease in (await table.list()).leases}
 
 
-def test_a_member_that_was_held_up_does_not_bring_back_what_others_have_finished() -> None:
-    """It saw an empty table and one shard; by the time it can write, others have read that shard to its end."""
+def test_a_delayed_member_does_not_recreate_the_lease_of_a_finished_shard() -> None:
+    """It saw an empty table and one shard. Before it can write, others have read that shard to its end."""
 
     async def scenario() -> None:
         rows, clock = MemoryRows(), VirtualClock()
@@ -119,8 +119,8 @@ def test_a_member_that_was_held_up_does_not_bring_back_what_others_have_finished
     run_in_virtual_time(scenario())
 
 
-def test_a_create_whose_answers_are_lost_is_not_put_for_ever() -> None:
-    """Each round has its own look at the table; when no round gets anywhere, the caller is told."""
+def test_a_create_without_responses_is_not_retried_for_ever() -> None:
+    """Each attempt reads the table again. When no attempt succeeds, the caller gets an error."""
 
     async def scenario() -> None:
         clock = VirtualClock()
@@ -133,8 +133,8 @@ def test_a_create_whose_answers_are_lost_is_not_put_for_ever() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_finished_lease_stays_for_a_while() -> None:
-    """Its children are being read, but who has just seen it finished does not delete it; later it does."""
+def test_a_finished_lease_is_kept_for_a_while() -> None:
+    """Although its children are being read, a member deletes it only some time after it first saw it finished."""
 
     async def scenario() -> None:
         rows, clock = MemoryRows(), VirtualClock()
@@ -153,8 +153,8 @@ def test_a_finished_lease_stays_for_a_while() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_first_leases_are_created_some_at_a_time() -> None:
-    """A stream of many shards is not created one by one, nor all at once."""
+def test_first_leases_are_created_in_parallel_up_to_a_limit() -> None:
+    """The leases of a large stream are created neither one by one nor all at once."""
 
     async def scenario() -> None:
         rows, clock = _SlowRows(), VirtualClock()
@@ -168,13 +168,13 @@ def test_first_leases_are_created_some_at_a_time() -> None:
 
 
 def _unreadable(stream: StreamIdentifier | None) -> PutRow:
-    """A row that says of which stream it is, and nothing else."""
+    """A row that contains only its stream."""
     key = lease_key(ShardId("shardId-000000000009"), stream)
     return PutRow(key, {"leaseKey": {"S": key}})
 
 
-def test_an_unreadable_row_of_another_stream_holds_nothing_up() -> None:
-    """Leases are created, missed and cleaned up as if it were not there."""
+def test_an_unreadable_row_of_another_stream_blocks_nothing() -> None:
+    """Leases are created, audited and cleaned up as if it did not exist."""
 
     async def scenario() -> None:
         rows, clock = MemoryRows(), VirtualClock()
@@ -205,10 +205,10 @@ def test_an_unreadable_row_of_another_stream_holds_nothing_up() -> None:
 
 
 @pytest.mark.parametrize("stream", [ORDERS, None], ids=["of ours", "of any"])
-def test_first_leases_that_an_unreadable_row_holds_up_are_tried_again(
+def test_first_leases_blocked_by_an_unreadable_row_are_retried(
     stream: StreamIdentifier | None,
 ) -> None:
-    """Whoever joined without them would never look again; so it is told which row is in the way."""
+    """A member that joined without them would never create them. The report contains the key of the row."""
 
     async def scenario() -> None:
         rows, clock = MemoryRows(), VirtualClock()
@@ -224,7 +224,7 @@ def test_first_leases_that_an_unreadable_row_holds_up_are_tried_again(
     run_in_virtual_time(scenario())
 
 
-def test_no_child_is_created_at_the_same_time_as_its_parent() -> None:
-    """A crash half-way must not leave the child alone."""
+def test_a_child_is_created_after_its_parent() -> None:
+    """After a crash in between, the child must not be the only one with a lease."""
     parent, *children = (_lease(shard, TRIM_HORIZON) for shard in (PARENT, *CHILDREN))
     assert list(creation_waves([parent, *children])) == [[parent], children]

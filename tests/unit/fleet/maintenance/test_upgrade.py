@@ -1,4 +1,4 @@
-"""Members in a fleet that upgrades from KCL 2.x: it gets its leader, whoever has to decide it, and can go back."""
+"""Members in a fleet that upgrades from KCL 2.x: it gets a leader, whichever member decides, and can be rolled back."""
 
 from asyncio import create_task
 from dataclasses import replace
@@ -25,14 +25,14 @@ READY_S = 600
 
 
 async def version(rows: MemoryRows) -> str:
-    """What the migration row says."""
+    """The client version in the migration row."""
     row = await rows.get("Migration3.0")
     assert row is not None
     return str(row["cv"]["S"]).removeprefix("CLIENT_VERSION_")
 
 
 async def upgrading(*, own_tables: bool = False) -> tuple[World, MemoryRows]:
-    """Two members in a fleet that Java has begun to upgrade, and the table that says so."""
+    """Two members in a fleet whose upgrade Java has started, and the table with the migration row."""
     world = World(even_shards(6), settings=replace(SETTINGS, mode=Mode.AUTO))
     if own_tables:
         world.coordinator = MemoryRows([{"key": {"S": "Migration3.0"}, **SAYS}], key_attribute="key")
@@ -46,28 +46,30 @@ async def upgrading(*, own_tables: bool = False) -> tuple[World, MemoryRows]:
 
 
 @pytest.mark.parametrize("own_tables", [False, True], ids=["one table", "three tables"])
-def test_a_fleet_gets_its_leader_though_one_of_ours_decides(own_tables: bool) -> None:
-    """Ten minutes after all are well and report, the row says so; a minute later one leads; nobody lost a lease."""
+def test_an_upgrade_that_our_member_decides_gives_the_fleet_a_leader(own_tables: bool) -> None:
+    """Ten minutes after all members report, the row changes. A minute later one member leads, and no member lost a
+    lease.
+    """
 
     async def scenario() -> None:
         world, rows = await upgrading(own_tables=own_tables)
         await world.until(lambda: world.shares() == [3, 3], within_s=60)
         await world.clock.sleep_ms((READY_S - 60) * 1000)
         assert await version(rows) == "UPGRADE_FROM_2X"
-        assert not world.told(LeadershipTaken)
+        assert not world.events_of(LeadershipTaken)
         await world.clock.sleep_ms((60 + 3 * CHECKS_S) * 1000)
         assert await version(rows) == "3X_WITH_ROLLBACK"
-        assert len(world.told(LeadershipTaken)) == 1
-        assert len(world.told(FleetUpgraded)) == 1
-        assert not world.told(OperationFailed)
-        assert not world.told(LeaseLost)
+        assert len(world.events_of(LeadershipTaken)) == 1
+        assert len(world.events_of(FleetUpgraded)) == 1
+        assert not world.events_of(OperationFailed)
+        assert not world.events_of(LeaseLost)
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_worker_that_does_not_report_holds_the_upgrade_up() -> None:
-    """An owner without a report may be a KCL 2.x, which a leader would break."""
+def test_a_worker_without_a_report_blocks_the_upgrade() -> None:
+    """An owner without a report may run KCL 2.x, which cannot work with a leader."""
 
     async def scenario() -> None:
         world, rows = await upgrading()
@@ -82,7 +84,7 @@ def test_a_worker_that_does_not_report_holds_the_upgrade_up() -> None:
 
 
 class _CalledOff(MemoryRows):
-    """A coordinator's table in which an operator calls the upgrade off at the last moment."""
+    """A coordinator table in which an operator cancels the upgrade at the last moment."""
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         if isinstance(write, UpdateRow) and write.set.get("cv") == {"S": "CLIENT_VERSION_3X_WITH_ROLLBACK"}:
@@ -92,8 +94,8 @@ class _CalledOff(MemoryRows):
         return await super().write(write)
 
 
-def test_an_upgrade_that_is_called_off_at_the_last_moment_is_told() -> None:
-    """The write is refused, nobody is said to have upgraded the fleet, and the operator learns why."""
+def test_an_upgrade_cancelled_at_the_last_moment_is_reported() -> None:
+    """The write is refused, no upgrade is reported, and the operator gets the reason."""
 
     async def scenario() -> None:
         world = World(even_shards(2), settings=replace(SETTINGS, mode=Mode.AUTO))
@@ -102,17 +104,17 @@ def test_an_upgrade_that_is_called_off_at_the_last_moment_is_told() -> None:
         world.start("a")
         await world.clock.sleep_ms((READY_S + 4 * CHECKS_S) * 1000)
         assert await version(rows) == "2X"
-        assert not world.told(FleetUpgraded)
-        (told,) = world.told(OperationFailed)
-        assert isinstance(told, OperationFailed)
-        assert "another has changed" in told.error
+        assert not world.events_of(FleetUpgraded)
+        (failure,) = world.events_of(OperationFailed)
+        assert isinstance(failure, OperationFailed)
+        assert "another process has changed" in failure.error
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
-def test_a_fleet_goes_back_when_it_is_told_to() -> None:
-    """An operator's rollback after the change-over: everybody is a peer again, without a lock, and reads on."""
+def test_a_fleet_follows_a_rollback() -> None:
+    """After a rollback by the operator every member is a peer again, without a lock, and reads on."""
 
     async def scenario() -> None:
         world, rows = await upgrading()
@@ -124,19 +126,19 @@ def test_a_fleet_goes_back_when_it_is_told_to() -> None:
         kinds = {row.get("entityType", {}).get("S") for row in await rows.scan()}
         assert kinds == {"LEASE", "CLIENT_VERSION_MIGRATION"}
         assert world.shares() == [3, 3]
-        assert not world.told(LeaseLost)
+        assert not world.events_of(LeaseLost)
         await world.stop_all()
 
     run_in_virtual_time(scenario())
 
 
 class _RolledBackMeanwhile(World):
-    """The operator rolls back while a member named "late" starts: after it has concluded how to take part."""
+    """The operator rolls back while a member named "late" starts, after that member has determined its mode."""
 
-    def _trouble_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
+    def _fault_for(self, worker: WorkerId, call: str, key: str) -> StoreFault | None:
         if (worker, call, self.calls[worker, call]) == ("late", "scan", 1):
             self.rolling_back = create_task(self.rows.write(self._rollback()))
-        return super()._trouble_for(worker, call, key)
+        return super()._fault_for(worker, call, key)
 
     @staticmethod
     def _rollback() -> UpdateRow:
@@ -146,7 +148,7 @@ class _RolledBackMeanwhile(World):
 
 
 def test_a_rollback_while_a_member_starts_is_followed() -> None:
-    """Its looks alone would never show that anything has changed."""
+    """The member's own refreshes do not show the change."""
 
     async def scenario() -> None:
         world = _RolledBackMeanwhile(even_shards(6), settings=replace(SETTINGS, mode=Mode.AUTO))
@@ -162,8 +164,8 @@ def test_a_rollback_while_a_member_starts_is_followed() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_leader_goes_on_leading_when_java_joins() -> None:
-    """A Java member of KCL 3.5 writes which generation the fleet is of; that is no change of mode."""
+def test_a_leader_continues_when_java_joins() -> None:
+    """A Java member of KCL 3.5 writes the version of the fleet, which is not a change of mode."""
 
     async def scenario() -> None:
         world = World(even_shards(6), settings=replace(SETTINGS, mode=Mode.AUTO))
@@ -172,8 +174,8 @@ def test_a_leader_goes_on_leading_when_java_joins() -> None:
         row: Row = {"leaseKey": {"S": "Migration3.0"}, "entityType": {"S": "CLIENT_VERSION_MIGRATION"}}
         await world.rows.write(PutRow("Migration3.0", {**row, "cv": {"S": "CLIENT_VERSION_3X"}}))
         await world.clock.sleep_ms(10 * CHECKS_S * 1000)
-        assert len(world.told(LeadershipTaken)) == 1
-        assert not world.told((LeadershipEnded, LeaseLost))
+        assert len(world.events_of(LeadershipTaken)) == 1
+        assert not world.events_of((LeadershipEnded, LeaseLost))
         checks = world.calls["a", "get"]
         await world.clock.sleep_ms(4 * CHECKS_S * 1000)
         assert world.calls["a", "get"] <= checks + 1

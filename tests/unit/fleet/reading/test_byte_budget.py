@@ -1,4 +1,4 @@
-"""One byte budget for many readers: first come, first served, and nobody waits for ever."""
+"""One byte budget for many readers: requests are served in their order, and none waits for ever."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,13 +16,13 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def turns() -> None:
-    """Lets every task run until it waits."""
+    """Let every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
-def test_what_fits_is_taken_at_once() -> None:
-    """Below the limit nobody waits."""
+def test_a_request_that_fits_is_granted_at_once() -> None:
+    """Below the limit no request waits."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -35,7 +35,7 @@ def test_what_fits_is_taken_at_once() -> None:
     run(main())
 
 
-def test_who_came_first_is_served_first() -> None:
+def test_requests_are_served_in_their_order() -> None:
     """A small request does not overtake a large one, which would otherwise starve."""
 
     async def main() -> None:
@@ -59,8 +59,8 @@ def test_who_came_first_is_served_first() -> None:
     run(main())
 
 
-def test_more_than_there_is_passes_when_nothing_else_is_held() -> None:
-    """A request above the limit waits for everybody else, and then goes through."""
+def test_a_request_above_the_limit_is_granted_when_nothing_else_is_held() -> None:
+    """A request above the limit waits until all other bytes are released."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -75,7 +75,7 @@ def test_more_than_there_is_passes_when_nothing_else_is_held() -> None:
     run(main())
 
 
-def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
+def test_a_cancelled_request_takes_nothing_and_blocks_no_other() -> None:
     """A cancelled request leaves the queue, and the next in it is served if it fits."""
 
     async def main() -> None:
@@ -91,8 +91,8 @@ def test_who_gives_up_waiting_takes_nothing_and_blocks_nobody() -> None:
     run(main())
 
 
-def test_cancelled_in_the_moment_of_being_served() -> None:
-    """Bytes that were granted to someone who never hears of it are not lost."""
+def test_a_request_cancelled_while_it_is_granted_loses_no_bytes() -> None:
+    """Bytes that were granted to a cancelled request are released."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -109,8 +109,8 @@ def test_cancelled_in_the_moment_of_being_served() -> None:
     run(main())
 
 
-def test_cancelled_before_room_is_made() -> None:
-    """A request that is cancelled in the same turn in which room is made is passed over."""
+def test_a_request_cancelled_before_bytes_are_released_is_skipped() -> None:
+    """A request that is cancelled in the same step of the loop in which bytes are released is skipped."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -126,8 +126,8 @@ def test_cancelled_before_room_is_made() -> None:
     run(main())
 
 
-def test_giving_back_more_than_was_taken_is_a_bug() -> None:
-    """Bytes that nobody took would let the process hold more than it may."""
+def test_releasing_more_than_was_taken_is_an_error() -> None:
+    """Otherwise the process could hold more than its limit."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -138,8 +138,8 @@ def test_giving_back_more_than_was_taken_is_a_bug() -> None:
     run(main())
 
 
-def test_a_share_gives_back_what_it_still_holds() -> None:
-    """What grew, shrank or was handed over on the way is reckoned with."""
+def test_a_share_releases_what_it_still_holds() -> None:
+    """Bytes that were added, released or passed on before are taken into account."""
 
     async def main() -> None:
         budget = ByteBudget(100)
@@ -162,8 +162,10 @@ def test_a_share_gives_back_what_it_still_holds() -> None:
     cancelled=st.sets(st.integers(0, 29)),
     seed=st.randoms(use_true_random=False),
 )
-def test_all_are_served_and_everything_comes_back(sizes: list[int], cancelled: set[int], seed: Any) -> None:
-    """Whatever is asked for and whoever is cancelled, the rest is served within the limit, and the end is zero."""
+def test_all_requests_are_served_and_all_bytes_are_released(
+    sizes: list[int], cancelled: set[int], seed: Any
+) -> None:
+    """With any sizes and any cancellations, the others are served within the limit, and no byte stays taken."""
 
     async def main() -> None:
         budget = ByteBudget(100)

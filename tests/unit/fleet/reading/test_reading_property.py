@@ -1,4 +1,4 @@
-"""Whatever producers, the service and consumers do: user records delivered = user records produced, in order, once."""
+"""Every produced user record is delivered once and in order, whatever producers, service and consumers do."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Habits:
-    """How things go wrong, and how a consumer behaves; each a chance per occasion."""
+    """The probability of each failure, and of each behaviour of the consumer."""
 
     failure: float
     short_page: float
@@ -75,7 +75,7 @@ habits = st.builds(
 
 
 class Producer:
-    """Puts what it is told to, and knows which shard got what."""
+    """Puts records, and records which shard got which."""
 
     def __init__(self, world: ReadWorld) -> None:
         self._world = world
@@ -110,7 +110,7 @@ class Producer:
 async def consume(
     world: ReadWorld, shard: ShardId, start: Position, habits: Habits, rng: random.Random
 ) -> list[int]:
-    """Everything to the end of a shard, by a consumer that stops in the middle and begins again where it was."""
+    """Read a shard to its end with a consumer that stops in between and continues at its position."""
     done: list[int] = []
     while True:
         async with world.read(start, shard=shard, rng=rng) as chunks:
@@ -140,7 +140,9 @@ def failures(chance: float, rng: random.Random) -> Callable[[str], Exception | N
 
 @settings(max_examples=100)
 @given(before=puts, after=puts, habits=habits, seed=st.integers(0, 2**32))
-def test_delivered_is_produced(before: list[Put], after: list[Put], habits: Habits, seed: int) -> None:
+def test_every_produced_record_is_delivered(
+    before: list[Put], after: list[Put], habits: Habits, seed: int
+) -> None:
     """Plain and aggregated records, a reshard, pages of any size, refusals, failures, expired iterators, slow
     consumers, and restarts anywhere, also inside an aggregate.
     """
@@ -171,10 +173,10 @@ def test_delivered_is_produced(before: list[Put], after: list[Put], habits: Habi
 
 @settings(max_examples=50)
 @given(after=puts, habits=habits, seed=st.integers(0, 2**32))
-def test_from_latest_nothing_is_lost_after_the_first_look(
+def test_from_latest_nothing_is_lost_after_the_first_call(
     after: list[Put], habits: Habits, seed: int
 ) -> None:
-    """Once a reader at LATEST has looked at its shard, everything that comes is delivered, whatever goes wrong."""
+    """After the first call of a reader at LATEST, every new record is delivered, whatever fails."""
 
     async def main() -> None:
         rng = random.Random(seed)
