@@ -1,8 +1,9 @@
 """The source in a real Spark session, with leases in DynamoDB Local or SQLite: exactly once under all conditions."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,21 @@ def test_latest_keeps_its_meaning_across_a_reshard_during_downtime(spark: Any, m
     merge(world, 3, 1)
     world.put(50)
     world.read_all(spark, startingPosition="latest")
+    world.check()
+
+
+def test_the_starting_time_of_another_connector(spark: Any, make_world: MakeWorld, tmp_path: Path) -> None:
+    """It is a time, and not the tip. A position in an unknown form, and a time in the future, are refused."""
+    world = make_world(shards=1)
+    world.put(20)
+    leases = f"sqlite:{tmp_path}/leases.sqlite"
+    with pytest.raises(PySparkException, match="'at_time' is not the id of a shard; expected"):
+        world.read_all(spark, leases=leases, startingPosition='{"at_time": "2026-01-01T00:00:00Z"}')
+    with pytest.raises(PySparkException, match="in the future"):
+        world.read_all(spark, leases=leases, startingPosition="at_timestamp 2126-01-01T00:00:00Z")
+    start = datetime.now(UTC) - timedelta(hours=1)
+    position = {"at_timestamp": f"{start:%m/%d/%Y %H:%M:%S} GMT", "format": "MM/dd/yyyy HH:mm:ss ZZZ"}
+    world.read_all(spark, leases=leases, startingPosition=json.dumps(position))
     world.check()
 
 

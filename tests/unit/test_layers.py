@@ -53,6 +53,7 @@ LAYERS = (
     "worker.engine",
     "worker",
     "spark.query_settings",
+    "spark.starting_positions",
     "spark.options",
     "spark.range_assembly",
     "spark.query",

@@ -6,7 +6,6 @@ is an error that suggests the closest known name: a silently ignored option is w
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,20 +17,19 @@ from leasehold.config import values
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings, milliseconds
-from leasehold.core.exactly_once.query_offset import ReadStart, read_start_from_text
 from leasehold.core.exactly_once.slice_limits import BatchLimits
-from leasehold.core.initial_position import parse_initial_position
-from leasehold.core.model import InitialPosition, ShardId
-from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
+from leasehold.core.initial_position import require_past
+from leasehold.core.position import LATEST
 from leasehold.core.records.deaggregation import DeaggregationSettings
-from leasehold.errors import ConfigError, InvalidPositionError
+from leasehold.core.time_text import parse_time
+from leasehold.errors import ConfigError
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
+from leasehold.spark.starting_positions import StartingPositions, parse_starting_positions
 
 # Of a batch over all shards: the tasks of a batch hold that much in memory together.
 BATCH_BYTES_DEFAULT: Final = 64 * 1024 * 1024
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(b|kb|mb|gb)?\s*", re.IGNORECASE)
 _SIZE_UNITS: Final = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
-_DEFAULT_START: Final = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +75,6 @@ def parse_columns(text: str) -> tuple[str, ...]:
     return tuple(known[name] for name in wanted)
 
 
-def parse_timestamp(text: str) -> int:
-    """Parse a time with its zone to milliseconds since 1970."""
-    moment = parse_initial_position(text)
-    if moment.timestamp_ms is None:
-        raise ConfigError("expected a time with its zone such as '2026-11-15T12:00:00Z'")
-    return moment.timestamp_ms
-
-
 def parse_lease_store(text: str) -> str:
     """Parse `dynamodb`, or the URL of a SQLite file."""
     store = text.strip()
@@ -111,8 +101,8 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "leases": OptionSpec(parse_lease_store),
     "leaseTable": OptionSpec(str, ("leaseTableName", "kinesis.dynamodb.tableName")),
     "startingPosition": OptionSpec(str, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
-    "startingTimestamp": OptionSpec(parse_timestamp, ("kinesis.startingTimestamp",)),
-    "endingTimestamp": OptionSpec(parse_timestamp),
+    "startingTimestamp": OptionSpec(parse_time, ("kinesis.startingTimestamp",)),
+    "endingTimestamp": OptionSpec(parse_time),
     "maxRecordsPerTrigger": OptionSpec(parse_count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
     "maxBytesPerTrigger": OptionSpec(parse_size),
     "maxArrivalSpanPerTrigger": OptionSpec(values.duration),
@@ -149,6 +139,15 @@ class TimeRange:
 
     start_ms: int | None = None  # None: from the oldest record
     end_ms: int | None = None  # None: until now
+    problem: str | None = None  # why the options are not those of a batch read
+
+    def require_readable(self, now_ms: int) -> None:
+        """Raise ConfigError if a batch read cannot read this range."""
+        if self.problem is not None:
+            raise ConfigError(self.problem)
+        require_past(self.start_ms, now_ms)
+        if self.end_ms is not None and self.end_ms <= (self.start_ms or 0):
+            raise ConfigError("endingTimestamp is not after the start: the range has no records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,20 +181,20 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     parsed = _parse_all(given)
     if not parsed.get("streamName"):
         raise ConfigError("streamName is missing: .option('streamName', 'orders')")
-    initial, starting = _starts(parsed)
+    positions = parse_starting_positions(parsed.get("startingPosition"), parsed.get("startingTimestamp"))
     poll_every = parsed.get("pollInterval", timedelta(seconds=1))
     return SourceOptions(
         stream=parsed["streamName"],
         application=parsed.get("applicationName", ""),
         connection=_connection(parsed),
         query=QuerySettings(
-            initial=initial,
-            starting=starting,
+            initial=positions.initial,
+            starting=positions.shards,
             poll_every=poll_every,
             on_leases_behind=parsed.get("onLeasesBehind", OnLeasesBehind.FAIL),
             max_leases=parsed.get("maxLeases"),
         ),
-        time_range=TimeRange(parsed.get("startingTimestamp"), parsed.get("endingTimestamp")),
+        time_range=_time_range(parsed, positions),
         limits=_limits(parsed),
         columns=parsed.get("columns", DEFAULT_COLUMNS),
         partitions=parsed.get("numPartitions"),
@@ -203,6 +202,16 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         fleet=_fleet_settings(parsed),
         read=_read_settings(parsed, poll_every),
     )
+
+
+def _time_range(parsed: Mapping[str, Any], positions: StartingPositions) -> TimeRange:
+    problem = None
+    if positions.shards or ("startingPosition" in parsed and positions.initial.sentinel == LATEST):
+        problem = (
+            f"option startingPosition={parsed['startingPosition']!r}: a batch read (spark.read) begins at the oldest "
+            "record or at a time, for all shards; set startingTimestamp, or startingPosition=trim_horizon"
+        )
+    return TimeRange(positions.initial.timestamp_ms, parsed.get("endingTimestamp"), problem)
 
 
 def _connection(parsed: Mapping[str, Any]) -> ConnectionSettings:
@@ -272,41 +281,3 @@ def _read_settings(parsed: Mapping[str, Any], poll_every: timedelta) -> ReadSett
     if "maxRecordsPerFetch" in parsed:
         chosen["records_per_call"] = parsed["maxRecordsPerFetch"]
     return ReadSettings(**chosen)
-
-
-def _starts(parsed: Mapping[str, Any]) -> tuple[InitialPosition, dict[ShardId, ReadStart]]:
-    """Parse the initial position of a fleet without leases, and the positions of single shards."""
-    text = parsed.get(
-        "startingPosition", "at_timestamp" if "startingTimestamp" in parsed else "latest"
-    ).strip()
-    try:
-        if not text.startswith("{"):
-            return _initial(text, parsed.get("startingTimestamp")), {}
-        wanted = json.loads(text)
-        starts = {str(shard): str(start) for shard, start in wanted.items()}
-        initial = _initial(starts.pop(_DEFAULT_START, "latest"), parsed.get("startingTimestamp"))
-        return initial, {ShardId(shard): _shard_start(start) for shard, start in starts.items()}
-    except (ConfigError, InvalidPositionError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"option startingPosition={text!r}: expected latest, trim_horizon, at_timestamp (with startingTimestamp), "
-            "a time with its zone, or JSON that names sequence numbers to read after, such as "
-            '{"shardId-000000000000": "4959...", "default": "trim_horizon"}'
-        ) from error
-
-
-def _initial(text: str, starting_ms: int | None) -> InitialPosition:
-    name = text.strip().lower().replace("-", "_")
-    if name == "at_timestamp":
-        return InitialPosition(AT_TIMESTAMP, starting_ms)
-    if name in {"latest", "earliest", "trim_horizon"}:
-        return InitialPosition(LATEST if name == "latest" else TRIM_HORIZON)
-    return parse_initial_position(text)
-
-
-def _shard_start(text: str) -> ReadStart:
-    name = text.strip().lower().replace("-", "_")
-    if name in {"earliest", "trim_horizon"}:
-        return ReadStart(TRIM_HORIZON)
-    if text[:1].isdigit() and "-" not in text:
-        return read_start_from_text(text)
-    return ReadStart(AT_TIMESTAMP, parse_timestamp(text))

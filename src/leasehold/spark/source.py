@@ -174,8 +174,10 @@ class KinesisBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each task."""
+        now_ms = time.time_ns() // 1_000_000
+        self._options.time_range.require_readable(now_ms)
         loop = LoopThread("leasehold-list")
-        parts = loop.run(list_time_ranges(self._options, time.time_ns() // 1_000_000))
+        parts = loop.run(list_time_ranges(self._options, now_ms))
         tasks = self._options.partitions or os.cpu_count() or 1
         return [TimeRangePartition(each) for each in deal_round_robin(parts, tasks)]
 

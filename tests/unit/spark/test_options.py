@@ -14,6 +14,8 @@ from leasehold.spark.options import BATCH_BYTES_DEFAULT, OPTIONS, SourceOptions,
 from leasehold.spark.query_settings import OnLeasesBehind
 
 NEEDED = {"streamName": "orders", "applicationName": "billing"}
+NUMBER = "49590338271490256608559692538361571095921575989136588898"
+NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
 
 def options(**given: str) -> SourceOptions:
@@ -73,9 +75,26 @@ def _names_of(option: str) -> tuple[str, ...]:
         ({"maxBytesPerTrigger": "5 furlongs"}, "expected a size such as '64mb'"),
         ({"columns": "data,data"}, "each once"),
         ({"columns": "date"}, "partitionKey, data, stream"),
-        ({"startingPosition": "yesterday"}, "expected latest, trim_horizon"),
-        ({"startingPosition": "{"}, "expected latest, trim_horizon"),
-        ({"startingPosition": '{"shardId-000000000000": "12x"}'}, "expected latest, trim_horizon"),
+        ({"startingPosition": "yesterday"}, "expected 'trim_horizon', 'latest'"),
+        ({"startingPosition": "{"}, "it is not valid JSON; expected 'trim_horizon', 'latest'"),
+        ({"startingPosition": "{}"}, "it names no shard; expected"),
+        (
+            {"startingPosition": '{"at_time": "2026-01-01T00:00:00Z"}'},
+            "'at_time' is not the id of a shard; expected",
+        ),
+        ({"startingPosition": '{"shardId-1": "trim_horizon"}'}, "'shardId-1' is not the id of a shard"),
+        ({"startingPosition": '{"shardId-000000000000": "12x"}'}, "it is not a time with its zone"),
+        (
+            {"startingPosition": '{"shardId-000000000000": "1767225600"}'},
+            "is not a sequence number of Kinesis",
+        ),
+        ({"startingPosition": '{"shardId-000000000000": 7}'}, "must be text in quotes"),
+        ({"startingPosition": '{"shardId-000000000000": "latest"}'}, "it is not a time"),
+        ({"startingPosition": "at_timestamp"}, "at_timestamp has no time: set startingTimestamp"),
+        (
+            {"startingPosition": "trim_horizon", "startingTimestamp": "2026-01-01T00:00:00Z"},
+            "startingTimestamp is given too",
+        ),
         ({"startingTimestamp": "noon"}, "a time with its zone"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss='perhaps'"),
         ({"onLeasesBehind": "ignore"}, "onLeasesBehind='ignore'"),
@@ -109,15 +128,74 @@ def test_starting_positions() -> None:
     assert options(startingPosition="EARLIEST").query.initial == InitialPosition(TRIM_HORIZON)
     assert options(startingTimestamp="1970-01-01T00:00:01Z").query.initial.timestamp_ms == 1000
     mixed = options(
-        startingPosition='{"shardId-000000000000": "4959/3", "shardId-000000000001": "trim_horizon", '
+        startingPosition=f'{{"shardId-000000000000": "{NUMBER}/3", "shardId-000000000001": "trim_horizon", '
         '"shardId-000000000002": "1970-01-01T00:00:01Z", "default": "latest"}'
     ).query
     assert mixed.initial == InitialPosition(LATEST)
     assert mixed.starting == {
-        ShardId("shardId-000000000000"): ReadStart(Position("4959", 3)),
+        ShardId("shardId-000000000000"): ReadStart(Position(NUMBER, 3)),
         ShardId("shardId-000000000001"): ReadStart(TRIM_HORIZON),
         ShardId("shardId-000000000002"): ReadStart(AT_TIMESTAMP, 1000),
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"at_timestamp": "06/25/2020 10:23:45 PDT", "format": "MM/dd/yyyy HH:mm:ss ZZZ"}',
+        '{"at_timestamp": "2020-06-25T17:23:45Z"}',
+        "AT_TIMESTAMP 2020-06-25T17:23:45Z",
+        "2020-06-25T10:23:45-07:00",
+    ],
+)
+def test_starting_times_of_other_connectors(text: str) -> None:
+    """The forms that Databricks and awslabs document. None of them is taken for a list of shards."""
+    chosen = options(initialPosition=text)
+    assert chosen.query.initial == InitialPosition(AT_TIMESTAMP, 1_593_105_825_000)
+    assert not chosen.query.starting
+    assert chosen.time_range.start_ms == 1_593_105_825_000
+
+
+def test_a_start_in_the_future_is_refused() -> None:
+    """For all shards, for one shard, and for a batch read."""
+    ahead = options(startingTimestamp="2026-01-01T00:00:01Z")
+    shard = options(startingPosition='{"shardId-000000000000": "2026-01-01T00:00:01Z"}')
+    for future in (ahead, shard):
+        with pytest.raises(ConfigError, match=r"1 s in the future.*write latest"):
+            future.query.require_past_start(NEW_YEAR_MS)
+        future.query.require_past_start(NEW_YEAR_MS + 1000)
+    with pytest.raises(ConfigError, match="1 s in the future"):
+        ahead.time_range.require_readable(NEW_YEAR_MS)
+    ahead.time_range.require_readable(NEW_YEAR_MS + 1000)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"startingPosition": "latest"}, "begins at the oldest record or at a time"),
+        ({"startingPosition": '{"shardId-000000000000": "trim_horizon"}'}, "for all shards"),
+        (
+            {"startingTimestamp": "2025-01-01T00:00:00Z", "endingTimestamp": "2025-01-01T00:00:00Z"},
+            "endingTimestamp is not after the start",
+        ),
+    ],
+)
+def test_a_batch_read_refuses_starts_that_it_cannot_use(given: dict[str, str], sentence: str) -> None:
+    """It would otherwise read from the oldest record."""
+    with pytest.raises(ConfigError, match=sentence):
+        options(**given).time_range.require_readable(NEW_YEAR_MS)
+    options().time_range.require_readable(NEW_YEAR_MS)
+    options(startingPosition="earliest").time_range.require_readable(NEW_YEAR_MS)
+
+
+def test_the_shards_of_a_starting_position_must_exist() -> None:
+    """A misspelt shard would otherwise begin at the default."""
+    named = options(startingPosition='{"shardId-000000000007": "trim_horizon"}').query
+    named.require_known_shards({ShardId("shardId-000000000007")})
+    with pytest.raises(
+        ConfigError, match="names shardId-000000000007, but the stream has shardId-000000000000"
+    ):
+        named.require_known_shards({ShardId("shardId-000000000000")})
 
 
 def test_sizes_durations_and_columns_are_parsed() -> None:

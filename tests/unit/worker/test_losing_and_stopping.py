@@ -1,6 +1,7 @@
 """A worker that loses a lease stores nothing more, and a worker that stops drains and releases its shards."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from leasehold.core.events import (
     OperationFailed,
     ShardStalled,
 )
-from leasehold.errors import LeaseLostError
+from leasehold.errors import ConfigError, LeaseLostError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from tests.unit.worker.worker_world import (
@@ -204,5 +205,19 @@ def test_a_shard_that_waits_for_a_handler_slot_is_not_stalled() -> None:
         await world.until(lambda: sorted(handled) == ["a", "b"], within_s=250)
         assert not worker.events_of(ShardStalled)
         await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_worker_refuses_to_start_in_the_future() -> None:
+    """Kinesis would refuse each read. The worker creates no lease."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        ahead = datetime.fromtimestamp(world.clock.wall_ms() / 1000 + 60, UTC)
+        worker = world.start(RecordingHandler(), initial_position=ahead)
+        with pytest.raises(ConfigError, match=r"60 s in the future.*write latest"):
+            await worker.task
+        assert not world.rows._rows
 
     run_in_virtual_time(scenario())

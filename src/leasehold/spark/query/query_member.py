@@ -19,6 +19,7 @@ from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
+from leasehold.fleet.tasks import retry
 from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
@@ -32,6 +33,7 @@ from leasehold.wiring import new_rng, open_lease_table, open_stream
 FIRST_LEASES_WAIT: Final = timedelta(seconds=8)
 STOP_WAIT_S: Final = 20.0
 _CHECK_MS: Final = 50
+_ATTEMPTS_MAX: Final = 11
 _LIST_MS: Final = 250  # between two reads of the whole lease table, while a bounded run waits for leases
 
 
@@ -39,27 +41,35 @@ class QueryMember:
     """A running fleet member. Only one exists in a driver for each application."""
 
     def __init__(self, options: SourceOptions, logged: QueryOffset) -> None:
+        self._clock = SystemClock()
+        options.query.require_past_start(self._clock.wall_ms())
         self._lock = DriverLock(options.application, str(options.connection))
         self._lock.acquire()
-        self._clock = SystemClock()
         self._log = LogObserver(self._clock.now_ms)
         self._refreshed: FleetRefreshed | None = None
         self._load = BatchLoad(self._clock, batch_end_file(os.getppid()))
         self.loop = LoopThread("leasehold-member")
         worker = WorkerId(f"spark-{logged.generation_id.query_id}")
-        self.server, self.planner, member = self.loop.run(self._open(options, worker))
+        is_new = logged.generation_id.number == 0
+        self.server, self.planner, member = self.loop.run(self._open(options, worker, is_new=is_new))
         # Before the member starts: a task of an earlier run could otherwise still pin.
-        if logged.generation_id.number:
+        if not is_new:
             self.loop.run(self._release_leases_of_earlier_run(logged))
         self._stop: asyncio.Event = self.loop.run(_event())
         self._running: Future[None] = self.loop.submit(member.run(self._stop))
 
     async def _open(
-        self, options: SourceOptions, worker: WorkerId
+        self, options: SourceOptions, worker: WorkerId, *, is_new: bool
     ) -> tuple[LeaseServer, BatchPlanner, Member]:
         connection = options.connection
         table = open_lease_table(connection, options.application)
         stream = open_stream(connection, options.stream)
+        if is_new and options.query.starting:
+            # Later on, a shard that the options name may have been trimmed.
+            shards = await retry(
+                stream.list_shards, clock=self._clock, rng=new_rng(), attempts_max=_ATTEMPTS_MAX
+            )
+            options.query.require_known_shards({shard.id for shard in shards})
         server = LeaseServer(stream, options.query.poll_every, self._clock, new_rng())
         planner = BatchPlanner(
             worker=worker,

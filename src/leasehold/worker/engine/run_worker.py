@@ -10,6 +10,7 @@ from typing import Any
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.events import Observer, OperationFailed, WorkerFailed
+from leasehold.core.initial_position import require_past
 from leasehold.core.model import WorkerId
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
@@ -58,6 +59,8 @@ async def run_worker(
         stop.set()
 
     identity, abandon = settings.identity, asyncio.Event()
+    for initial in identity.initial_positions.values():
+        require_past(initial.timestamp_ms, ports.clock.wall_ms())
     streams = Streams(
         [TrackedStream(name, ports.streams[name], at) for name, at in identity.initial_positions.items()],
         is_multi_stream=bool(identity.streams),
