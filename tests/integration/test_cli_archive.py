@@ -38,7 +38,7 @@ def test_a_complete_archive(tmp_path: Path) -> None:
     write_archive(tmp_path, ["1", "2"])
     result = run_archive("verify", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "2 records: overlaps=0, duplicates=0, damages=0\ngaps: unknown" in result.output
+    assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0\ngaps: unknown" in result.output
     shards = json.loads(run_archive("verify", tmp_path, "--json").output)["shards"]
     assert shards == [{"shard": SHARD, "objects": 1, "records": 2, "first": "1", "last": "2"}]
     listed = json.loads(run_archive("list", tmp_path, "--json").output)["shards"]
@@ -62,6 +62,21 @@ def test_a_duplicate_record_gives_exit_code_1(tmp_path: Path) -> None:
         for each in json.loads(run_archive("verify", tmp_path / "a", "--json").output)["problems"]
     ]
     assert kinds == ["overlap", "duplicate"]
+
+
+def test_a_stray_file_gives_exit_code_1(tmp_path: Path) -> None:
+    """A file that readers ignore, such as a staged file, is counted, and is no problem."""
+    write_archive(tmp_path, ["1", "2"])
+    (tmp_path / "_leasehold_staging" / "left.tmp").write_bytes(b"half")
+    result = run_archive("verify", tmp_path)
+    assert (result.exit_code, "; 1 unrecognized object\n" in result.output) == (0, True)
+    (file,) = tmp_path.rglob("*.parquet")
+    file.with_name(f"{file.name}#1").write_bytes(b"half")
+    result = run_archive("verify", tmp_path)
+    assert result.exit_code == 1
+    assert f"stray: {SHARD}: {file.relative_to(tmp_path)}#1: " in result.output
+    assert "strays=1; 1 unrecognized object\n" in result.output
+    assert json.loads(run_archive("list", tmp_path, "--json").output)["unrecognized_objects"] == 2
 
 
 def test_a_gap_is_found_by_comparing_with_the_stream(
@@ -117,4 +132,4 @@ def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pyte
     location = (settings.url, "--prefix", "orders", "--s3-endpoint-url", ministack.url)
     result = run_archive("verify", *location)
     assert result.exit_code == 0, result.output
-    assert "2 records: overlaps=0, duplicates=0, damages=0" in result.output
+    assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0" in result.output

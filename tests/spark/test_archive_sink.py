@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from leasehold.adapters.folder_objects import STAGING_FOLDER
 from leasehold.archive.columns import ALL_COLUMNS, arrow_schema, spark_ddl
 from leasehold.spark.archive_sink import ArchiveSink
 from leasehold.spark.pipeline.session import spark_session
@@ -50,12 +51,13 @@ def archive_rows(rows: Any, folder: Path, checkpoint: Path, **options: str) -> N
 
 
 def test_a_stream_that_is_read_twice_is_archived_once(spark: Any, tmp_path: Path) -> None:
-    """The second query has new leases and writes nothing. `spark.read.parquet` reads the archive."""
+    """The second query has new leases and writes nothing. `spark.read.parquet` reads the objects, and no other file."""
     folder = tmp_path / "archive"
     archive_rows(ranges(spark), folder, tmp_path / "first")
     files = sorted(folder.rglob("*.parquet"))
     archive_rows(ranges(spark, session=2), folder, tmp_path / "second")
     assert sorted(folder.rglob("*.parquet")) == files
+    (folder / STAGING_FOLDER / "left-by-a-killed-writer.tmp").write_bytes(b"PAR1 half of a file")
     stored = spark.read.option("recursiveFileLookup", "true").parquet(str(folder))
     assert stored.count() == stored.select("shardId", "sequenceNumber").distinct().count() == ALL_ROWS
     assert set(stored.columns) == set(ALL_COLUMNS) - {"slice"}

@@ -1,19 +1,22 @@
-"""Object stores through obstore: S3, Google Cloud Storage, Azure, a folder, or memory, chosen by URL.
+"""Opens the object store at a URL: S3, Google Cloud Storage, Azure or memory through obstore, or a folder.
 
 No other module uses obstore and its errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from leasehold.adapters.aws.clients import AwsAccess, aws_session
+from leasehold.adapters.folder_objects import FolderObjects, open_folder
 from leasehold.errors import ConfigError, ServiceError, UnavailableError
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
+
+Put = Callable[[str, bytes], Awaitable[object]]
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _LIST_PAGE_SIZE: Final = 1_000  # the page size of S3
@@ -31,26 +34,42 @@ def open_object_store(
 
     `setting` is the name of the setting that holds the URL, `extra` the extra that has to be installed.
     """
-    return ObstoreObjects(
-        open_obstore(url, access, setting=setting, extra=extra, make_folder=make_folder), url
-    )
+    folder = _open_folder(url, setting, make_folder=make_folder)
+    return folder or ObstoreObjects(_open_obstore(url, access, setting, extra), url)
 
 
-def open_obstore(url: str, access: AwsAccess, *, setting: str, extra: str, make_folder: bool = True) -> Any:
-    """The same store, as an object of obstore."""
+def open_put(url: str, access: AwsAccess, *, setting: str, extra: str) -> Put:
+    """The function that creates or replaces an object of the store at a URL. It raises the errors of the store."""
+    folder = _open_folder(url, setting, make_folder=True)
+    put: Put = folder.put if folder else _open_obstore(url, access, setting, extra).put_async
+    return put
+
+
+def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects | None:
+    """The store in the folder that a URL names. None: the URL names an object store."""
+    scheme, has_scheme, location = url.partition("://")
+    if has_scheme and scheme != "file":
+        return None
+    host, _, path = location.partition("/")
+    if host not in {"", "localhost"}:
+        raise ConfigError(f"{setting}={url!r}: expected file:///folder, a folder of this machine")
+    try:
+        folder = Path(f"/{unquote(path)}") if has_scheme else Path(url).absolute()
+        return open_folder(folder, make_folder=make_folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{setting}={url!r}: {_first_line(error)}") from error
+
+
+def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:
     try:
         from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra that may be missing
-        from obstore.store import LocalStore, from_url  # noqa: PLC0415
+        from obstore.store import from_url  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{setting}={url!r}: obstore is not installed: pip install 'leasehold[{extra}]'"
         ) from error
-    scheme = url.partition("://")[0] if "://" in url else ""
+    scheme = url.partition("://")[0]
     try:
-        if not scheme:
-            return LocalStore(Path(url).absolute(), mkdir=make_folder)
-        if scheme == "file":
-            return LocalStore.from_url(url, mkdir=make_folder)
         if scheme == "memory":
             return from_url(url)
         s3: Any = _s3_options(access) if scheme in {"s3", "s3a"} else {}

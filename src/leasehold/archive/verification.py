@@ -1,10 +1,10 @@
 """Verifies an archive: every record is archived once, in the object whose key covers it.
 
 The archive alone shows overlaps (two objects of a shard and minute have overlapping ranges), duplicates (a record is in
-two objects, or twice in one) and damage (an object cannot be read, or its records do not match its key). Sequence
-numbers have natural gaps, so missing records show only in comparison with the stream: records that the stream retains
-between the first and the last archived record, or up to the lease's checkpoint, and that the archive lacks. Trimmed
-records cannot be checked.
+two objects, or twice in one), damage (an object cannot be read, or its records do not match its key) and strays (files
+that an interrupted writer left beside the objects, where readers read them). Sequence numbers have natural gaps, so
+missing records show only in comparison with the stream: records that the stream retains between the first and the last
+archived record, or up to the lease's checkpoint, and that the archive lacks. Trimmed records cannot be checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from leasehold.archive.archive import MARKER
 from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.formats import decode_identity
 from leasehold.archive.rows import arrival_minutes, positions_of
-from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text
+from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, unfinished_key_from_text
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate_all
@@ -36,6 +36,7 @@ MAX_CONCURRENT_READS: Final = 16
 ATTEMPTS_MAX: Final = 8
 RETRY_MS: Final = 500  # a running consumer shares the five reads per second of the shard
 RECORDS_PER_CALL: Final = 10_000
+STRAY_DETAIL: Final = "an interrupted writer left this file, and readers do not ignore it: delete it"
 
 # Called with the number of objects that were checked since the last call.
 Progress = Callable[[int], None]
@@ -47,6 +48,7 @@ class ProblemKind(Enum):
     OVERLAP = "overlap"
     DUPLICATE = "duplicate"
     DAMAGE = "damage"
+    STRAY = "stray"
     GAP = "gap"
 
 
@@ -71,9 +73,10 @@ class ArchivedObject:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """The objects of each shard, in stream order. `others` counts objects with foreign keys."""
+    """The objects of each shard, in stream order, and the strays. `others` counts objects with foreign keys."""
 
     shards: Mapping[ShardId, Sequence[ArchivedObject]]
+    strays: Sequence[Problem]
     others: int
 
 
@@ -92,17 +95,20 @@ class ShardReport:
 async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
     """List all objects below the prefix."""
     shards: defaultdict[ShardId, list[ArchivedObject]] = defaultdict(list)
+    strays: list[Problem] = []
     others = 0
     async for page in store.list_after("", prefix=prefix):
         for each in page:
             key = key_from_text(each.key, prefix)
             if key is not None:
                 shards[key.shard].append(ArchivedObject(each.key, key, each.size_bytes))
+            elif (unfinished := unfinished_key_from_text(each.key, prefix)) is not None:
+                strays.append(Problem(ProblemKind.STRAY, unfinished.shard, each.key, STRAY_DETAIL))
             elif not each.key.endswith(MARKER):
                 others += 1
     for objects in shards.values():
         objects.sort(key=lambda each: (_order(each.key.range.first), each.key.minute))
-    return ArchiveContents(dict(sorted(shards.items())), others)
+    return ArchiveContents(dict(sorted(shards.items())), strays, others)
 
 
 async def verify_shard(

@@ -55,16 +55,17 @@ def list_(
     verification = _import_verification()
     store = _open_store(url, s3_endpoint_url, connection)
     contents: ArchiveContents = asyncio.run(verification.list_archive(store, validate_prefix(prefix)))
+    unrecognized = contents.others + len(contents.strays)
     if as_json:
         shards = [_listing_to_json(*each) for each in contents.shards.items()]
-        print_json({"shards": shards, "unrecognized_objects": contents.others})
+        print_json({"shards": shards, "unrecognized_objects": unrecognized})
         return
     print_table(
         ("shard", "objects", "bytes", "from", "to"), [_listing_row(*each) for each in contents.shards.items()]
     )
     print_line("")
     print_line(
-        _with_unrecognized(contents.others, format_count(sum(map(len, contents.shards.values())), "object"))
+        _with_unrecognized(unrecognized, format_count(sum(map(len, contents.shards.values())), "object"))
     )
 
 
@@ -85,9 +86,9 @@ def verify(
 ) -> None:
     """Verify that the archive at URL contains every record once.
 
-    The command reads every object and reports overlaps, duplicates and damage. With --stream it also reports gaps:
-    records that the stream retains and the archive does not contain, up to the last archived record or, if the leases
-    are given, up to their checkpoints. It exits with 1 if it finds a problem.
+    The command reads every object and reports overlaps, duplicates, damage and stray files. With --stream it also
+    reports gaps: records that the stream retains and the archive does not contain, up to the last archived record or,
+    if the leases are given, up to their checkpoints. It exits with 1 if it finds a problem.
     """
     if connection.has_leases and stream is None:
         raise click.UsageError("Leases are used only to find gaps: add --stream NAME, or leave them out.")
@@ -119,7 +120,7 @@ async def _verify(
     reference = await _open_reference(connection, stream_name)
     names = sorted({*contents.shards, *reference.shards})
     shards: list[ShardReport] = []
-    problems: list[Problem] = []
+    problems: list[Problem] = [*contents.strays]
     try:
         with _show_progress(sum(map(len, contents.shards.values()))) as advance:
             for name in names:

@@ -10,7 +10,7 @@ from pathlib import Path
 from leasehold.adapters.aws import clients
 from leasehold.adapters.cpu import detect_load_meter
 from leasehold.adapters.observability import run_observers
-from leasehold.adapters.obstore_objects import open_obstore
+from leasehold.adapters.obstore_objects import open_put
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
 from leasehold.core.events import Observer
@@ -66,4 +66,4 @@ def open_dead_letters(target: object, connection: ConnectionSettings) -> DeadLet
     if "://" not in target:
         return FileDeadLetters(Path(target))
     access = aws_access(connection, connection.s3_endpoint)
-    return ObjectDeadLetters(open_obstore(target, access, setting="dead_letters", extra="objects"), target)
+    return ObjectDeadLetters(open_put(target, access, setting="dead_letters", extra="objects"), target)

@@ -10,7 +10,7 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,15 +99,15 @@ class FileDeadLetters(DeadLetters):
 class ObjectDeadLetters(DeadLetters):
     """Writes one object per letter. Its name is the position of the record, so a repeated letter replaces itself."""
 
-    def __init__(self, store: Any, url: str) -> None:
-        self._store = store
+    def __init__(self, put: Callable[[str, bytes], Awaitable[object]], url: str) -> None:
+        self._put = put
         self._url = url
 
     async def put(self, letter: DeadLetter) -> None:
         """Write one object."""
         body = _encoded(letter)
         try:
-            await self._store.put_async(object_name(letter), body)
+            await self._put(object_name(letter), body)
         except Exception as error:  # the errors of obstore have no common base class
             raise UnavailableError(f"dead letters to {self._url}: {type(error).__name__}") from error
 

@@ -92,6 +92,21 @@ def test_an_object_that_does_not_match_its_key_is_damaged(key: ObjectKey, detail
     assert detail in problem.detail
 
 
+def test_a_file_that_an_interrupted_writer_left_is_a_stray() -> None:
+    """Readers do not ignore a file with the name of an object and a number. They ignore names with an underscore."""
+    store = write_ranges(MemoryObjects(), range(1, 5))
+    (name,) = [key_to_text(key) for key in keys_in(store)]
+    for left in (f"{name}#1", f"{name}#27", f"{name}#", f"{name}#x", "notes#1", "_leasehold_staging/0f.tmp"):
+        store.objects[left] = b""
+    contents = run(list_archive(store, ""))
+    assert [(each.kind, each.shard, each.location) for each in contents.strays] == [
+        (ProblemKind.STRAY, A, f"{name}#1"),
+        (ProblemKind.STRAY, A, f"{name}#27"),
+    ]
+    assert contents.others == 4
+    assert [len(objects) for objects in contents.shards.values()] == [1]
+
+
 # -- gaps, beside the stream ---------------------------------------------------------------------------------------
 
 

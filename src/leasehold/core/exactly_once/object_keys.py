@@ -76,6 +76,15 @@ def key_from_text(text: str, prefix: str = "") -> ObjectKey | None:
     return ObjectKey(minute, ShardId(shard), range_, extension) if minute >= 0 else None
 
 
+def unfinished_key_from_text(text: str, prefix: str = "") -> ObjectKey | None:
+    """The key of the object that an interrupted writer did not finish, from the name `<key>#<number>` of its file.
+
+    obstore writes a file in a folder under such a name and renames it. Readers do not ignore it.
+    """
+    name, separator, number = text.rpartition("#")
+    return key_from_text(name, prefix) if separator and number.isdecimal() else None
+
+
 def minute_path(minute: int, prefix: str = "") -> str:
     """The path of a minute's objects. It sorts right before their keys.
 
