@@ -72,6 +72,8 @@ def _argument(parent: Lease, name: str, value: Any) -> Any:
             return Position(*value)
         case "nudge":
             return str(value)
+        case "generation":
+            return tuple(value)
         case "state":
             return base64.b64decode(value)
         case "throughput_kbps":

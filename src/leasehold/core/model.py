@@ -104,6 +104,9 @@ class Lease:
     latest_at_ms: int | None = None
     # A random value that another member writes to make the owner refresh. Unique per write.
     nudge: str | None = None
+    # The last generation of each Spark query that pinned a batch here, as query id and number; the newest entry is
+    # last. It stays in the row when the pin is removed.
+    generations: tuple[tuple[str, int], ...] = ()
 
     @property
     def actual_owner(self) -> WorkerId | None:

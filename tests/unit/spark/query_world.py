@@ -110,11 +110,16 @@ class SparkLog:
     batches: dict[int, list[bytes]] = field(
         default_factory=dict
     )  # rows of each batch when it was committed first
+    query_id: str = QUERY_ID
 
     @property
     def committed(self) -> QueryOffset:
         """The last committed offset."""
-        return self.offsets[self.commits - 1] if self.commits else QueryOffset(GenerationId(QUERY_ID, 0), {})
+        return (
+            self.offsets[self.commits - 1]
+            if self.commits
+            else QueryOffset(GenerationId(self.query_id, 0), {})
+        )
 
     @property
     def is_pending(self) -> bool:
@@ -129,7 +134,7 @@ class QueryRun:
         self.world = world
         self.server = LeaseServer(world.stream, world.settings.poll_every, world.clock, random.Random(1))
         self.planner = BatchPlanner(
-            worker=WorkerId(f"spark-{QUERY_ID}"),
+            worker=WorkerId(f"spark-{world.log.query_id}"),
             table=world.table,
             server=self.server,
             settings=world.settings,
@@ -146,7 +151,7 @@ class QueryRun:
                 observe=lambda _: None,
             ),
             application="billing",
-            worker=WorkerId(f"spark-{QUERY_ID}"),
+            worker=WorkerId(f"spark-{world.log.query_id}"),
             serve=self.server.serve,
             settings=FLEET,
         )

@@ -335,26 +335,6 @@ def test_a_lost_lease_table_is_an_error_unless_the_options_choose_a_side(
     run_in_virtual_time(main())
 
 
-def test_an_old_checkpoint_location_is_an_error() -> None:
-    """The lease table has later generations of this query than its own log."""
-
-    async def main() -> None:
-        world = QueryWorld(shards=1)
-        world.put(50)
-        run = await start_run(world)
-        for _ in range(3):
-            await world.run_batch(run)
-        await run.stop()
-        del world.log.offsets[1:]
-        world.log.commits = 1
-        run = await start_run(world)
-        with pytest.raises(OffsetMismatchError, match=r"generation 3 of this query is delivered .* old copy"):
-            await run.next_plans()
-        await run.stop()
-
-    run_in_virtual_time(main())
-
-
 def test_single_shards_begin_at_the_positions_of_the_options() -> None:
     """Other shards begin at the initial position."""
 

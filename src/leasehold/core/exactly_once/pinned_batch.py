@@ -143,6 +143,9 @@ def next_slice(
     `planned_at` is the beginning of the shard's slice in the plan of `committed`; None if the lease was not held then.
     """
     pin, metadata = lease.pin, pin_metadata(lease)
+    latest = latest_generation(lease, committed.query_id)
+    if latest is not None and latest.number > committed.number:
+        return LeaseAheadOfLog(latest)
     if pin is None:
         return ContinueReading(lease.checkpoint)
     unfinished = (
@@ -153,12 +156,22 @@ def next_slice(
     if metadata is None or metadata.generation_id.query_id != committed.query_id:
         return unfinished
     pinned_in = metadata.generation_id
-    if pinned_in.number > committed.number:
-        return LeaseAheadOfLog(pinned_in)
     if pinned_in.number < committed.number and planned_at is not None and planned_at < pin.end:
         # A late task pinned after its generation was committed without it. Its records were not delivered.
         return unfinished
     return ContinueReading(pin.end) if metadata.children is None else ShardFinished(metadata.children)
+
+
+def latest_generation(lease: Lease, query_id: str) -> GenerationId | None:
+    """The last generation of a query that pinned a batch of this lease. None if the row knows none.
+
+    The row keeps it after the pin was promoted, or removed by a member that knows nothing of queries.
+    """
+    metadata = pin_metadata(lease)
+    pinned = [] if metadata is None else [metadata.generation_id]
+    stamped = [GenerationId(*each) for each in lease.generations]
+    own = (each for each in (*pinned, *stamped) if each.query_id == query_id)
+    return max(own, key=lambda each: each.number, default=None)
 
 
 def generation_end(lease: Lease | None, generation_id: GenerationId) -> Position | None:

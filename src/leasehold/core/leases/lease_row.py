@@ -50,6 +50,7 @@ CHECKPOINT_OWNER: Final = "checkpointOwner"
 STREAM: Final = "streamName"  # account:stream:epoch, not the name
 SHARD: Final = "shardId"
 # Our own attributes. Java members never change attributes that they do not know.
+GENERATIONS: Final = "leaseholdGenerations"
 LATEST_AT: Final = "leaseholdLatestAt"
 NUDGE: Final = "leaseholdNudge"
 SESSION: Final = "leaseholdSession"
@@ -64,6 +65,7 @@ RELATIVES_MAX: Final = 2  # a shard has at most two parents and at most two chil
 _SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
 _HASH_KEY: Final = re.compile(r"[0-9]{1,39}")
+_GENERATION: Final = re.compile(r"([0-9a-f]{1,64}):([0-9]{1,18})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -93,6 +95,7 @@ def lease_from_row(row: Row) -> Lease:
         session=LeaseSessionId(cells.text(SESSION)) if SESSION in row else None,
         latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
         nudge=_nudge(row),
+        generations=_generations(row),
     )
 
 
@@ -226,6 +229,24 @@ def _nudge(row: Row) -> str | None:
     """The last nudge. It is only compared with the one before, so every text is valid."""
     nudge = row.get(NUDGE, {}).get("S")
     return nudge if isinstance(nudge, str) else None
+
+
+def generations_to_text(generations: Iterable[tuple[str, int]]) -> str:
+    """The text of `leaseholdGenerations`.
+
+    >>> generations_to_text([("00c0ffee", 7), ("0badcafe", 12)])
+    '00c0ffee:7 0badcafe:12'
+    """
+    return " ".join(f"{query_id}:{number}" for query_id, number in generations)
+
+
+def _generations(row: Row) -> tuple[tuple[str, int], ...]:
+    """The generations in the row. A text in another form has none: it must not stop a fleet that has no query."""
+    value = row.get(GENERATIONS, {}).get("S")
+    if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX:
+        return ()
+    found = [_GENERATION.fullmatch(each) for each in value.split(" ")]
+    return tuple((each[1], int(each[2])) for each in found if each is not None)
 
 
 def _parents(cells: _Cells, shard_id: ShardId) -> frozenset[ShardId]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from leasehold.core.leases.lease_row import (
     CHECKPOINT,
@@ -20,6 +21,7 @@ from leasehold.core.leases.lease_row import (
     CHECKPOINT_SUB,
     CHILDREN,
     COUNTER,
+    GENERATIONS,
     HASH_END,
     HASH_START,
     KEY,
@@ -31,6 +33,7 @@ from leasehold.core.leases.lease_row import (
     PENDING_SUB,
     SESSION,
     THROUGHPUT,
+    generations_to_text,
     lease_to_row,
 )
 from leasehold.core.leases.row_writes import (
@@ -51,6 +54,8 @@ from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError
 
 NO_PIN = (PENDING, PENDING_SUB, PENDING_STATE)
+# How many queries a row remembers. More than this rarely share the shards of one application.
+GENERATIONS_MAX: Final = 8
 
 
 def create(lease: Lease) -> PutRow:
@@ -115,8 +120,12 @@ def prepare(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRo
     return _own_write(lease, _pinned(Pin(end, state)), remove=_obsolete_state(state))
 
 
-def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
+def pin(
+    lease: Lease, end: Position, state: bytes | None = None, generation: tuple[str, int] | None = None
+) -> UpdateRow:
     """Pin the end of the batch that begins at the checkpoint of the lease. The first writer wins.
+
+    `generation` is the query id and the number of the batch. It stays in the row after the pin.
 
     Several processes of one member (Spark tasks, their retries and speculative copies) may write at the same time. They
     do not know the counter, because each heartbeat changes it. So the conditions require instead: the same owner and
@@ -133,14 +142,14 @@ def pin(lease: Lease, end: Position, state: bytes | None = None) -> UpdateRow:
     return UpdateRow(
         key=lease.key,
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
-        set={**promoted, **_pinned(Pin(end, state))},
+        set={**promoted, **_pinned(Pin(end, state)), **_generations_with(lease, generation)},
         remove=_obsolete_state(state),
         add={COUNTER: 1},
         proof=(*_fence(lease), *_is_at(start), *_is_pinned(Pin(end)), _has_state(state)),
     )
 
 
-def repin(lease: Lease, state: bytes) -> UpdateRow:
+def repin(lease: Lease, state: bytes, generation: tuple[str, int] | None = None) -> UpdateRow:
     """Write our state into a pin that an earlier owner left, before the batch is repeated. The end stays the same.
 
     The first writer wins: a state that was written in between, perhaps for a later batch, is not overwritten.
@@ -154,7 +163,7 @@ def repin(lease: Lease, state: bytes) -> UpdateRow:
             *_is_pinned(lease.pin),
             _has_state(lease.pin.state),
         ),
-        set={PENDING_STATE: binary(state)},
+        set={PENDING_STATE: binary(state), **_generations_with(lease, generation)},
         add={COUNTER: 1},
         proof=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(Pin(lease.pin.end)), _has_state(state)),
     )
@@ -336,6 +345,16 @@ def _own_write(lease: Lease, changes: Mapping[str, Attribute], *, remove: tuple[
 
 def _throughput(throughput_kbps: Decimal | None) -> Mapping[str, Attribute]:
     return {} if throughput_kbps is None else {THROUGHPUT: number(throughput_kbps)}
+
+
+def _generations_with(lease: Lease, generation: tuple[str, int] | None) -> Mapping[str, Attribute]:
+    """The generations of the row and one more. A query without a batch in this shard for long is forgotten first."""
+    if generation is None:
+        return {}
+    query_id, number_now = generation
+    others = [each for each in lease.generations if each[0] != query_id]
+    latest = max([number_now, *(each for query, each in lease.generations if query == query_id)])
+    return {GENERATIONS: text(generations_to_text([*others, (query_id, latest)][-GENERATIONS_MAX:]))}
 
 
 def _refuse_moving_back(lease: Lease, to: Position) -> None:

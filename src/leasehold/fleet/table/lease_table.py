@@ -120,13 +120,21 @@ class LeaseTable:
         """Write the first half of a two-phase checkpoint."""
         return await self._apply(lease_rules.prepare(lease, end, state))
 
-    async def pin(self, lease: Lease, end: Position, state: bytes | None = None) -> Lease | Contended:
+    async def pin(
+        self,
+        lease: Lease,
+        end: Position,
+        state: bytes | None = None,
+        generation: tuple[str, int] | None = None,
+    ) -> Lease | Contended:
         """Fix the end of the next batch, and promote the current pin if there is one. The first writer wins."""
-        return await self._apply(lease_rules.pin(lease, end, state))
+        return await self._apply(lease_rules.pin(lease, end, state, generation))
 
-    async def repin(self, lease: Lease, state: bytes) -> Lease | Contended:
+    async def repin(
+        self, lease: Lease, state: bytes, generation: tuple[str, int] | None = None
+    ) -> Lease | Contended:
         """Begin to deliver a batch again that an earlier lease session pinned."""
-        return await self._apply(lease_rules.repin(lease, state))
+        return await self._apply(lease_rules.repin(lease, state, generation))
 
     async def promote(self, lease: Lease) -> Lease | Contended:
         """Write that the pinned batch is done."""

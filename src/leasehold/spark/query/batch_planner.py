@@ -20,6 +20,7 @@ from leasehold.core.exactly_once.pinned_batch import (
     LeaseAheadOfLog,
     PinMetadata,
     generation_end,
+    latest_generation,
 )
 from leasehold.core.exactly_once.query_offset import (
     QueryOffset,
@@ -109,9 +110,14 @@ class BatchPlanner:
         """Release every lease that an earlier run of this query still owns. Call it before the member starts.
 
         Tasks of the earlier run cannot pin after this, so its pins are final. And the leases of a killed run need not
-        expire first.
+        expire first. Raises OffsetMismatchError, before it releases a lease, if the log is an old copy: another run
+        with the current log may own the leases.
         """
         listing = await self._retry(self._table.list)
+        for lease in listing.leases:
+            latest = latest_generation(lease, logged.generation_id.query_id)
+            if latest is not None and latest.number > logged.generation_id.number:
+                raise OffsetMismatchError(_outdated_log(lease, latest, logged))
         keys = {LeaseKey(shard) for shard in logged.starts}
         keys |= {lease.key for lease in listing.leases if lease.actual_owner == self._worker}
         await asyncio.gather(*(self._release(key) for key in sorted(keys)))
@@ -248,10 +254,11 @@ def _outdated_log(lease: Lease, delivered: GenerationId, logged: QueryOffset) ->
     start = logged.starts.get(lease.shard_id, "an unknown position")
     return (
         f"shard {lease.shard_id}: according to the lease table, generation {delivered.number} of this query is "
-        f"delivered up to {end}. The checkpoint location only knows generation {logged.generation_id.number}, which "
-        f"begins at {start}. The checkpoint location is an old copy, or another run of this query is active. Stop the "
-        "other run, or restore the newest copy, or give the query a new checkpoint location: it then continues where "
-        "the lease table says"
+        f"delivered, and the shard is read up to {end}. The checkpoint location only knows generation "
+        f"{logged.generation_id.number}, which begins at {start}. The checkpoint location is an old copy, or another "
+        "run of this query is active. Stop the other run, or restore the newest copy, or give the query a new "
+        "checkpoint location: it then continues where the lease table says (Spark's file sink also needs a new folder, "
+        "because it skips batch ids that it knows)"
     )
 
 

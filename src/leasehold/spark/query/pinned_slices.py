@@ -123,11 +123,12 @@ async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fet
     """Pin the end of the slice. Returns the pinned end, or None if this task must not deliver the slice."""
     lease = plan.lease
     metadata = fetched.metadata(plan.generation_id, end)
+    generation = (plan.generation_id.query_id, plan.generation_id.number)
     for _ in range(_ATTEMPTS_MAX):
         write = (
-            partial(ports.table.pin, lease, end, metadata)
+            partial(ports.table.pin, lease, end, metadata, generation)
             if plan.redeliver_to is None
-            else partial(ports.table.repin, lease, metadata)
+            else partial(ports.table.repin, lease, metadata, generation)
         )
         outcome = await retry(write, clock=ports.clock, rng=ports.rng, attempts_max=_ATTEMPTS_MAX)
         if isinstance(outcome, Lease):

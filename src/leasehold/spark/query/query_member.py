@@ -16,7 +16,7 @@ from leasehold.core.events import Event, FleetRefreshed
 from leasehold.core.exactly_once.query_offset import QueryOffset
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import WorkerId
-from leasehold.errors import ConfigError, NotFoundError
+from leasehold.errors import ConfigError, LeaseholdError, NotFoundError
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.tasks import retry
@@ -54,7 +54,11 @@ class QueryMember:
         self.server, self.planner, member = self.loop.run(self._open(options, worker, is_new=is_new))
         # Before the member starts: a task of an earlier run could otherwise still pin.
         if not is_new:
-            self.loop.run(self._release_leases_of_earlier_run(logged))
+            try:
+                self.loop.run(self._release_leases_of_earlier_run(logged))
+            except LeaseholdError:
+                self._lock.release()
+                raise
         self._stop: asyncio.Event = self.loop.run(_event())
         self._running: Future[None] = self.loop.submit(member.run(self._stop))
 
