@@ -51,14 +51,14 @@ class QueryMember:
         self.loop = LoopThread("leasehold-member")
         worker = WorkerId(f"spark-{logged.generation_id.query_id}")
         is_new = logged.generation_id.number == 0
-        self.server, self.planner, member = self.loop.run(self._open(options, worker, is_new=is_new))
-        # Before the member starts: a task of an earlier run could otherwise still pin.
-        if not is_new:
-            try:
+        try:
+            self.server, self.planner, member = self.loop.run(self._open(options, worker, is_new=is_new))
+            # Before the member starts: a task of an earlier run could otherwise still pin.
+            if not is_new:
                 self.loop.run(self._release_leases_of_earlier_run(logged))
-            except LeaseholdError:
-                self._lock.release()
-                raise
+        except LeaseholdError:
+            self._lock.release()
+            raise
         self._stop: asyncio.Event = self.loop.run(_event())
         self._running: Future[None] = self.loop.submit(member.run(self._stop))
 
