@@ -14,8 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leasehold.adapters.memory import rows as memory_rows
+from leasehold.archive import rows as archive_rows
+from leasehold.archive.archive import Archive
+from leasehold.archive.listings import Listing
 from leasehold.config.settings import FleetSettings, ReadSettings
 from leasehold.core.assignment import peer_assignment
+from leasehold.core.exactly_once.archive_plan import ArchivedRanges
+from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import Equals, UpdateRow
 from leasehold.core.position import LATEST, Position
@@ -34,9 +39,12 @@ from leasehold.fleet.reading import shard_reader as reading
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.cursor import Cursor
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.ports import Created
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
+from leasehold.simulation.environment.objects import Put, SimulatedObjects
 from leasehold.simulation.environment.process import ProcessClock
 from leasehold.simulation.faults import Fault
+from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder
@@ -57,6 +65,7 @@ class PlantedBug:
     faults: frozenset[Fault]
     plant: Callable[[], AbstractContextManager[None]]
     first_seed: int  # the first seed that the test tries
+    runtime: Runtime
 
 
 @contextmanager
@@ -78,6 +87,7 @@ def _plant(
     faults: tuple[Fault, ...],
     *patches: tuple[Any, str, Callable[[Original], Any]],
     first_seed: int = 0,
+    runtime: Runtime = Runtime.WORKER,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -86,7 +96,9 @@ def _plant(
                 stack.enter_context(_replace_attribute(owner, attribute, make))
             yield
 
-    PLANTED_BUGS[name] = PlantedBug(name, frozenset(breaks.split()), frozenset(faults), planted, first_seed)
+    PLANTED_BUGS[name] = PlantedBug(
+        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime
+    )
 
 
 def _always(value: object) -> Callable[[Original], Any]:
@@ -220,6 +232,32 @@ def _leave_a_task(original: Original) -> Any:
         await original(self, held)
 
     return serve
+
+
+def _no_ranges(_: Original) -> Any:
+    return lambda self, _shard: ArchivedRanges(self.from_minute, {}, None)
+
+
+def _named_by_first_record(original: Original) -> Any:
+    def range_of(table: Any) -> Range:
+        first = original(table).first
+        return Range(first, first)
+
+    return range_of
+
+
+def _ignore_condition(original: Original) -> Any:
+    def put_if_absent(self: SimulatedObjects, key: str, body: bytes, by: Any) -> Any:
+        before = self.bodies.pop(key, None)
+        created = original(self, key, body, by)
+        self.on_put(Put(self._now_ms(), key, body, before, body, by))
+        return created
+
+    return put_if_absent
+
+
+async def _put_once(self: Archive, key: str, body: bytes, part: Any) -> bool:
+    return isinstance(await self._retry(lambda: self.store.put_if_absent(key, body)), Created)
 
 
 # -- writes and their conditions -----------------------------------------------------------------------------------
@@ -531,4 +569,44 @@ _plant(
     "clean-stop",
     (),
     (ShardServer, "__call__", _leave_a_task),
+)
+
+# -- the archive ---------------------------------------------------------------------------------------------------
+
+_plant(
+    "the archive is not listed",
+    "archive-equals-produced",
+    (Fault.DELETIONS, Fault.CRASHES),
+    (Listing, "of", _no_ranges),
+    runtime=Runtime.ARCHIVE,
+)
+_plant(
+    "objects are written before their range is pinned",
+    "pinned-before-written",
+    (),
+    (HeldLease, "prepare_checkpoint", _do_nothing),
+    runtime=Runtime.ARCHIVE,
+)
+_plant(
+    "objects are named by their first record",
+    "names-have-one-content",
+    (*_OWNER_CHANGES, Fault.PAUSES),
+    (archive_rows, "range_of", _named_by_first_record),
+    (Listing, "of", _no_ranges),
+    (BatchBuilder, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
+    runtime=Runtime.ARCHIVE,
+)
+_plant(
+    "the store ignores the condition of a put",
+    "objects-are-never-replaced",
+    (*_OWNER_CHANGES, Fault.DUPLICATE_CALLS),
+    (SimulatedObjects, "put_if_absent", _ignore_condition),
+    runtime=Runtime.ARCHIVE,
+)
+_plant(
+    "an object counts as written although it does not exist",
+    "nothing-lost lag-to-zero",
+    (Fault.STORE_CONFLICTS,),
+    (Archive, "_create", lambda _: _put_once),
+    runtime=Runtime.ARCHIVE,
 )

@@ -16,7 +16,12 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
         with planted_bug.plant():
             outcome = simulate(
                 SimulationOptions(
-                    seed=seed, faults=planted_bug.faults, workers=3, shards=4, steady_refreshes=20
+                    seed=seed,
+                    faults=planted_bug.faults,
+                    workers=3,
+                    shards=4,
+                    steady_refreshes=20,
+                    runtime=planted_bug.runtime,
                 )
             )
         if outcome.broken:

@@ -7,20 +7,23 @@ import sys
 import pytest
 
 from leasehold.simulation.faults import Fault
+from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.simulate import SimulationOptions, simulate
 
 PROGRAM = """
-from leasehold.simulation.simulate import Options, simulate
-print(simulate(Options(seed={seed}, steady_refreshes=5)).digest)
+from leasehold.simulation.runtime import Runtime
+from leasehold.simulation.simulate import SimulationOptions, simulate
+print(simulate(SimulationOptions(seed={seed}, steady_refreshes=5, runtime=Runtime("{runtime}"))).digest)
 """
 
 
+@pytest.mark.parametrize("runtime", Runtime)
 @pytest.mark.parametrize("seed", [3, 6, 28])
-def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
+def test_the_same_seed_gives_the_same_trace(seed: int, runtime: Runtime) -> None:
     """Run a seed here and in an interpreter with another hash seed."""
-    digest = simulate(SimulationOptions(seed=seed, steady_refreshes=5)).digest
+    digest = simulate(SimulationOptions(seed=seed, steady_refreshes=5, runtime=runtime)).digest
     other = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(seed=seed)],
+        [sys.executable, "-c", PROGRAM.format(seed=seed, runtime=runtime.value)],
         env={**os.environ, "PYTHONHASHSEED": str(seed + 1)},
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import print_line
 from leasehold.config.settings import Mode
 from leasehold.errors import ConfigError
@@ -64,6 +65,13 @@ _DEFAULT_MINUTES: Final = 1.0
     show_default=True,
     help="How the members assign the shards.",
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(["drawn", "worker", "archive"]),
+    default="drawn",
+    show_default=True,
+    help="What runs: workers with handlers, or workers that archive.",
+)
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     """Run the shipped worker in the simulator.
 
@@ -79,10 +87,18 @@ def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
 
 
 def _parse_options(
-    *, seed: int, workers: int | None, shards: int | None, faults: str, minutes: float, mode: str
+    *,
+    seed: int,
+    workers: int | None,
+    shards: int | None,
+    faults: str,
+    minutes: float,
+    mode: str,
+    runtime: str,
 ) -> SimulationOptions:
     # Imported here and below, because the simulator's imports would slow down every other command.
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415
+    from leasehold.simulation.runtime import Runtime  # noqa: PLC0415
     from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
 
     options = SimulationOptions(
@@ -92,7 +108,11 @@ def _parse_options(
         faults=faults_from_names(faults),
         faults_ms=round(minutes * 60_000),
         mode=Mode(mode),
+        runtime=None if runtime == "drawn" else Runtime(runtime),
     )
+    if options.runtime is not Runtime.WORKER:
+        with needs_extra("archive"):
+            pass
     if options.faults_ms < 1_000:
         raise ConfigError(f"--minutes {minutes}: expected at least 0.02, one simulated second")
     return options

@@ -5,7 +5,8 @@ Invariant: the order of random draws, and of `INJECTIONS`, is part of what a see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from leasehold.config.settings import milliseconds
@@ -24,12 +25,24 @@ from leasehold.simulation.world import World
 Injection = Callable[["FaultInjector"], None]
 
 _MALFORMED_KEY: Final = "shardId-999999999999"
+# Longer than a late request takes to arrive.
+_TABLE_LOST_AFTER_MS: Final = 10_000
+_BETWEEN_TABLE_LOSSES_MS: Final = 30_000
 # Attributes with a wrong type, as a careless script may write them.
 _DAMAGE: Final[Mapping[str, Attribute]] = {
     OWNER_SWITCHES: text("many"),
     PARENTS: text("shardId-000000000000"),
     COUNTER: text("none"),
 }
+
+
+@dataclass(slots=True)
+class TableLoss:
+    """A loss of the whole lease table. The archive allows it only while no member runs."""
+
+    is_under_way: bool = False
+    next_ms: int = 0  # not before this time
+    backup: Sequence[Row] = ()
 
 
 class FaultInjector:
@@ -42,15 +55,14 @@ class FaultInjector:
         self.rng = world.spec.rng_for("acts")
         self.counts: dict[str, int] = {}
         self.has_ended = False
+        self.table_loss = TableLoss()
         self._repairs: dict[str, Callable[[], None]] = {}
 
     def inject_one(self) -> None:
         """Inject one of the faults of this seed, if it has any."""
+        injections = {**INJECTIONS, **ARCHIVE_INJECTIONS} if self.world.is_archived else INJECTIONS
         chosen = [
-            inject
-            for fault, injections in INJECTIONS.items()
-            if self.world.spec.mix.has(fault)
-            for inject in injections
+            inject for fault in injections if self.world.spec.mix.has(fault) for inject in injections[fault]
         ]
         if chosen:
             self.rng.choice(chosen)(self)
@@ -108,7 +120,7 @@ class FaultInjector:
 
     def may_start(self) -> bool:
         """Return whether another process may be started."""
-        return len(self.world.running) < self.workers + 2
+        return not self.table_loss.is_under_way and len(self.world.running) < self.workers + 2
 
     def _start(self, worker: str | None) -> None:
         if self.may_start():
@@ -201,7 +213,10 @@ def join(injector: FaultInjector) -> None:
 
 def throttle(injector: FaultInjector) -> None:
     """Refuse most calls to a dependency for some seconds."""
-    dependency = injector.rng.choice((Dependency.LEASES, Dependency.STREAM))
+    throttling = [Dependency.LEASES, Dependency.STREAM]
+    if injector.world.is_archived:
+        throttling.append(Dependency.OBJECTS)
+    dependency = injector.rng.choice(throttling)
     chances = injector.world.services.network.conditions.throttle_chances
     chances[dependency] = injector.rng.uniform(0.3, 0.95)
     injector.record("throttle", "", f"{dependency.value} {chances[dependency]:.0%}")
@@ -212,7 +227,8 @@ def partition(injector: FaultInjector) -> None:
     """Lose all requests, or all responses, between a dependency and one process or all processes."""
     process = injector.pick_process() if injector.rng.random() < 0.8 else None
     fault = injector.rng.choice((CallFault.REQUEST_LOST, CallFault.RESPONSE_LOST))
-    made = Partition(process, injector.rng.choice(list(Dependency)), fault)
+    reached = [each for each in Dependency if injector.world.is_archived or each is not Dependency.OBJECTS]
+    made = Partition(process, injector.rng.choice(reached), fault)
     partitions = injector.world.services.network.conditions.partitions
     partitions.append(made)
     affected = process.name if process else "all processes"
@@ -309,6 +325,33 @@ def delete_all_rows(injector: FaultInjector) -> None:
         injector.world.destroy_row(row[KEY]["S"])
 
 
+def back_up_table(injector: FaultInjector) -> None:
+    """Copy every row, as a backup of the table does."""
+    injector.table_loss.backup = injector.world.services.table.rows()
+
+
+def lose_table(injector: FaultInjector) -> None:
+    """End all processes, then delete the lease table or restore a backup of it, then start all processes."""
+    loss, now_ms = injector.table_loss, injector.world.now_ms()
+    if loss.is_under_way or now_ms < loss.next_ms:
+        return
+    loss.is_under_way, loss.next_ms = True, now_ms + _BETWEEN_TABLE_LOSSES_MS
+    backup = injector.rng.choice(((), loss.backup))
+    injector.record("table lost", "", f"in {_TABLE_LOST_AFTER_MS} ms, {len(backup)} rows are restored")
+    for process in injector.world.processes:
+        process.kill()
+    injector.call_later(_TABLE_LOST_AFTER_MS, lambda: _replace_table(injector, backup))
+
+
+def _replace_table(injector: FaultInjector, backup: Sequence[Row]) -> None:
+    injector.table_loss.is_under_way = False
+    delete_all_rows(injector)
+    for row in backup:
+        injector.world.overwrite_row(row[KEY]["S"], row)
+    for _ in range(injector.workers):
+        injector.world.start()
+
+
 def add_malformed_row(injector: FaultInjector) -> None:
     """Write a row that looks like a lease but cannot be parsed, until it is repaired."""
     if injector.is_damaged(_MALFORMED_KEY):
@@ -374,4 +417,8 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
     Fault.BAD_ROWS: (add_malformed_row, add_foreign_row, add_attribute, damage_row),
     Fault.TRIMS: (trim,),
     Fault.DELETIONS: (delete_row, delete_row, delete_all_rows),
+}
+# A lease table may not be lost while members of it run: see docs/archive.md.
+ARCHIVE_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
+    Fault.DELETIONS: (back_up_table, lose_table),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -44,10 +44,13 @@ class Fault(Enum):
     BAD_ROWS = "bad-rows"  # damaged rows, and rows and attributes of other programs
     TRIMS = "trims"  # records leave the stream before they are read
     DELETIONS = "deletions"  # a row, or every row, is deleted
+    STORE_CONFLICTS = "store-conflicts"  # the object store refuses a put although no object exists
 
 
 # These faults destroy data, so some promises do not hold with them. They are rare.
 _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
+# These faults have no effect on plain workers. They are drawn last, and so do not change the other draws.
+_DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,7 @@ class FaultMix:
     is_two_phase: bool
     failover_s: int
     workload: Workload
+    conflict_chance: float = 0.0
 
     def has(self, fault: Fault) -> bool:
         """Return whether a fault occurs in this run."""
@@ -101,8 +105,7 @@ def faults_from_names(names: str) -> frozenset[Fault] | None:
 
 def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> FaultMix:
     """Draw the faults of a seed and their frequencies. If `faults` are given, only their frequencies are drawn."""
-    drawn = {fault for fault in Fault if rng.random() < (0.12 if fault in _RARE else 0.35)}
-    chosen = frozenset(drawn if faults is None else faults)
+    chosen = _draw_faults(rng, frozenset(Fault) - _DRAWN_LAST, faults)
 
     def frequency(fault: Fault, low: float, high: float) -> float:
         # Always draw, so that the choice of one fault does not change the frequencies of the others.
@@ -120,8 +123,9 @@ def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) 
         Dependency.STREAM: {CallFault.REQUEST_LOST: lost_or_late[CallFault.REQUEST_LOST]},
         Dependency.SINK: lost_or_late,
         Dependency.DEAD_LETTERS: lost_or_late,
+        Dependency.OBJECTS: lost_or_late | duplicated,
     }
-    return FaultMix(
+    mix = FaultMix(
         faults=chosen,
         inject_every_ms=rng.choice((1_000, 2_000, 4_000, 8_000)),
         chances={
@@ -138,6 +142,28 @@ def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) 
         failover_s=rng.choice((3, 10, 10)),
         workload=_draw_workload(rng, chosen),
     )
+    return _with_faults_of_archive(rng, mix, faults)
+
+
+def _draw_faults(
+    rng: random.Random, among: frozenset[Fault], faults: Collection[Fault] | None
+) -> frozenset[Fault]:
+    drawn = {fault for fault in Fault if fault in among and rng.random() < (0.12 if fault in _RARE else 0.35)}
+    return frozenset(drawn if faults is None else among.intersection(faults))
+
+
+def _with_faults_of_archive(rng: random.Random, mix: FaultMix, faults: Collection[Fault] | None) -> FaultMix:
+    chosen, chance = _draw_faults(rng, _DRAWN_LAST, faults), rng.uniform(0.02, 0.3)
+    return replace(
+        mix,
+        faults=mix.faults | chosen,
+        conflict_chance=chance if Fault.STORE_CONFLICTS in chosen else 0.0,
+    )
+
+
+def without_poison(mix: FaultMix) -> FaultMix:
+    """Return the mix without poison records: the archive writes every record."""
+    return replace(mix, workload=replace(mix.workload, poison_share=0.0), is_two_phase=False)
 
 
 def _draw_workload(rng: random.Random, faults: frozenset[Fault]) -> Workload:

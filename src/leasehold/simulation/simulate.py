@@ -17,9 +17,11 @@ from leasehold.simulation.environment.producer import Producer
 from leasehold.simulation.environment.services import STREAM
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector
-from leasehold.simulation.faults import Fault, draw_fault_mix
+from leasehold.simulation.faults import Fault, FaultMix, draw_fault_mix, without_poison
+from leasehold.simulation.runtime import Runtime, draw_runtime
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
+from leasehold.worker.settings import ConsumerSettings
 
 TICK_MS: Final = 500
 STEADY_REFRESHES: Final = 100
@@ -42,6 +44,7 @@ class SimulationOptions:
     faults_ms: int = 60_000
     steady_refreshes: int = STEADY_REFRESHES
     mode: Mode = Mode.PEER
+    runtime: Runtime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,10 @@ def simulate(
     options: SimulationOptions,
     *,
     show: Callable[[str], object] | None = None,
-    make_main: MakeMain = worker_main,
 ) -> SimulationOutcome:
     """Run one seed to its end, or to the first broken promise. The same options give the same trace."""
     loop = SimulatedLoop()
-    run = _Run(loop, options, show, make_main)
+    run = _Run(loop, options, show)
     try:
         loop.run_until_complete(run.run())
     except AssertionError as error:
@@ -84,19 +86,29 @@ def simulate(
     return outcome
 
 
+def _settings_and_main(
+    runtime: Runtime, mix: FaultMix, options: SimulationOptions
+) -> tuple[ConsumerSettings, MakeMain]:
+    if runtime is Runtime.WORKER:
+        return worker_settings(mix, options.mode), worker_main
+    # Imported here: a simulation of plain workers runs without pyarrow.
+    from leasehold.simulation import archiving_worker as archiving  # noqa: PLC0415
+
+    rng = random.Random(f"{options.seed}:batches")  # noqa: S311 - no secret
+    return archiving.archiving_settings(mix, options.mode, rng), archiving.archiving_worker_main
+
+
 class _Run:
     def __init__(
         self,
         loop: SimulatedLoop,
         options: SimulationOptions,
         show: Callable[[str], object] | None,
-        make_main: MakeMain,
     ) -> None:
         self.options = options
         self.world: World
         self._loop = loop
         self._show = show
-        self._make_main = make_main
 
     async def run(self) -> None:
         """Run all phases, or until a promise is broken."""
@@ -135,16 +147,20 @@ class _Run:
         # Always draw both, so that a given number of workers does not change the number of shards.
         workers, shards = sizes.randint(1, 5), sizes.randint(1, 8)
         self._workers, shards = options.workers or workers, options.shards or shards
-        spec = WorldSpec(
-            seed=options.seed, shards=shards, mix=mix, settings=worker_settings(mix, options.mode)
-        )
-        world = self.world = World(self._loop, spec, self._make_main, self._show)
+        runtime = draw_runtime(random.Random(f"{options.seed}:runtime"))  # noqa: S311
+        runtime = options.runtime or runtime
+        if runtime is not Runtime.WORKER:
+            mix = without_poison(mix)
+        settings, make_main = _settings_and_main(runtime, mix, options)
+        spec = WorldSpec(seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime)
+        world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
         self._injector = FaultInjector(world, workers=self._workers, shards_max=2 * shards + 4)
         self._producer = Producer(
             world.services.kinesis, STREAM, world.ledger, mix.workload, spec.rng_for("producer")
         )
-        world.trace.add(WORLD, "begins", "", f"{self._workers} workers, {shards} shards; {mix}")
+        begins = f"{runtime.value}, {self._workers} workers, {shards} shards; {mix}"
+        world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
         world = self.world
@@ -169,6 +185,7 @@ class _Run:
         services.network.conditions.chances = mix.chances
         services.network.conditions.slow_share = mix.slow_share
         services.table.stale_chance = mix.stale_chance
+        services.objects.conflict_chance = mix.conflict_chance
         services.quirks.expired_chance = mix.expired_chance
         services.quirks.empty_chance = mix.empty_chance
         while world.now_ms() < self.options.faults_ms:

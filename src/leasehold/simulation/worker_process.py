@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
 
@@ -70,6 +71,14 @@ def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
 
 async def worker_main(world: World, process: SimulatedProcess) -> BaseException | None:
     """Run a worker until it stops."""
+    handler = SimulatedHandler(world, process, world.spec.rng_for(f"{process.name}:handler"))
+    return await run_simulated_worker(world, process, handler)
+
+
+async def run_simulated_worker(
+    world: World, process: SimulatedProcess, handler: Callable[[Batch], Awaitable[None]]
+) -> BaseException | None:
+    """Run a worker with this handler until it stops."""
     ports = WorkerPorts(
         worker=process.worker,
         table=LeaseTable(world.services.rows_for(process)),
@@ -79,8 +88,29 @@ async def worker_main(world: World, process: SimulatedProcess) -> BaseException 
         rng=world.spec.rng_for(f"{process.name}:engine"),
         observe=lambda event: world.observe(process, event),
     )
-    handler = SimulatedHandler(world, process, world.spec.rng_for(f"{process.name}:handler"))
     return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
+
+
+def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Delivery | None:
+    """Record that a handler was called. Returns None, and reports it, if records were never produced."""
+    found = world.ledger.indexes(batch.shard, batch.records)
+    indexes = [index for index in found if index is not None]
+    if not indexes or len(indexes) < len(found):
+        world.promises.report(
+            "nothing-invented", f"{process.name} was given records that were never produced"
+        )
+        return None
+    first, last = indexes[0], indexes[-1]
+    kept_from = max(first, world.ledger.shard(batch.shard).trimmed_before)
+    kept = [index for index in indexes if index >= kept_from]
+    if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
+        world.promises.report("order-within-a-session", f"{batch!r} is not a contiguous run of records")
+    ownership = world.ownerships.find_by_token(batch.fencing_token, process)
+    delivery = Delivery(
+        process, batch.shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
+    )
+    world.delivery_began(delivery)
+    return delivery
 
 
 class SimulatedHandler:
@@ -93,41 +123,13 @@ class SimulatedHandler:
 
     async def __call__(self, batch: Batch) -> None:
         """Handle one batch."""
-        delivery = self._begin(batch)
+        delivery = begin_delivery(self._world, self._process, batch)
         if delivery is None:
             return
         try:
             await self._handle(batch, delivery)
         finally:
             delivery.is_over = True
-
-    def _begin(self, batch: Batch) -> Delivery | None:
-        world = self._world
-        found = world.ledger.indexes(batch.shard, batch.records)
-        indexes = [index for index in found if index is not None]
-        if not indexes or len(indexes) < len(found):
-            world.promises.report(
-                "nothing-invented", f"{self._process.name} was given records that were never produced"
-            )
-            return None
-        first, last = indexes[0], indexes[-1]
-        kept_from = max(first, world.ledger.shard(batch.shard).trimmed_before)
-        kept = [index for index in indexes if index >= kept_from]
-        if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
-            world.promises.report("order-within-a-session", f"{batch!r} is not a contiguous run of records")
-        ownership = world.ownerships.find_by_token(batch.fencing_token, self._process)
-        delivery = Delivery(
-            self._process,
-            batch.shard,
-            batch.fencing_token,
-            ownership,
-            first,
-            last,
-            batch.attempt,
-            world.now_ms(),
-        )
-        world.delivery_began(delivery)
-        return delivery
 
     async def _handle(self, batch: Batch, delivery: Delivery) -> None:
         mix, rng = self._world.spec.mix, self._rng

@@ -19,7 +19,9 @@ from leasehold.core.model import ShardId, WorkerId
 from leasehold.core.record import UserRecord
 from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
+from leasehold.simulation.environment.archived_objects import ArchivedObject, read_archived_object
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, Ownerships, lease_change
 from leasehold.simulation.environment.process import (
     ProcessClock,
@@ -31,6 +33,7 @@ from leasehold.simulation.environment.services import SimulatedServices
 from leasehold.simulation.environment.table import RowChange
 from leasehold.simulation.environment.trace import WORLD, Trace, event_line
 from leasehold.simulation.faults import FaultMix
+from leasehold.simulation.runtime import Runtime
 from leasehold.worker.settings import ConsumerSettings
 
 # Creates the main coroutine of a process.
@@ -45,6 +48,7 @@ class WorldSpec:
     shards: int
     mix: FaultMix
     settings: ConsumerSettings
+    runtime: Runtime = Runtime.WORKER
 
     def rng_for(self, purpose: str) -> random.Random:
         """Return a random generator for one purpose, so that draws for one purpose do not change the others."""
@@ -52,7 +56,10 @@ class WorldSpec:
 
 
 class World:
-    """Everything in one run. Create it while its loop runs."""
+    """Everything in one run. Create it while its loop runs.
+
+    It has more than 12 attributes because it is the whole state of a run.
+    """
 
     def __init__(
         self,
@@ -66,9 +73,11 @@ class World:
             loop, shards=spec.shards, is_two_phase=spec.mix.is_two_phase, rng_for=spec.rng_for
         )
         self.services.table.on_change = self._row_changed
+        self.services.objects.on_put = self._object_put
         self.trace = Trace(self.now_ms, show)
         self.ledger = Ledger()
         self.ownerships = Ownerships()
+        self.archived: dict[str, ArchivedObject] = {}
         self.processes: list[SimulatedProcess] = []
         self.rows_were_destroyed = False
         # A shard that was trimmed before it was read ends without naming its children.
@@ -82,6 +91,11 @@ class World:
     def settings(self) -> ConsumerSettings:
         """The settings of every worker."""
         return self.spec.settings
+
+    @property
+    def is_archived(self) -> bool:
+        """Whether the processes write their records to the archive."""
+        return self.spec.runtime is Runtime.ARCHIVE
 
     @property
     def clock(self) -> ProcessClock:
@@ -155,9 +169,10 @@ class World:
         self.promises.notify(lambda checker: checker.delivery_began(delivery))
 
     def delivery_done(self, delivery: Delivery) -> None:
-        """A handler has done its records."""
+        """A handler has done its records. Records that are archived are done when their objects exist."""
         delivery.is_done = True
-        self.ledger.shard(delivery.shard).mark_done(range(delivery.first, delivery.last + 1))
+        if not self.is_archived:
+            self.ledger.shard(delivery.shard).mark_done(range(delivery.first, delivery.last + 1))
         self.promises.notify(lambda checker: checker.delivery_done(delivery))
 
     def dead_letter_stored(self, shard: ShardId, record: UserRecord) -> None:
@@ -179,6 +194,22 @@ class World:
         # Invariant: checkers see the ownerships as they are after the change.
         self.ownerships.apply(changed, next_index)
         self.promises.notify(lambda checker: checker.lease_changed(changed))
+
+    def _object_put(self, put: Put) -> None:
+        if put.key not in self.archived and put.after is not None:
+            created = read_archived_object(put.key, put.after)
+            if created is not None:
+                self._object_created(created)
+        stored = self.archived.get(put.key)
+        self.promises.notify(lambda checker: checker.object_put(put, stored))
+
+    def _object_created(self, created: ArchivedObject) -> None:
+        self.archived[created.name] = created
+        shard_ledger = self.ledger.shard(created.shard)
+        indexes = [shard_ledger.index_of.get(key) for key in created.records]
+        shard_ledger.mark_done(index for index in indexes if index is not None)
+        if None in indexes:
+            self.promises.report("nothing-invented", f"{created.name} has records that were never produced")
 
     def _main_done(self, process: SimulatedProcess) -> None:
         if process.state is not ProcessState.DEAD:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from leasehold.simulation.checkers.archive_contents import ArchiveEqualsProduced
 from leasehold.simulation.checkers.balance import BalancedAndStable
 from leasehold.simulation.checkers.base import Checker as Checker
 from leasehold.simulation.checkers.buffer_budget import BufferWithinBudget
@@ -18,7 +19,9 @@ from leasehold.simulation.checkers.lag_to_zero import LagToZero
 from leasehold.simulation.checkers.losses_reported import LossesAreReported
 from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
+from leasehold.simulation.checkers.object_contents import NamesHaveOneContent, ObjectsAreNeverReplaced
 from leasehold.simulation.checkers.parents import ParentsBeforeChildren
+from leasehold.simulation.checkers.pins_before_objects import PinnedBeforeWritten
 from leasehold.simulation.checkers.sink_contents import SinkEqualsProduced
 from leasehold.simulation.checkers.stale_owners import StaleOwnersStop
 from leasehold.simulation.checkers.unfinished_handlers import NoCheckpointPastAnUnfinishedHandler
@@ -36,6 +39,10 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     LeasesCoverTheHashRange,
     UnknownAttributesSurvive,
     SinkEqualsProduced,
+    PinnedBeforeWritten,
+    ObjectsAreNeverReplaced,
+    NamesHaveOneContent,
+    ArchiveEqualsProduced,
     BufferWithinBudget,
     NoBugs,
     EveryShardOwned,

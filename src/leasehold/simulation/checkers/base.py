@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from leasehold.core.events import Event
 from leasehold.ports import Page
+from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.services import SimulatedServices
@@ -32,6 +34,10 @@ class WorldView(Protocol):
     def rows_were_destroyed(self) -> bool: ...
     @property
     def shards_were_trimmed(self) -> bool: ...
+    @property
+    def is_archived(self) -> bool: ...
+    @property
+    def archived(self) -> Mapping[str, ArchivedObject]: ...
 
     def now_ms(self) -> int: ...
 
@@ -72,6 +78,9 @@ class Checker:
 
     def delivery_done(self, delivery: Delivery) -> None:
         """A handler has done its records."""
+
+    def object_put(self, put: Put, stored: ArchivedObject | None) -> None:
+        """A put has reached the object store. `stored` is the archived object with this name after it, if any."""
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         """A process has emitted an event."""

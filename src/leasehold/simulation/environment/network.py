@@ -28,6 +28,7 @@ class Dependency(Enum):
     STREAM = "stream"
     SINK = "sink"
     DEAD_LETTERS = "dead letters"
+    OBJECTS = "objects"
 
 
 class CallFault(Enum):

@@ -1,4 +1,4 @@
-"""The services that simulated processes use: a stream, a lease table and a sink, behind one network."""
+"""The services that simulated processes use: a stream, a lease table, a sink and objects, behind one network."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.ports import Page
 from leasehold.simulation.environment.network import Network, NetworkConditions
+from leasehold.simulation.environment.objects import ProcessObjects, SimulatedObjects
 from leasehold.simulation.environment.ownership import RowReader
 from leasehold.simulation.environment.process import ProcessClock, SimulatedLoop, SimulatedProcess
 from leasehold.simulation.environment.sink import Sink
@@ -42,6 +43,7 @@ class SimulatedServices:
         self.table = SimulatedTable(self.clock.now_ms, rng_for("scans"))
         self.quirks = StreamQuirks(rng_for("oddities"))
         self.sink = Sink(is_two_phase=is_two_phase)
+        self.objects = SimulatedObjects(self.clock.now_ms, rng_for("objects"))
         self.kinesis = KinesisModel()
         self.kinesis.create_stream(START_WALL_MS, STREAM, shard_count=shards)
         self._row_reader = RowReader()
@@ -49,6 +51,10 @@ class SimulatedServices:
     def rows_for(self, process: SimulatedProcess) -> ProcessRows:
         """Return the lease table as a process reaches it."""
         return ProcessRows(self.table, self.network, process)
+
+    def objects_for(self, process: SimulatedProcess) -> ProcessObjects:
+        """Return the object store as a process reaches it."""
+        return ProcessObjects(self.objects, self.network, process)
 
     def stream_for(
         self, process: SimulatedProcess, on_page: Callable[[SimulatedProcess, Page], None]
@@ -81,7 +87,8 @@ class SimulatedServices:
         ]
 
     def clear_faults(self) -> None:
-        """End all faults of the network, the stream and the table."""
+        """End all faults of the network, the stream, the table and the object store."""
         self.network.conditions.clear_faults()
         self.quirks.clear()
         self.table.stale_chance = 0.0
+        self.objects.conflict_chance = 0.0
