@@ -1,5 +1,7 @@
 """The values of the model: which are invalid, and their properties."""
 
+from dataclasses import replace
+
 import pytest
 
 from leasehold.core.model import (
@@ -13,6 +15,8 @@ from leasehold.core.model import (
     ShardId,
     WorkerId,
     lease_key,
+    parent_keys,
+    stream_identifier,
 )
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import ConfigError
@@ -74,3 +78,17 @@ def test_a_timestamp_is_for_at_timestamp_only(sentinel: Position, time: int | No
         ConfigError, match="a timestamp is required for AT_TIMESTAMP, and allowed only with it"
     ):
         InitialPosition(sentinel, time)
+
+
+def test_the_keys_of_parents_contain_the_stream() -> None:
+    """Shards of other streams have the same ids."""
+    stream = stream_identifier("000000000000", "orders", 1)
+    child = Lease(
+        key=lease_key(ShardId("s-2"), stream),
+        shard_id=ShardId("s-2"),
+        checkpoint=TRIM_HORIZON,
+        parents=frozenset({ShardId("s-0"), ShardId("s-1")}),
+        stream=stream,
+    )
+    assert parent_keys(child) == {f"{stream}:s-0", f"{stream}:s-1"}
+    assert parent_keys(replace(child, stream=None)) == {"s-0", "s-1"}

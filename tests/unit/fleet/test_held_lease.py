@@ -9,7 +9,16 @@ from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import Row, RowWrite
-from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId, lease_key
+from leasehold.core.model import (
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    lease_key,
+    stream_identifier,
+)
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.errors import UnavailableError
 from leasehold.fleet.held_lease import HeldLease, OnResponse
@@ -31,28 +40,61 @@ class _OneFailsOneHangs(MemoryRows):
         return None
 
 
+def _child(stream: StreamIdentifier | None = None) -> Lease:
+    return Lease(
+        key=lease_key(ShardId("s-2"), stream),
+        shard_id=ShardId("s-2"),
+        checkpoint=TRIM_HORIZON,
+        parents=frozenset(PARENTS),
+        owner=WorkerId("w"),
+        session=LeaseSessionId("h"),
+        stream=stream,
+    )
+
+
+def _hold(lease: Lease, table: LeaseTable, clock: VirtualClock) -> HeldLease:
+    return HeldLease(
+        lease,
+        table=table,
+        operations=Operations(clock, random.Random(1), lambda _: None),
+        settings=FleetSettings(),
+        taken_at_ms=0,
+        on_response=lambda _: None,
+    )
+
+
 def test_a_failed_read_cancels_the_concurrent_ones() -> None:
     """After the failure the member may stop, and no task may be left."""
 
     async def scenario() -> None:
-        held = HeldLease(
-            Lease(
-                key=lease_key(ShardId("s-2")),
-                shard_id=ShardId("s-2"),
-                checkpoint=TRIM_HORIZON,
-                parents=frozenset(PARENTS),
-                owner=WorkerId("w"),
-                session=LeaseSessionId("h"),
-            ),
-            table=LeaseTable(_OneFailsOneHangs()),
-            operations=Operations(VirtualClock(), random.Random(1), lambda _: None),
-            settings=FleetSettings(),
-            taken_at_ms=0,
-            on_response=lambda _: None,
-        )
+        held = _hold(_child(), LeaseTable(_OneFailsOneHangs()), VirtualClock())
         with pytest.raises(UnavailableError):
             await held.wait_for_parents()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_in_virtual_time(scenario())
+
+
+def test_parents_are_looked_up_in_the_stream_of_the_lease() -> None:
+    """Two streams have shards with the same ids. The child of one does not wait for, or pass, those of the other."""
+    stream = stream_identifier("000000000000", "orders", 1)
+
+    async def scenario() -> None:
+        clock, table = VirtualClock(), LeaseTable(MemoryRows())
+        child = _child(stream)
+        for parent in PARENTS:
+            await table.create(
+                Lease(key=lease_key(parent, stream), shard_id=parent, checkpoint=TRIM_HORIZON, stream=stream)
+            )
+        held = _hold(child, table, clock)
+        waiting = asyncio.create_task(held.wait_for_parents())
+        await clock.sleep_ms(60_000)
+        assert not waiting.done()
+        waiting.cancel()
+        unrelated = LeaseTable(MemoryRows())
+        for parent in PARENTS:
+            await unrelated.create(Lease(key=lease_key(parent), shard_id=parent, checkpoint=TRIM_HORIZON))
+        await _hold(child, unrelated, clock).wait_for_parents()
 
     run_in_virtual_time(scenario())
 

@@ -273,6 +273,24 @@ def test_latest_is_kept_while_another_member_owns_the_lease() -> None:
     run_in_virtual_time(main())
 
 
+def test_latest_is_the_time_at_which_the_lease_was_created() -> None:
+    """The first plan may be much later, for example after a crash before it. No record in between is lost."""
+
+    async def main() -> None:
+        world = QueryWorld(settings=replace(FROM_START, initial=InitialPosition(LATEST)))
+        killed = await start_run(world)
+        await killed.kill()
+        await world.clock.sleep_ms(60_000)
+        world.put(5)
+        await world.clock.sleep_ms(60_000)
+        run = await start_run(world)
+        await world.drain(run, lambda: not world.missing())
+        world.check_once()
+        await run.stop()
+
+    run_in_virtual_time(main())
+
+
 def test_children_are_read_after_their_parent_is_committed() -> None:
     """A split loses no record, and no child is read before the end of its parent is committed."""
 

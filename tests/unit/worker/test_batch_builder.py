@@ -132,6 +132,17 @@ def test_a_pinned_batch_ends_exactly_at_the_pin_whatever_its_size() -> None:
     assert (numbers(following), following.is_pinned) == (["8", "9"], False)
 
 
+def test_a_pinned_batch_may_end_inside_an_aggregate() -> None:
+    """The pin has a sub-sequence number: later user records of the aggregate belong to the next batch."""
+    batch_builder = builder(Position("7", 3))
+    batch_builder.add(chunk_of(records(6, 1)), now_ms=0)
+    batch_builder.add(chunk_of(records(7, 10, subs=True)), now_ms=0)
+    batch_builder.add(chunk_of(records(8, 1)), now_ms=0)
+    pinned, following = batch_builder.build(), batch_builder.build()
+    assert (len(pinned.records), pinned.end, pinned.is_pinned) == (5, Position("7", 3), True)
+    assert (len(following.records), following.start) == (7, Position("7", 3))
+
+
 def test_a_pin_that_is_not_reached_does_not_hold_the_shard() -> None:
     """The records before a pin may have been trimmed, or the shard may have ended."""
     trimmed = builder(Position("7"))

@@ -1,7 +1,10 @@
 """A failing handler is retried, poison records are found by bisecting, and the settings decide what happens to them."""
 
+import asyncio
 from itertools import count
 from typing import Any
+
+import pytest
 
 from leasehold.core.events import (
     BatchHandled,
@@ -12,10 +15,11 @@ from leasehold.core.events import (
     RecordDeadLettered,
     RecordSkipped,
 )
-from leasehold.errors import HandlerError, MalformedRowError
+from leasehold.errors import HandlerError, MalformedRowError, ServiceError, ThrottledError, UnavailableError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
-from tests.unit.worker.worker_world import SHARD, RecordingHandler, WorkerWorld, texts
+from leasehold.worker.dead_letters import DeadLetter
+from tests.unit.worker.worker_world import SHARD, MemoryDeadLetters, RecordingHandler, WorkerWorld, texts
 
 
 def test_a_failed_batch_is_retried_unchanged() -> None:
@@ -299,6 +303,65 @@ def test_an_error_of_the_lease_table_dead_letters_no_record() -> None:
 
         worker = world.start(checkpointing, retries=0, dead_letters="memory", cooldown_after_failure=1)
         await world.until(lambda: bool(worker.events_of(BatchHandled)))
+        assert world.dead_letters.letters == []
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+SERVICE_ERRORS = (ServiceError("AccessDenied"), ThrottledError("slow down"), UnavailableError("no response"))
+
+
+class SlowDeadLetters(MemoryDeadLetters):
+    """Stores a dead letter only when the test allows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested = asyncio.Event()
+        self.allowed = asyncio.Event()
+
+    async def put(self, letter: DeadLetter) -> None:
+        self.requested.set()
+        await self.allowed.wait()
+        await super().put(letter)
+
+
+def test_nothing_passes_a_poison_record_before_its_dead_letter_is_stored() -> None:
+    """If the process died now, the next owner would have to read the record again."""
+
+    async def scenario() -> None:
+        letters = SlowDeadLetters()
+        world, handler = WorkerWorld(dead_letters=letters), RecordingHandler("1")
+        world.put(*range(4))
+        worker = world.start(handler, retries=0, dead_letters="memory", checkpoint_every="100ms")
+        await letters.requested.wait()
+        await world.clock.sleep_ms(5_000)
+        assert (handler.handled, await world.checkpoint()) == (["0"], "0")
+        assert not worker.events_of(RecordDeadLettered)
+        letters.allowed.set()
+        await world.until(lambda: handler.handled == ["0", "2", "3"])
+        await worker.stop_and_wait()
+        assert (await world.checkpoint(), len(letters.letters)) == ("3", 1)
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("error", SERVICE_ERRORS)
+def test_a_failed_service_call_in_a_handler_is_not_blamed_on_the_records(error: ServiceError) -> None:
+    """A manual checkpoint that DynamoDB refuses says nothing about the records: none becomes a dead letter."""
+
+    async def scenario() -> None:
+        world, calls = WorkerWorld(), []
+
+        async def checkpoint_fails(batch: Batch) -> None:
+            calls.append(texts(batch))
+            if len(calls) < 4:
+                raise error
+
+        world.put(*range(3))
+        worker = world.start(checkpoint_fails, retries=1, dead_letters="memory", cooldown_after_failure="1s")
+        await world.until(lambda: bool(worker.events_of(BatchHandled)))
+        assert calls == [["0", "1", "2"]] * 4
         assert world.dead_letters.letters == []
         await worker.stop_and_wait()
 

@@ -10,13 +10,16 @@ from leasehold.core.events import (
 )
 from leasehold.core.position import SHARD_END
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.simulation.virtual_time import run_in_virtual_time
+from leasehold.worker.batch import Batch
 from tests.unit.worker.worker_world import (
     LEFT,
     RIGHT,
     SHARD,
     RecordingHandler,
     WorkerWorld,
+    texts,
 )
 
 
@@ -117,5 +120,31 @@ def test_the_last_record_is_stored_while_the_end_of_the_shard_waits(monkeypatch:
         await world.clock.sleep_ms(1_000)
         assert await world.checkpoint() == "last"
         worker.task.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_stop_before_the_last_records_does_not_end_the_shard() -> None:
+    """The end of the shard was read, but not all of its records were delivered: the next worker gets the rest."""
+
+    async def scenario() -> None:
+        world, first = WorkerWorld(), []
+        world.service.settings = ServiceSettings(shard_end_with_last_records=True)
+        world.put(*range(6))
+        world.split()
+
+        async def handle_slowly(batch: Batch) -> None:
+            first.extend(texts(batch))
+            await world.clock.sleep_ms(5_000)
+
+        worker = world.start(handle_slowly, max_records=2)
+        await world.until(lambda: bool(first))
+        await worker.stop_and_wait()
+        assert (first, await world.checkpoint()) == (["0", "1"], "1")
+        handler = RecordingHandler()
+        second = world.start(handler)
+        await world.until(lambda: bool(second.events_of(ShardEnded)))
+        assert handler.handled == ["2", "3", "4", "5"]
+        await second.stop_and_wait()
 
     run_in_virtual_time(scenario())

@@ -21,7 +21,7 @@ from leasehold.core.model import (
     StreamIdentifier,
     lease_key,
 )
-from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import ShardFilter
@@ -228,3 +228,22 @@ def test_a_child_is_created_after_its_parent() -> None:
     """After a crash in between, the child must not be the only one with a lease."""
     parent, *children = (_lease(shard, TRIM_HORIZON) for shard in (PARENT, *CHILDREN))
     assert list(creation_waves([parent, *children])) == [[parent], children]
+
+
+def test_a_lease_at_latest_contains_the_wall_clock_time_of_its_creation() -> None:
+    """A later reader starts at this time. A monotonic time would be in the year 1970, and every record would come."""
+
+    async def scenario() -> None:
+        clock, rows = VirtualClock(), MemoryRows()
+        sync = ShardSync(
+            table=LeaseTable(rows),
+            tracked=TrackedStream("orders", ListedStream(even_shards(2)), InitialPosition(LATEST), None),
+            settings=SETTINGS,
+            operations=Operations(clock, random.Random(1), lambda _: None),
+        )
+        await clock.sleep_ms(5_000)
+        await sync.bootstrap()
+        leases = (await sync.table.list()).leases
+        assert [lease.latest_at_ms for lease in leases] == [clock.wall_ms()] * 2
+
+    run_in_virtual_time(scenario())
