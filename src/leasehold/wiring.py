@@ -56,10 +56,14 @@ def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseT
         # Without an index: peers scan the table, and a table that is shared with KCL 2.x should have none.
         DynamoDbRows(client, connection.lease_table or application, settings=TableSettings(with_index=False)),
         coordinator=DynamoDbRows(
-            client, f"{application}{COORDINATOR_TABLE_SUFFIX}", key_attribute=COORDINATOR_KEY_ATTRIBUTE
+            client,
+            connection.coordinator_table or f"{application}{COORDINATOR_TABLE_SUFFIX}",
+            key_attribute=COORDINATOR_KEY_ATTRIBUTE,
         ),
         metrics=DynamoDbRows(
-            client, f"{application}{METRICS_TABLE_SUFFIX}", key_attribute=METRICS_KEY_ATTRIBUTE
+            client,
+            connection.worker_metrics_table or f"{application}{METRICS_TABLE_SUFFIX}",
+            key_attribute=METRICS_KEY_ATTRIBUTE,
         ),
     )
 

@@ -2,20 +2,32 @@
 
 import asyncio
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.config.connection import ConnectionSettings
+from leasehold.core.coordinator.fleet_mode import FleetMode, FleetRows, TableLayout
+from leasehold.core.leases.row_writes import text
 from leasehold.errors import (
     ConfigError,
     NotFoundError,
 )
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.wiring import open_lease_table
 from tests.contract.lease_samples import A, B, applied_lease, new_lease
 from tests.contract.lease_stores import SERVERS, TableLocation, create_filled
 from tests.servers import Server
+
+SEPARATE = FleetMode(
+    has_leader=True,
+    sends_reports=True,
+    lock_layout=TableLayout.SEPARATE_TABLES,
+    reports_layout=TableLayout.SEPARATE_TABLES,
+)
 
 
 def test_own_leases_are_found_without_an_index(on_server: TableLocation) -> None:
@@ -162,3 +174,40 @@ def test_a_missing_table_is_named_in_the_error(on_server: TableLocation) -> None
         await store.close()
 
     asyncio.run(scenario())
+
+
+def test_the_separate_tables_of_a_fleet_are_found_by_their_configured_names(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A KCL 3.0 to 3.4 may give the coordinator table and the table of worker reports other names."""
+    server: Server = request.getfixturevalue("dynamodb_local")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    unique = uuid.uuid4().hex
+    names = {"coordinator_table": f"locks-{unique}", "worker_metrics_table": f"loads-{unique}"}
+    for table, key in zip(names.values(), ("key", "wid"), strict=True):
+        server.client("dynamodb").create_table(
+            TableName=table,
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+        )
+    lock = {"key": text("Leader"), "ownerName": text("java-1"), "leaseDuration": text("120000")}
+    server.client("dynamodb").put_item(
+        TableName=names["coordinator_table"], Item={**lock, "recordVersionNumber": text("1")}
+    )
+
+    async def find(**tables: str) -> FleetRows:
+        connection = ConnectionSettings(dynamodb_endpoint=server.url, region="us-east-1", **tables)
+        table = open_lease_table(connection, f"billing-{unique}")
+        try:
+            await table.prepare()
+            found = await table.coordinator_rows.find()
+            if found.has_coordinator_table:
+                assert not (await table.coordinator_rows.read_snapshot(SEPARATE)).reports.reports
+            return found
+        finally:
+            await table.close()
+
+    assert not asyncio.run(find()).has_coordinator_table
+    assert asyncio.run(find(**names)).has_lock

@@ -13,13 +13,14 @@ FLAGS = ("has_coordinator_table", "has_lock", "has_reports", "has_reports_in_lea
 @scenarios("fleet_mode")
 def test_fleet_mode(scenario: Scenario) -> None:
     """These rows are joined in this way."""
-    given = only(scenario.given, optional=("wanted", "cv", "tm", *FLAGS))
+    given = only(scenario.given, optional=("wanted", "cv", "tm", "hidden_owners", *FLAGS))
     expect = only(
         scenario.expect, optional=("has_leader", "sends_reports", "lock_layout", "reports_layout", "error")
     )
     found = FleetRows(
         migration={"cv": {"S": given["cv"]}} if "cv" in given else None,
         table_migration={"tm": {"S": given["tm"]}} if "tm" in given else None,
+        hidden_owners=tuple(given.get("hidden_owners", ())),
         **{flag: given.get(flag, False) for flag in FLAGS},
     )
     wanted = Mode(given.get("wanted", "auto"))

@@ -13,10 +13,15 @@ SQLITE: Final = "sqlite:///"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """How to reach AWS, and where the leases are. For a value of None the AWS SDK's own chain decides."""
+    """How to reach AWS, and where the leases are. For a value of None the AWS SDK's own chain decides.
+
+    It has more than 12 attributes because each setting of a connection is one.
+    """
 
     leases: str = DYNAMODB  # or sqlite:///file for one machine
     lease_table: str | None = None  # None: named like the application
+    coordinator_table: str | None = None  # of KCL 3.0 to 3.4; None: application-CoordinatorState
+    worker_metrics_table: str | None = None  # of KCL 3.0 to 3.4; None: application-WorkerMetricStats
     region: str | None = None
     profile: str | None = None
     role_arn: str | None = None

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from leasehold.config.settings import FleetSettings, Mode, milliseconds
 from leasehold.core.assignment.leader_assignment import Decide, plan_assignment
-from leasehold.core.coordinator.fleet_mode import PEERS, FleetMode, TableLayout, resolve_mode
+from leasehold.core.coordinator.fleet_mode import PEERS, FleetMode, resolve_mode
 from leasehold.core.events import MemberStarted, MemberStopped, Observer
 from leasehold.core.model import WorkerId
+from leasehold.fleet.assignment.fleet_search import find_fleet
 from leasehold.fleet.assignment.leader_strategy import LeaderStrategy
 from leasehold.fleet.assignment.peer_strategy import PeerStrategy
 from leasehold.fleet.assignment.strategy import AssignmentContext, AssignmentStrategy
@@ -115,12 +116,8 @@ class Member:
         await self._maintenance.join()
 
     async def _resolve_mode(self) -> FleetMode:
-        rows, had_leader = self._ports.table.coordinator_rows, self._mode.has_leader
-        must_know = self._settings.mode is Mode.AUTO or self._mode.lock_layout is TableLayout.SEPARATE_TABLES
-        find = rows.find_changes if had_leader else rows.find
-        found = await find(must_know=must_know)
-        # A fleet that had a leader a moment ago still has one, although the lock may be free just now.
-        found = replace(found, has_lock=found.has_lock or had_leader)
+        rows = self._ports.table.coordinator_rows
+        found = await find_fleet(rows, self._mode, self._settings, self._ports.clock)
         return resolve_mode(found, self._settings.mode, self._application)
 
     async def _participate(

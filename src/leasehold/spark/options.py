@@ -100,6 +100,8 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "roleSessionName": OptionSpec(str, ("kinesis.stsSessionName", "awsSTSSessionName")),
     "leases": OptionSpec(parse_lease_store),
     "leaseTable": OptionSpec(str, ("leaseTableName", "kinesis.dynamodb.tableName")),
+    "coordinatorTable": OptionSpec(str),
+    "workerMetricsTable": OptionSpec(str),
     "startingPosition": OptionSpec(str, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
     "startingTimestamp": OptionSpec(parse_time, ("kinesis.startingTimestamp",)),
     "endingTimestamp": OptionSpec(parse_time),
@@ -218,6 +220,8 @@ def _connection(parsed: Mapping[str, Any]) -> ConnectionSettings:
     return ConnectionSettings(
         leases=parsed.get("leases", "dynamodb"),
         lease_table=parsed.get("leaseTable"),
+        coordinator_table=parsed.get("coordinatorTable"),
+        worker_metrics_table=parsed.get("workerMetricsTable"),
         region=parsed.get("region"),
         profile=parsed.get("profile"),
         role_arn=parsed.get("roleArn"),

@@ -76,6 +76,8 @@ class ConsumerOptions(HandlingOptions, total=False):
     initial_position: str | datetime
     leases: str
     lease_table: str | None
+    coordinator_table: str | None
+    worker_metrics_table: str | None
     region: str | None
     profile: str | None
     role_arn: str | None

@@ -22,6 +22,14 @@ def options(**given: str) -> SourceOptions:
     return source_options(NEEDED | given)
 
 
+def test_the_tables_of_a_fleet_can_be_named() -> None:
+    """The lease table, and the two more tables of a KCL 3.0 to 3.4."""
+    connection = options(leaseTable="leases", coordinatorTable="locks", workerMetricsTable="loads").connection
+    assert connection.lease_table == "leases"
+    assert connection.coordinator_table == "locks"
+    assert connection.worker_metrics_table == "loads"
+
+
 def test_the_defaults() -> None:
     """Start at the tip, fail on data loss, limit the batch size, and keep leases in DynamoDB."""
     chosen = options()

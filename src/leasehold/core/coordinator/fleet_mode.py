@@ -11,10 +11,17 @@ rows in every phase.
 Without these rows: a leader lock or worker reports mean a fleet of ours with a leader. Owners without them mean KCL 2.x
 or peers of ours; their scans of the table would fail on other kinds of rows. If there is no owner either, this member
 is the first one and may choose.
+
+There is one exception. The tables of KCL 3.0 to 3.4 may have names of their own, so the rows of such a fleet may exist
+where this member does not look. Then a member of it renews a lease (the counter grows, and the row has no session id of
+ours), and the lease table has the index of owners, which neither KCL 2.x nor our peers create. Each alone proves
+nothing: a rollback to KCL 2.x may leave the index behind, and a killed fleet of ours leaves owners. This member then
+refuses to join, because as a peer it would take leases against the leader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -49,7 +56,8 @@ class FleetRows:
     """The rows that a member found. A row is None if it, or its table, does not exist.
 
     `migration` may come from either table. `table_migration` comes only from the coordinator table, because Java reads
-    it only there.
+    it only there. `foreign_counters` are the owner and the counter of each owned lease without a session id of ours.
+    `hidden_owners` renewed such a lease, although the rows show no leader and the table has the index of owners.
     """
 
     migration: Row | None = None
@@ -59,6 +67,8 @@ class FleetRows:
     has_reports: bool = False
     has_reports_in_lease_table: bool = False
     has_owners: bool = False
+    foreign_counters: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    hidden_owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +101,7 @@ def resolve_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode:
             f"application {application!r}: its row Migration3.0 has version {version!r}, which no known KCL writes; "
             "repair or delete the row"
         )
+    _refuse_hidden_leader(found, application)
     is_led = _has_leader(found, version)
     if wanted is Mode.PEER and (version in _LEADER or (version is None and found.has_lock)):
         raise ConfigError(
@@ -113,6 +124,47 @@ def resolve_mode(found: FleetRows, wanted: Mode, application: str) -> FleetMode:
         reports_layout=_reports_layout(found),
         version=version,
     )
+
+
+def may_hide_leader(found: FleetRows, wanted: Mode) -> bool:
+    """Whether these rows may belong to a fleet whose leader this member does not see.
+
+    With mode='peer', the user has said that there is none.
+    """
+    is_explained = (
+        found.migration is not None or found.has_lock or found.has_reports or found.has_coordinator_table
+    )
+    return wanted is not Mode.PEER and bool(found.foreign_counters) and not is_explained
+
+
+def renewing_owners(before: FleetRows, after: FleetRows) -> tuple[str, ...]:
+    """The owners of leases without a session id of ours that were renewed between two reads.
+
+    >>> renewing_owners(
+    ...     FleetRows(foreign_counters={"s-0": ("java-1", "7"), "s-1": ("java-2", "3")}),
+    ...     FleetRows(foreign_counters={"s-0": ("java-1", "8"), "s-1": ("java-3", "4")}),
+    ... )
+    ('java-1',)
+    """
+    renewed = {
+        owner
+        for key, (owner, counter) in after.foreign_counters.items()
+        if before.foreign_counters.get(key, ("", ""))[0] == owner
+        and before.foreign_counters[key][1] != counter
+    }
+    return tuple(sorted(renewed))
+
+
+def _refuse_hidden_leader(found: FleetRows, application: str) -> None:
+    if found.hidden_owners:
+        raise ConfigError(
+            f"application {application!r}: worker {found.hidden_owners[0]!r} renews leases, and the lease table has "
+            "the index of owners that a fleet with a leader (KCL 3.x) creates, but neither the lease table nor the "
+            "coordinator table has the rows of a leader. If this fleet (KCL 3.0 to 3.4) configures "
+            "coordinatorStateTableConfig().tableName() and workerMetricsTableConfig().tableName(), set "
+            "coordinator_table and worker_metrics_table to these names (Spark: coordinatorTable and "
+            "workerMetricsTable). If its members are KCL 2.x, set mode='peer'"
+        )
 
 
 def _has_leader(found: FleetRows, version: str | None) -> bool:

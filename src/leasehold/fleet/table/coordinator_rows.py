@@ -27,7 +27,7 @@ from leasehold.core.coordinator.worker_metrics import (
     reports_from_rows,
     update_report,
 )
-from leasehold.core.leases.lease_row import KEY, OWNER, LeaseListing, leases_from_rows
+from leasehold.core.leases.lease_row import COUNTER, KEY, OWNER, SESSION, LeaseListing, leases_from_rows
 from leasehold.core.leases.row_writes import Row, RowWrite, was_applied
 from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.table.write_and_confirm import write_and_confirm
@@ -76,6 +76,7 @@ class CoordinatorRows:
             has_reports=reports,
             has_reports_in_lease_table=reports,
             has_owners=any(OWNER in row for row in rows),
+            foreign_counters=_foreign_counters(rows),
         )
 
     async def find_changes(self, *, must_know: bool = True) -> FleetRows:
@@ -183,7 +184,25 @@ class CoordinatorRows:
     async def _separate_reports(self) -> Sequence[Row]:
         if self._metrics is None:
             return ()
-        return await self._metrics.scan()
+        try:
+            return await self._metrics.scan()
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{error}; the fleet has a coordinator table, so its worker reports are in a table too: if that table "
+                "has another name (workerMetricsTableConfig), set worker_metrics_table (Spark: workerMetricsTable)"
+            ) from error
+
+
+def _foreign_counters(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    """The owner and the counter of each owned lease that no member of ours has begun to serve."""
+    owned = [row for row in rows if OWNER in row and SESSION not in row]
+    return {
+        str(row.get(KEY, {}).get("S", "")): (
+            str(row[OWNER].get("S", "")),
+            str(row.get(COUNTER, {}).get("N", "")),
+        )
+        for row in owned
+    }
 
 
 def _merge(first: ReportListing, second: ReportListing) -> ReportListing:
