@@ -1,7 +1,5 @@
 """The shipped worker keeps every promise in more than a hundred simulated runs."""
 
-from pathlib import Path
-
 import pytest
 
 from leasehold.config.settings import Mode
@@ -13,12 +11,31 @@ SEEDS = range(70)
 # The first seeds have a long steady state; the others have a short one, to save time.
 LONG = range(10)
 WITH_LEADER = range(60)
-FAILED_ONCE = Path(__file__).parent / "seeds_that_once_failed.txt"
-
-
-def _seeds_that_once_failed() -> list[int]:
-    lines = (line.partition("#")[0].strip() for line in FAILED_ONCE.read_text(encoding="utf-8").splitlines())
-    return [int(line) for line in lines if line]
+# Seeds that found a bug, and the bug. A change of the simulator changes what a seed does, so each bug also has a test
+# of its own:
+#   11  tests/scenarios/peer/peer.json              70  tests/unit/fleet/test_held_lease.py
+#   39  tests/unit/core/leases/test_row_writes.py   19  tests/unit/worker
+#   24  tests/unit/fleet/maintenance/test_shard_sync.py: seen once and not reproduced; the test covers a cause found by
+#       reading
+#   50078, 50085  tests/unit/worker/test_cancellation.py, tests/unit/test_tasks.py
+ONCE_FAILED = {
+    # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
+    (11, Mode.PEER),
+    # A read outlived the clean stop of its process, because a parallel read had failed.
+    (70, Mode.PEER),
+    # A malformed number in a row ended the member with a KeyError.
+    (39, Mode.PEER),
+    # A row could not be written while a handler prepared its checkpoint: good records were stored as dead letters.
+    (19, Mode.PEER),
+    # The lease of a finished shard was created again at TRIM_HORIZON; cause not found.
+    (24, Mode.PEER),
+    # A handoff request that the owner saw only when it resolved a lost response was ignored, and the lease was taken by
+    # force.
+    (62, Mode.PEER),
+    # A read of assigned leases outlived the clean stop of its process, because a parallel read had failed.
+    (50078, Mode.LEADER),
+    (50085, Mode.LEADER),
+}
 
 
 def _assert_passes(options: SimulationOptions) -> None:
@@ -39,7 +56,7 @@ def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
     _assert_passes(SimulationOptions(seed=seed, steady_refreshes=30, mode=Mode.LEADER))
 
 
-@pytest.mark.parametrize("seed", _seeds_that_once_failed())
-def test_a_seed_that_once_failed_passes(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "mode"), sorted(ONCE_FAILED, key=str))
+def test_a_seed_that_once_failed_passes(seed: int, mode: Mode) -> None:
     """A bug that a seed has found does not come back."""
-    _assert_passes(SimulationOptions(seed=seed, runtime=Runtime.WORKER))
+    _assert_passes(SimulationOptions(seed=seed, mode=mode, runtime=Runtime.WORKER))

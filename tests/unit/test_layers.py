@@ -24,8 +24,8 @@ LAYERS = (
     "core.observing",
     "kinesis_model",
     "ports",
+    "tasks",
     "adapters",
-    "fleet.tasks",
     "fleet.table",
     "fleet.reading",
     "loop_thread",
@@ -194,7 +194,8 @@ NOT_SIMULATED = {
 SIMULATED = [
     path
     for path in MODULES
-    if _package(path) in {"core", "kinesis_model", "fleet", "worker"} and _name(path) not in NOT_SIMULATED
+    if _package(path) in {"core", "kinesis_model", "tasks", "fleet", "worker"}
+    and _name(path) not in NOT_SIMULATED
 ]
 
 

@@ -43,8 +43,8 @@ from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
 from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
-from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, Created, ObjectStore
+from leasehold.tasks import all_of, retry
 
 T = TypeVar("T")
 
@@ -145,12 +145,7 @@ class Archive:
         return ShardMemory.of(pinned.lease_session, archived), archived
 
     async def _put_all(self, shard: ShardId, parts: Iterable[ObjectRows]) -> WriteReport:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                puts = [tasks.create_task(self._put(shard, part)) for part in parts]
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return sum((put.result() for put in puts), WriteReport())
+        return sum(await all_of(*(self._put(shard, part) for part in parts)), WriteReport())
 
     async def _put(self, shard: ShardId, part: ObjectRows) -> WriteReport:
         extension = self.settings.extension

@@ -29,8 +29,8 @@ from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate_all
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
-from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, ObjectStore, Page, Stream
+from leasehold.tasks import all_of, retry
 
 MAX_CONCURRENT_READS: Final = 16
 ATTEMPTS_MAX: Final = 8
@@ -200,7 +200,7 @@ async def _contents(
     """Yield the positions in each object, in order, and its problem. Reads some objects concurrently."""
     for first in range(0, len(objects), MAX_CONCURRENT_READS):
         some = objects[first : first + MAX_CONCURRENT_READS]
-        contents = await asyncio.gather(*(_content(store, each) for each in some))
+        contents = await all_of(*(_content(store, each) for each in some))
         for each, (positions, problem) in zip(some, contents, strict=True):
             yield each, positions, problem
 

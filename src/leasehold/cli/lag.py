@@ -30,6 +30,7 @@ from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.core.records.iterators import IteratorStart, gap_before, iterator_start
 from leasehold.errors import NotFoundError, ThrottledError, UnavailableError
 from leasehold.ports import Page, Stream
+from leasehold.tasks import all_of
 
 CONCURRENT_PROBES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
@@ -84,7 +85,7 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
             opened = _open_stream(client, name)
             stack.push_async_callback(opened.close)
             probes.append(_probe_stream(opened, members, streams=len(by_stream)))
-        measured = await asyncio.gather(*probes)
+        measured = await all_of(*probes)
     return [each for part in measured for each in part]
 
 
@@ -121,7 +122,7 @@ async def measure_lags(stream: Stream, views: Sequence[LeaseView]) -> Sequence[S
             except NotFoundError as error:
                 return error
 
-    results = await asyncio.gather(*map(probe, views))
+    results = await all_of(*map(probe, views))
     missing = [result for result in results if isinstance(result, NotFoundError)]
     if len(missing) == len(results):
         raise missing[0]  # no shard is known, so the stream is the wrong one

@@ -21,7 +21,7 @@ from leasehold.fleet.operations import Operations
 from leasehold.fleet.read_health import ReadHealth
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.fleet.table_contact import TableContact
-from leasehold.fleet.tasks import cancel_and_wait, first_of, wait_for
+from leasehold.tasks import cancel_and_wait, first_of, wait_for
 
 Serve = Callable[[HeldLease], Awaitable[None]]
 NudgeWorker = Callable[[WorkerId], Awaitable[None]]

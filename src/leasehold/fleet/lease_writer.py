@@ -19,7 +19,7 @@ from leasehold.core.model import Lease, WorkerId
 from leasehold.errors import LeaseLostError, UnavailableError
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import Contended
-from leasehold.fleet.tasks import retry
+from leasehold.tasks import retry
 
 # A refused write is repeated with the row as it is now. More refusals in a row than this are a bug.
 _REFUSALS_MAX: Final = 20

@@ -32,8 +32,8 @@ from leasehold.fleet.maintenance.upgrade import UpgradeWatch
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.fleet.tasks import cancel_and_wait, first_of
 from leasehold.ports import Clock, LoadMeter
+from leasehold.tasks import cancel_and_wait, first_of
 
 # The pause after a refresh that could not take all the leases it wanted, and after the end of a shard.
 REFRESH_AGAIN_AFTER_MS: Final = 300

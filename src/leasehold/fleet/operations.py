@@ -11,8 +11,8 @@ from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import Observer, OperationFailed, with_stream
 from leasehold.core.model import StreamIdentifier
 from leasehold.errors import ConfigError, LeaseholdError
-from leasehold.fleet.tasks import first_of
 from leasehold.ports import Clock
+from leasehold.tasks import first_of
 
 Operation = Callable[[], Awaitable[None]]
 

@@ -15,6 +15,7 @@ from leasehold.local.operations import Call
 from leasehold.local.operations.call import Members
 from leasehold.local.operations.records import children_to_members, encryption_members, records_to_members
 from leasehold.local.state import ServerState
+from leasehold.tasks import cancel_and_wait
 
 
 async def subscribe_to_shard(
@@ -28,9 +29,7 @@ async def subscribe_to_shard(
     try:
         await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        disconnect.cancel()
-        sending.cancel()
-        await asyncio.wait({sending, disconnect})
+        await cancel_and_wait(sending, disconnect)
 
 
 def _start_subscription(state: ServerState, call: Call) -> Subscription:

@@ -92,9 +92,11 @@ class LocalServer:
             return
         stopped = asyncio.Event()
         saving = asyncio.create_task(save_periodically(self.state, self._state_file, stopped))
-        await self._uvicorn.serve(sockets=[self._socket])
-        stopped.set()
-        await saving
+        try:
+            await self._uvicorn.serve(sockets=[self._socket])
+        finally:
+            stopped.set()
+            await saving
 
     def _create_streams(self, streams: Mapping[str, int]) -> None:
         now_ms = self.state.clock.now_ms()

@@ -14,7 +14,7 @@ from typing import Self
 
 from leasehold.core.model import ChildShard, ShardId
 from leasehold.errors import LeaseLostError
-from leasehold.fleet.tasks import first_of
+from leasehold.tasks import first_of
 from leasehold.worker.batch import Batch
 from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.delivery.served_shard import ServedShard

@@ -21,6 +21,7 @@ from leasehold.core.events import Event, Observer, OperationFailed
 from leasehold.core.model import WorkerId
 from leasehold.core.observing.metrics import MetricWindow, StatisticSet
 from leasehold.ports import Clock
+from leasehold.tasks import cancel_and_wait
 
 FLUSH_EVERY_MS: Final = 10_000
 DATA_PER_REQUEST_MAX: Final = 1_000
@@ -67,8 +68,7 @@ class CloudWatchMetrics:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel_and_wait(task)
             await self.flush()
             self._calls.close()
 

@@ -34,6 +34,7 @@ from leasehold.core.leases.row_writes import (
 )
 from leasehold.errors import ConfigError, NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
+from leasehold.tasks import all_of
 
 OWNER_INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
 POLL_INTERVAL_S: Final = 0.5
@@ -194,7 +195,7 @@ class DynamoDbRows(RowStore):
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:
         """Every row, in parallel segments. Eventually consistent, at half the price."""
-        found = await asyncio.gather(*(self._scan_segment(number, segments) for number in range(segments)))
+        found = await all_of(*(self._scan_segment(number, segments) for number in range(segments)))
         return tuple(chain.from_iterable(found))
 
     async def _scan_segment(self, segment: int, segments: int) -> list[Row]:

@@ -5,7 +5,6 @@ Each write may fail on its own; the next plan starts afresh.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from leasehold.fleet.assignment.nudger import Nudger
 from leasehold.fleet.assignment.strategy import AssignmentContext
 from leasehold.fleet.table.coordinator_rows import FleetSnapshot
 from leasehold.fleet.table.lease_table import Contended
+from leasehold.tasks import all_of
 
 _Result = Lease | Contended | None  # None: the write failed
 
@@ -48,12 +48,12 @@ class AssignmentExecutor:
         self, plan: LeaderPlan, snapshot: FleetSnapshot, observations: Observations
     ) -> ExecutionResult:
         """Assign leases, request handoffs, nudge members, and delete reports that were not renewed for a day."""
-        assigned = await asyncio.gather(*(self._assign(line) for line in plan.assign))
-        handed = await asyncio.gather(*(self._request_handoff(line) for line in plan.hand_off))
+        assigned = await all_of(*(self._assign(line) for line in plan.assign))
+        handed = await all_of(*(self._request_handoff(line) for line in plan.hand_off))
         # Invariant: members are nudged after the writes, so that they find them.
         workers = self._workers_to_nudge(plan, snapshot, observations)
         await self.nudger.nudge(workers, snapshot.leases.leases)
-        await asyncio.gather(*(self._delete(report) for report in self._stale_reports(snapshot)))
+        await all_of(*(self._delete(report) for report in self._stale_reports(snapshot)))
         return ExecutionResult(
             [lease for lease in assigned if isinstance(lease, Lease)],
             has_failed=any(result is None for result in (*assigned, *handed)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -19,6 +18,7 @@ from leasehold.core.leases.liveness import (
 )
 from leasehold.core.model import Lease, LeaseSessionId, WorkerId
 from leasehold.fleet.assignment.strategy import AssignmentContext
+from leasehold.tasks import all_of
 
 # The lease session of a lease that is begun only to be released; nothing is read in it.
 RELEASING: Final = LeaseSessionId("leaving")
@@ -56,7 +56,7 @@ class Follower:
         """Begin as many of these leases as we may have. Release those of streams that we do not read."""
         streams = self._context.streams
         ours, others = streams.ours(leases), [lease for lease in leases if not streams.of(lease)]
-        await asyncio.gather(
+        await all_of(
             *(self._begin(lease) for lease in ours[: self._room()]),
             *(self._give_away(lease, observations) for lease in others),
         )

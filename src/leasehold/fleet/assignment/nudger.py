@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from leasehold.core.model import Lease, WorkerId
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.tasks import all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Nudger:
 
     async def nudge(self, workers: AbstractSet[WorkerId], leases: Sequence[Lease]) -> None:
         """Nudge these workers through leases that they hold, found among `leases`."""
-        await asyncio.gather(*(self._nudge_owner_of(lease) for lease in leases_to_nudge(leases, workers)))
+        await all_of(*(self._nudge_owner_of(lease) for lease in leases_to_nudge(leases, workers)))
 
     async def _nudge_owner_of(self, lease: Lease) -> None:
         try:

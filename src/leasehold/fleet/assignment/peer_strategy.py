@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -24,6 +23,7 @@ from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.assignment.strategy import AssignmentContext, AssignmentStrategy
 from leasehold.fleet.table.lease_table import list_leases
+from leasehold.tasks import all_of
 
 
 class PeerStrategy(AssignmentStrategy):
@@ -124,7 +124,7 @@ class PeerStrategy(AssignmentStrategy):
         begin = (self._begin(lease, taking=False) for lease in plan.begin_session)
         take = (self._begin(lease, taking=True) for lease in plan.take)
         request = (self._request_handoff(lease) for lease in plan.request_handoff)
-        await asyncio.gather(*begin, *take, *request)
+        await all_of(*begin, *take, *request)
         if plan.has_more_free:
             self._held_leases.contact.refresh_soon.set()
 

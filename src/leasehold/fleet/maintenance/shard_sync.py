@@ -13,7 +13,6 @@ listing is used only for a while (`snapshot_max_age`), and finished leases stay 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +36,7 @@ from leasehold.errors import NotFoundError, ShardListError, UnavailableError
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
-from leasehold.fleet.tasks import TRANSIENT_ERRORS, retry
+from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
 
 # A list that was read during a reshard may contradict itself for a moment.
 LIST_ATTEMPTS_MAX: Final = 3
@@ -184,14 +183,7 @@ class ShardSync:
         return len(outcomes)
 
     async def _create_together(self, leases: Sequence[Lease], until_ms: int) -> list[bool | None]:
-        attempts = (self._create_one(lease, until_ms) for lease in leases)
-        created: list[bool | None] = []
-        # Invariant: all attempts have ended when this returns or raises; none goes on without a caller.
-        for outcome in await asyncio.gather(*attempts, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            created.append(outcome)
-        return created
+        return await all_of(*(self._create_one(lease, until_ms) for lease in leases))
 
     async def _create_one(self, lease: Lease, until_ms: int) -> bool | None:
         """Retry until the table responds. Return None if the time is over."""

@@ -43,6 +43,7 @@ from leasehold.fleet.reading.chunking import (
 from leasehold.fleet.reading.cursor import Cursor
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.ports import Page
+from leasehold.tasks import cancel_and_wait
 
 CHUNKS_AHEAD: Final = 4
 
@@ -63,9 +64,8 @@ async def read_shard(request: ReadRequest, context: ReadContext) -> AsyncIterato
     try:
         yield chunks
     finally:
-        task.cancel()
         try:
-            await asyncio.wait([task])
+            await cancel_and_wait(task)
         finally:
             share.close()
 

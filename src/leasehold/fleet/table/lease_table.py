@@ -7,7 +7,6 @@ that every caller knows whether its write was applied. Nothing here decides whic
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -31,6 +30,7 @@ from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX, write_and_confirm
 from leasehold.ports import Applied, Refused, RowStore
+from leasehold.tasks import all_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LeaseTable:
         if keys is None:
             rows = await self._rows.scan()
         else:
-            rows = await asyncio.gather(*(self._rows.get(key) for key in keys if key not in known))
+            rows = await all_of(*(self._rows.get(key) for key in keys if key not in known))
         listing = leases_from_rows(row for row in rows if row is not None)
         mine = (lease for lease in listing.leases if lease.owner == worker)
         return LeaseListing(tuple(lease for lease in mine if lease.key not in known), listing.rejected)

@@ -8,7 +8,6 @@ The planner runs on one event loop and reaches the outside through ports. It doe
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -34,12 +33,12 @@ from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
 from leasehold.errors import LeaseLostError, OffsetMismatchError, ServiceError
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock
 from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_shard import QueryShard
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
+from leasehold.tasks import all_of, retry
 
 _ATTEMPTS_MAX: Final = 11
 
@@ -73,7 +72,7 @@ class BatchPlanner:
         self, logged: QueryOffset, limits: BatchLimits
     ) -> tuple[QueryOffset, list[SlicePlan]] | None:
         """Plan the generation after `logged`, which is committed. Returns None if no shard has new records."""
-        await asyncio.gather(*(self._resolve_after_commit(each, logged) for each in self._shards.values()))
+        await all_of(*(self._resolve_after_commit(each, logged) for each in self._shards.values()))
         ready = sorted(self._shards_to_read(), key=lambda pair: pair[0].held.shard)
         if not ready:
             return None
@@ -94,7 +93,7 @@ class BatchPlanner:
         A slice belongs to the generation that its pin names, even if the lease has another owner now.
         """
         plans = []
-        leases = await asyncio.gather(*(self._table.get(LeaseKey(shard)) for shard in sorted(logged.starts)))
+        leases = await all_of(*(self._table.get(LeaseKey(shard)) for shard in sorted(logged.starts)))
         for lease in leases:
             end = generation_end(lease, logged.generation_id)
             if lease is None or end is None:
@@ -120,7 +119,7 @@ class BatchPlanner:
                 raise OffsetMismatchError(_outdated_log(lease, latest, logged))
         keys = {LeaseKey(shard) for shard in logged.starts}
         keys |= {lease.key for lease in listing.leases if lease.actual_owner == self._worker}
-        await asyncio.gather(*(self._release(key) for key in sorted(keys)))
+        await all_of(*(self._release(key) for key in sorted(keys)))
 
     async def has_read_all_available(self) -> bool:
         """True if this member has read every shard that it can get up to the tip. For bounded runs."""

@@ -24,10 +24,10 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.tasks import first_of
 from leasehold.ports import Clock, Stream
 from leasehold.spark.query.idle_probe import IdleProbe, ProbeResult
 from leasehold.spark.query.query_shard import QueryShard
+from leasehold.tasks import first_of
 
 # Between two polls of a shard whose iterator is still behind the tip. Kinesis allows five reads per second and shard,
 # for all readers together.

@@ -40,8 +40,8 @@ from leasehold.fleet.reading.chunking import Demand, ReadChunk, payload_bytes
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.fleet.tasks import retry
 from leasehold.ports import Clock, Stream
+from leasehold.tasks import retry
 
 # After so many failed writes the task fails, and Spark decides whether to retry it.
 _ATTEMPTS_MAX: Final = 12

@@ -19,7 +19,6 @@ from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError, LeaseholdError, NotFoundError
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
-from leasehold.fleet.tasks import retry
 from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
@@ -27,6 +26,7 @@ from leasehold.spark.query.batch_planner import BatchPlanner
 from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import SlicePlan
+from leasehold.tasks import retry
 from leasehold.wiring import new_rng, open_lease_table, open_stream
 
 # The longest wait of the first plan for leases. A lone member takes them at once; in a full fleet it may get none.

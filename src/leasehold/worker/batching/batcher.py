@@ -10,8 +10,8 @@ from leasehold.core.model import ChildShard
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import RECORD_OVERHEAD_BYTES, ReadChunk
-from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.ports import Clock
+from leasehold.tasks import cancel_and_wait
 from leasehold.worker.batching.batch_builder import BatchBuilder, PendingBatch
 
 

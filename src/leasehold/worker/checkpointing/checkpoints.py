@@ -14,8 +14,8 @@ from leasehold.core.model import ChildShard
 from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.fleet.tasks import first_of
 from leasehold.ports import Clock
+from leasehold.tasks import first_of
 from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.batching.batcher import BufferedBytes
 from leasehold.worker.checkpointing.progress import InFlightBatch, Progress

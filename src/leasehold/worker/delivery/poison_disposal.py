@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leasehold.core.events import OperationFailed, RecordDeadLettered, RecordSkipped
 from leasehold.core.record import UserRecord
 from leasehold.errors import HandlerError, LeaseholdError
-from leasehold.fleet.tasks import first_of
+from leasehold.tasks import first_of
 from leasehold.worker.dead_letters import DeadLetter, error_text
 from leasehold.worker.delivery.poison_search import retry_wait_ms
 from leasehold.worker.delivery.served_shard import ServedShard

@@ -10,7 +10,7 @@ from typing import Final
 
 from leasehold.core.events import HandlerFailed
 from leasehold.errors import LeaseLostError
-from leasehold.fleet.tasks import first_of
+from leasehold.tasks import first_of
 from leasehold.worker.batch import Batch
 from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.checkpointing.progress import InFlightBatch

@@ -16,8 +16,8 @@ from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.ports import Clock, LoadMeter, Stream
+from leasehold.tasks import cancel_and_wait, first_of, wait_for
 from leasehold.worker.dead_letters import DeadLetters
 from leasehold.worker.delivery.served_shard import WorkerContext
 from leasehold.worker.delivery.shard_consumer import HandlerKind
@@ -155,7 +155,5 @@ async def _run_within_grace(
 
 
 async def _ends_within(task: asyncio.Future[None], time_ms: int, clock: Clock) -> bool:
-    timer = asyncio.ensure_future(clock.sleep_ms(time_ms))
-    await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
-    await cancel_and_wait(timer)
+    await first_of(wait_for(task), clock.sleep_ms(time_ms))
     return task.done()

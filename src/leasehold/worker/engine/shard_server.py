@@ -24,7 +24,7 @@ from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.streams import Streams, TrackedStream
-from leasehold.fleet.tasks import first_of
+from leasehold.tasks import first_of
 from leasehold.worker.batching.batch_builder import BatchBuilder
 from leasehold.worker.batching.batcher import Batcher, BufferedBytes
 from leasehold.worker.checkpointing.checkpoints import Checkpoints

@@ -14,9 +14,9 @@ from leasehold.fleet.assignment.worker_reporter import WorkerReporter
 from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows
-from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from leasehold.tasks import cancel_and_wait
 
 
 class _LateAnswers(MemoryRows):

@@ -16,8 +16,8 @@ from leasehold.fleet.maintenance.lease_maintenance import CHECK_KEY_FORMAT, JOIN
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.fleet.tasks import cancel_and_wait
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from leasehold.tasks import cancel_and_wait
 from tests.unit.fleet.world import ListedStream, even_shards
 
 SETTINGS = FleetSettings()

@@ -1,4 +1,7 @@
-"""Helpers for asyncio tasks, used by the whole package: `first_of`, `wait_for`, `cancel_and_wait` and `retry`.
+"""Helpers for asyncio tasks, used by the whole package: concurrent calls, cancellation and retries.
+
+Invariant: no task outlives the call that created it, however this call ends. `asyncio.gather` does not promise that:
+when one of its tasks fails, the others go on without a caller.
 
 They use the clock and the random source that are passed in, so that the simulator controls time and chance.
 """
@@ -17,6 +20,24 @@ from leasehold.ports import Clock
 T = TypeVar("T")
 
 TRANSIENT_ERRORS: Final[tuple[type[Exception], ...]] = (ThrottledError, UnavailableError)
+
+
+async def all_of(*calls: Coroutine[Any, Any, T]) -> list[T]:
+    """Run coroutines concurrently and return their results, in the order of the arguments.
+
+    If one of them fails, or if the caller is cancelled, the others are cancelled. Returns or raises only after all have
+    ended.
+    """
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:  # in the order of the arguments, so that a simulated run can be repeated
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
+    finally:
+        await cancel_and_wait(*tasks)
 
 
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
