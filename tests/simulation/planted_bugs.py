@@ -17,7 +17,7 @@ from leasehold.adapters.memory import rows as memory_rows
 from leasehold.archive import rows as archive_rows
 from leasehold.archive.archive import Archive
 from leasehold.archive.listings import Listing
-from leasehold.config.settings import FleetSettings, ReadSettings
+from leasehold.config.settings import FleetSettings, Mode, ReadSettings
 from leasehold.core.assignment import peer_assignment
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges
 from leasehold.core.exactly_once.position_ranges import Range
@@ -29,6 +29,7 @@ from leasehold.core.shards import shard_graph
 from leasehold.core.shards.lease_cleanup import CleanupPlan, DeleteLease, DeleteReason
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet import held_lease
+from leasehold.fleet.assignment import leader_election
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.maintenance import shard_sync
@@ -48,7 +49,9 @@ from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder
+from leasehold.worker.delivery import retrying_consumer
 from leasehold.worker.delivery.poison_disposal import PoisonDisposal
+from leasehold.worker.delivery.poison_search import Bisect, Poison
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
 from leasehold.worker.engine.shard_server import ShardServer
 from leasehold.worker.user_code.handler_runners import Returned
@@ -66,6 +69,7 @@ class PlantedBug:
     plant: Callable[[], AbstractContextManager[None]]
     first_seed: int  # the first seed that the test tries
     runtime: Runtime
+    mode: Mode
 
 
 @contextmanager
@@ -88,6 +92,7 @@ def _plant(
     *patches: tuple[Any, str, Callable[[Original], Any]],
     first_seed: int = 0,
     runtime: Runtime = Runtime.WORKER,
+    mode: Mode = Mode.PEER,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -97,7 +102,7 @@ def _plant(
             yield
 
     PLANTED_BUGS[name] = PlantedBug(
-        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime
+        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime, mode
     )
 
 
@@ -260,6 +265,32 @@ async def _put_once(self: Archive, key: str, body: bytes, part: Any) -> bool:
     return isinstance(await self._retry(lambda: self.store.put_if_absent(key, body)), Created)
 
 
+def _count_from_response(original: Original) -> Any:
+    async def attempt(self: LeaseWriter, write: Any) -> bool:
+        is_applied = bool(await original(self, write))
+        if is_applied:
+            self._last_write = replace(self._last_write, at_ms=self._operations.clock.now_ms())
+        return is_applied
+
+    return attempt
+
+
+def _poison_instead_of_bisecting(original: Original) -> Any:
+    def decide(*args: Any) -> Any:
+        decision = original(*args)
+        return Poison() if isinstance(decision, Bisect) else decision
+
+    return decide
+
+
+def _store_in_background(original: Original) -> Any:
+    async def try_to_store(self: PoisonDisposal, letter: Any) -> str | None:
+        setattr(self._context.handler_slots, "left_behind", asyncio.ensure_future(original(self, letter)))  # noqa: B010
+        return None
+
+    return try_to_store
+
+
 # -- writes and their conditions -----------------------------------------------------------------------------------
 
 _plant(
@@ -377,6 +408,20 @@ _plant(
         "_is_ours_to_begin",
         lambda _: lambda lease, view: lease.owner == view.me and lease.key not in view.held,
     ),
+)
+
+_plant(
+    "the validity of a lease counts from the response",
+    "delivers-while-valid stale-owners-stop",
+    (Fault.SLOW_CALLS, Fault.LATE_CALLS, Fault.PARTITIONS, Fault.PAUSES, Fault.STALLS),
+    (LeaseWriter, "_attempt", _count_from_response),
+)
+_plant(
+    "the leader lock is taken from a live leader",
+    "one-leader-at-a-time",
+    (Fault.MEMBERSHIP,),
+    (leader_election, "may_acquire", _always(True)),
+    mode=Mode.LEADER,
 )
 
 # -- parents and children --------------------------------------------------------------------------------------------
@@ -534,6 +579,18 @@ _plant(
     "nothing-lost order-within-a-session",
     (Fault.POISON_RECORDS,),
     (PoisonDisposal, "dispose", lambda _: _skip_silently),
+)
+_plant(
+    "a whole batch is dead-lettered",
+    "dead-letters-hold-the-poison",
+    (Fault.POISON_RECORDS,),
+    (retrying_consumer, "decide_after_failure", _poison_instead_of_bisecting),
+)
+_plant(
+    "a dead letter is stored in the background",
+    "dead-letters-hold-the-poison nothing-lost order-within-a-session",
+    (Fault.POISON_RECORDS, Fault.SLOW_CALLS, Fault.LOST_CALLS),
+    (PoisonDisposal, "_try_to_store", _store_in_background),
 )
 _plant(
     "done records are not checkpointed before a release",

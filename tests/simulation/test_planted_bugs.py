@@ -22,6 +22,7 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     shards=4,
                     steady_refreshes=20,
                     runtime=planted_bug.runtime,
+                    mode=planted_bug.mode,
                 )
             )
         if outcome.broken:

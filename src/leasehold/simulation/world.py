@@ -93,6 +93,11 @@ class World:
         return self.spec.settings
 
     @property
+    def handlers_fail_at_random(self) -> bool:
+        """Whether handlers also fail on sound records."""
+        return self.spec.mix.failing_share > 0
+
+    @property
     def is_archived(self) -> bool:
         """Whether the processes write their records to the archive."""
         return self.spec.runtime is Runtime.ARCHIVE

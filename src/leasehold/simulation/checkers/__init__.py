@@ -12,6 +12,7 @@ from leasehold.simulation.checkers.call_budget import CallsWithinBudget
 from leasehold.simulation.checkers.checkpoints import CheckpointsNeverGoBack
 from leasehold.simulation.checkers.clean_handoffs import CleanHandoffsRepeatNothing
 from leasehold.simulation.checkers.clean_stop import CleanStop
+from leasehold.simulation.checkers.dead_letters import DeadLettersHoldThePoison
 from leasehold.simulation.checkers.delivery_order import OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
@@ -20,12 +21,14 @@ from leasehold.simulation.checkers.losses_reported import LossesAreReported
 from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
 from leasehold.simulation.checkers.object_contents import NamesHaveOneContent, ObjectsAreNeverReplaced
+from leasehold.simulation.checkers.one_leader import OneLeaderAtATime
 from leasehold.simulation.checkers.parents import ParentsBeforeChildren
 from leasehold.simulation.checkers.pins_before_objects import PinnedBeforeWritten
 from leasehold.simulation.checkers.sink_contents import SinkEqualsProduced
 from leasehold.simulation.checkers.stale_owners import StaleOwnersStop
 from leasehold.simulation.checkers.unfinished_handlers import NoCheckpointPastAnUnfinishedHandler
 from leasehold.simulation.checkers.unknown_attributes import UnknownAttributesSurvive
+from leasehold.simulation.checkers.valid_leases import DeliversWhileValid
 
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     NothingLost,
@@ -34,6 +37,9 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,
     StaleOwnersStop,
+    DeliversWhileValid,
+    OneLeaderAtATime,
+    DeadLettersHoldThePoison,
     CleanHandoffsRepeatNothing,
     ParentsBeforeChildren,
     LeasesCoverTheHashRange,

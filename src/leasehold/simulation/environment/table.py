@@ -23,13 +23,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A change of one row. `by` is None if no process made it: an operator or a fault did."""
+    """A change of one row. `by` and `sent_ms` are None if no process made it: an operator or a fault did."""
 
     at_ms: int
     key: str
     before: Row | None
     after: Row | None
     by: SimulatedProcess | None
+    sent_ms: int | None  # when the process sent the request
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The process that sent a request, and when."""
+
+    process: SimulatedProcess
+    sent_ms: int
 
 
 def run_synchronously(call: Coroutine[Any, Any, T]) -> T:
@@ -62,21 +71,21 @@ class SimulatedTable:
         """Return all current rows."""
         return run_synchronously(self._rows.scan())
 
-    def write(self, write: RowWrite, by: SimulatedProcess | None) -> Applied | Refused:
+    def write(self, write: RowWrite, sender: Sender | None) -> Applied | Refused:
         """Apply a write if its condition holds."""
         before = self.get(write.key)
         outcome = run_synchronously(self._rows.write(write))
         if isinstance(outcome, Applied):
-            self._record_change(write.key, before, outcome.row, by)
+            self._record_change(write.key, before, outcome.row, sender)
         return outcome
 
-    def write_transaction(self, writes: Sequence[RowWrite], by: SimulatedProcess | None) -> bool:
+    def write_transaction(self, writes: Sequence[RowWrite], sender: Sender | None) -> bool:
         """Apply all writes or none."""
         before = {write.key: self.get(write.key) for write in writes}
         done = run_synchronously(self._rows.write_transaction(writes))
         if done:
             for key, row in before.items():
-                self._record_change(key, row, self.get(key), by)
+                self._record_change(key, row, self.get(key), sender)
         return done
 
     def replace(self, key: str, row: Row | None) -> None:
@@ -110,10 +119,9 @@ class SimulatedTable:
             return sorted(self._keys_by_owner.get(owner, ()))
         return [row["leaseKey"]["S"] for row in self.scan() if _owner(row) == owner]
 
-    def _record_change(
-        self, key: str, before: Row | None, after: Row | None, by: SimulatedProcess | None
-    ) -> None:
-        change = RowChange(self._now_ms(), key, before, after, by)
+    def _record_change(self, key: str, before: Row | None, after: Row | None, sender: Sender | None) -> None:
+        by, sent_ms = (None, None) if sender is None else (sender.process, sender.sent_ms)
+        change = RowChange(self._now_ms(), key, before, after, by, sent_ms)
         self._recent.append(change)
         if _owner(before) != _owner(after):
             self._keys_by_owner.get(_owner(before), set()).discard(key)
@@ -148,11 +156,13 @@ class ProcessRows(RowStore):
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         """Apply a write if its condition holds when the request arrives."""
-        return await self._call("write", lambda: self._table.write(write, self._process))
+        sender = self._sender()
+        return await self._call("write", lambda: self._table.write(write, sender))
 
     async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
-        return await self._call("write", lambda: self._table.write_transaction(writes, self._process))
+        sender = self._sender()
+        return await self._call("write", lambda: self._table.write_transaction(writes, sender))
 
     async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
         """Return all rows; some may be stale."""
@@ -164,6 +174,9 @@ class ProcessRows(RowStore):
 
     async def close(self) -> None:
         """Do nothing: other processes use the same table."""
+
+    def _sender(self) -> Sender:
+        return Sender(self._process, self._process.clock.now_ms())
 
     async def _call(self, name: str, serve: Callable[[], T]) -> T:
         return await self._network.call(self._process, Dependency.LEASES, name, serve)
