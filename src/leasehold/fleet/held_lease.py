@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import HandoffRequested, ShardBlockedOnParents, ShardEnded, ShardStalled
@@ -23,8 +23,16 @@ FIRST_PROGRESS_MS: Final = 60_000
 
 # Called after each response of the table; True if another member has nudged us since the last response.
 OnResponse = Callable[[bool], None]
-# Writes a checkpoint if there is progress that is not stored yet, and returns whether it did.
-WritePending = Callable[[], Awaitable[bool]]
+
+
+class PendingCheckpoint(Protocol):
+    """The progress of a runtime that is done and not stored yet."""
+
+    async def store_with_heartbeat(self) -> bool:
+        """Write a checkpoint if there is progress to store and no other write in flight. Return whether it wrote."""
+
+    async def store_before_release(self) -> None:
+        """Write a checkpoint if there is progress to store. Raises if that fails."""
 
 
 class HeldLease:
@@ -53,7 +61,7 @@ class HeldLease:
             on_row=self._see_row,
         )
         self._activity = ShardActivity(lease.throughput_kbps, operations.clock)
-        self._write_pending: WritePending | None = None
+        self._pending: PendingCheckpoint | None = None
         self._has_ended = False
         self._follows_parent = False
         self.draining = asyncio.Event()
@@ -168,15 +176,15 @@ class HeldLease:
 
     # -- writes ------------------------------------------------------------------------------------------------
 
-    def use_heartbeats_for_checkpoints(self, write_pending: WritePending) -> None:
-        """From now on, let each heartbeat write a pending checkpoint instead of a bare renewal."""
-        self._write_pending = write_pending
+    def store_pending(self, pending: PendingCheckpoint) -> None:
+        """From now on, let each heartbeat write the pending checkpoint instead of a bare renewal, and `release` too."""
+        self._pending = pending
 
     async def renew(self) -> None:
         """Send a heartbeat, unless the lease was released or another write is in flight: every write is a heartbeat."""
         if self._writer.is_writing or self._writer.is_released:
             return
-        if self._write_pending is not None and await self._write_pending():
+        if self._pending is not None and await self._pending.store_with_heartbeat():
             return
         kbps = self._activity.average_kbps()
         await self._writer.write(lambda lease: self._table.renew(lease, kbps))
@@ -220,8 +228,11 @@ class HeldLease:
     async def release(self, next_owner: WorkerId | None = None) -> WorkerId | None:
         """Release the lease to `next_owner`, if one is given. Return the next owner that the row names, if any.
 
-        A member that has requested the lease gets it before `next_owner`.
+        A member that has requested the lease gets it before `next_owner`. Stores the pending checkpoint first. If
+        that fails, the lease is not released and expires: after a release the next owner repeats nothing.
         """
+        if self._pending is not None:
+            await self._pending.store_before_release()
         if next_owner is None:
             await self._writer.release(self._table.release)
         else:

@@ -19,9 +19,9 @@ from leasehold.core.model import (
     lease_key,
     stream_identifier,
 )
-from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.errors import UnavailableError
-from leasehold.fleet.held_lease import HeldLease, OnResponse
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.errors import CheckpointRejectedError, UnavailableError
+from leasehold.fleet.held_lease import HeldLease, OnResponse, PendingCheckpoint
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
@@ -38,6 +38,24 @@ class _OneFailsOneHangs(MemoryRows):
             raise UnavailableError("no response")
         await asyncio.sleep(3_600)
         return None
+
+
+class OnePending(PendingCheckpoint):
+    """One position that is done and not stored."""
+
+    def __init__(self, held: HeldLease, done: Position) -> None:
+        self._held = held
+        self._done: Position | None = done
+
+    async def store_with_heartbeat(self) -> bool:
+        if self._done is None:
+            return False
+        await self._held.checkpoint(self._done)
+        self._done = None
+        return True
+
+    async def store_before_release(self) -> None:
+        await self.store_with_heartbeat()
 
 
 def _child(stream: StreamIdentifier | None = None) -> Lease:
@@ -169,20 +187,43 @@ def test_a_heartbeat_includes_a_due_checkpoint() -> None:
 
     async def scenario() -> None:
         held = await _held(MemoryRows())
-        done = [Position("7")]
-
-        async def store() -> bool:
-            if not done:
-                return False
-            await held.checkpoint(done.pop())
-            return True
-
-        held.use_heartbeats_for_checkpoints(store)
+        held.store_pending(OnePending(held, Position("7")))
         before = held.lease.counter
         await held.renew()
         assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 1)
         await held.renew()
         assert (held.lease.checkpoint, held.lease.counter) == (Position("7"), before + 2)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_release_stores_the_pending_checkpoint_first() -> None:
+    """The next owner repeats nothing that is done."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        held = await _held(rows)
+        held.store_pending(OnePending(held, Position("7")))
+        await held.release()
+        assert held.lease.checkpoint == Position("7")
+        assert held.lease.owner is None
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released() -> None:
+    """It expires instead: a release says that everything that is done is stored."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        held = await _held(rows)
+        held.store_pending(OnePending(held, SHARD_END))  # a checkpoint that is always rejected
+        with pytest.raises(CheckpointRejectedError):
+            await held.release()
+        assert held.is_valid()
+        lease = await LeaseTable(rows).get(held.lease.key)
+        assert lease is not None
+        assert lease.owner is not None
 
     run_in_virtual_time(scenario())
 

@@ -12,7 +12,9 @@ from leasehold.core.events import (
     OperationFailed,
     ShardStalled,
 )
-from leasehold.errors import ConfigError, LeaseLostError
+from leasehold.core.leases.row_writes import RowWrite, UpdateRow
+from leasehold.errors import ConfigError, LeaseLostError, MalformedRowError
+from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from tests.unit.worker.worker_world import (
@@ -219,5 +221,33 @@ def test_a_worker_refuses_to_start_in_the_future() -> None:
         with pytest.raises(ConfigError, match=r"60 s in the future.*write latest"):
             await worker.task
         assert not world.rows._rows
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_is_not_released_before_everything_done_is_stored() -> None:
+    """For a while the row refuses checkpoints, but no releases. The next owner must not repeat what is done."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler()
+        world.put("a")
+        worker = world.start(handler, checkpoint_every="2s", cooldown_after_failure="1s")
+        await world.until(lambda: handler.handled == ["a"])
+        write_at_once = world.rows.write
+
+        async def refuse_checkpoints(write: RowWrite) -> Applied | Refused:
+            if isinstance(write, UpdateRow) and "checkpoint" in write.set:
+                raise MalformedRowError(write.key, "leaseCounter: expected an integer")
+            released = isinstance(write, UpdateRow) and "leaseOwner" in write.remove
+            assert not released, "released, although a record is done and not stored"
+            return await write_at_once(write)
+
+        world.rows.write = refuse_checkpoints  # type: ignore[method-assign]
+        world.put("b")
+        await world.until(lambda: bool(worker.events_of(OperationFailed)))
+        await world.clock.sleep_ms(3_000)
+        assert handler.handled == ["a", "b"]
+        world.rows.write = write_at_once  # type: ignore[method-assign]
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())

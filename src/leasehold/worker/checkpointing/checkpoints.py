@@ -48,7 +48,7 @@ class Checkpoints:
         self._stored_at_ms = clock.now_ms()
         self._is_closed = False
         self._on_progress: Callable[[], object] = lambda: None
-        held.use_heartbeats_for_checkpoints(self._store_with_heartbeat)
+        held.store_pending(self)
 
     @property
     def is_automatic(self) -> bool:
@@ -75,18 +75,23 @@ class Checkpoints:
         self.held.note_progress()
         self.progress.finish(batch)
         self._after_progress()
-        if self.is_automatic and self._wait_ms() == 0:
-            async with self._writing:
-                await self._write(self._position_to_store())
+        if self.is_automatic and not self._is_closed and self._wait_ms() == 0:
+            await self._store_done()
 
     async def pass_over(self, pending: PendingBatch) -> None:
         """Move the position past a batch that has nothing for user code."""
         await self.finish(self.begin(pending))
 
-    async def store_done(self) -> bool:
-        """Store the done position if the table does not hold it yet. Returns whether it wrote."""
-        async with self._writing:
-            return await self._write(self._position_to_store())
+    async def store_with_heartbeat(self) -> bool:
+        """Store the done position instead of a plain heartbeat, since both cost one write. Returns whether it wrote."""
+        if not self.is_automatic or self._writing.locked():
+            return False
+        return await self._store_done()
+
+    async def store_before_release(self) -> None:
+        """Store the done position, also after `close`: the lease is still ours."""
+        if self.is_automatic:
+            await self._store_done()
 
     async def store(self, at: Position) -> None:
         """Store `at`, because user code said that everything up to it is done."""
@@ -125,7 +130,7 @@ class Checkpoints:
         async with self._writing:
             self._require_open()
             # Writing the end may have to wait for the other parent of a merge, so store the done position first.
-            await self._write(self._position_to_store())
+            await self._write(self.progress.position_to_store())
             await self.held.finish(children)
             self.progress.mark_stored(SHARD_END)
 
@@ -135,10 +140,10 @@ class Checkpoints:
             await self._has_more_to_store.wait()
             self._has_more_to_store.clear()
             await first_of(self._wait_until_due(), self.held.draining.wait())
-            await self.store_done()
+            await self._store_done()
 
     def close(self) -> None:
-        """End the accounting. Later attempts to store raise LeaseLostError, and all buffered bytes are released."""
+        """End the accounting. User code can store nothing more, and all buffered bytes are released."""
         self._is_closed = True
         self.buffered.release_all()
 
@@ -167,14 +172,10 @@ class Checkpoints:
         while (wait_ms := self._wait_ms()) > 0:
             await self._clock.sleep_ms(wait_ms)
 
-    async def _store_with_heartbeat(self) -> bool:
-        """Store the done position instead of a plain heartbeat, since both cost one write. Returns whether it wrote."""
-        if not self.is_automatic or self._writing.locked():
-            return False
-        return await self.store_done()
-
-    def _position_to_store(self) -> Position | None:
-        return None if self._is_closed else self.progress.position_to_store()
+    async def _store_done(self) -> bool:
+        """Store the done position if the table does not hold it yet. Returns whether it wrote."""
+        async with self._writing:
+            return await self._write(self.progress.position_to_store())
 
     async def _write(self, at: Position | None) -> bool:
         """Write a checkpoint, unless `at` is None. The caller holds the lock. Returns whether it wrote."""

@@ -17,7 +17,7 @@ from leasehold.config.settings import ReadSettings
 from leasehold.core.events import with_stream
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.core.records.iterators import lease_start
-from leasehold.errors import LeaseholdError, LeaseLostError
+from leasehold.errors import LeaseholdError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
@@ -85,14 +85,7 @@ class ShardServer:
         ]
         if checkpoints.is_automatic:
             tasks.append(checkpoints.store_periodically())
-        try:
-            await first_of(*tasks)
-        except LeaseLostError:
-            raise
-        except LeaseholdError:
-            await self._store_remaining(checkpoints)
-            raise
-        await self._store_remaining(checkpoints)
+        await first_of(*tasks)
         return not self.abandon.is_set()
 
     async def _consume(self, shard: ServedShard, consumer: ShardConsumer, tracked: TrackedStream) -> None:
@@ -170,7 +163,3 @@ class ShardServer:
             observe=observe,
             pin=pin,
         )
-
-    async def _store_remaining(self, checkpoints: Checkpoints) -> None:
-        if checkpoints.is_automatic:
-            await checkpoints.store_done()
