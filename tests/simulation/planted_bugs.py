@@ -49,6 +49,7 @@ from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder
+from leasehold.worker.checkpointing.checkpoints import Checkpoints
 from leasehold.worker.delivery import retrying_consumer
 from leasehold.worker.delivery.poison_disposal import PoisonDisposal
 from leasehold.worker.delivery.poison_search import Bisect, Poison
@@ -596,7 +597,7 @@ _plant(
     "done records are not checkpointed before a release",
     "clean-handoffs-repeat-nothing",
     (Fault.MEMBERSHIP, Fault.HANDLER_FAILURES),
-    (ShardServer, "_store_remaining", _do_nothing),
+    (Checkpoints, "store_before_release", _do_nothing),
 )
 _plant(
     "a pin is not written",
