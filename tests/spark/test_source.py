@@ -243,6 +243,45 @@ def test_a_lost_lease_table(spark: Any, make_world: MakeWorld, tmp_path: Path) -
     assert set(files) <= set(world.archive.rglob("*.parquet"))
 
 
+def test_operations_that_drop_whole_ranges_are_refused(
+    spark: Any, make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """All ranges of a shard, and all ranges of a batch, behind a shuffle. Without the operation the query continues."""
+    world = make_world(shards=3)
+    world.put(12)
+    leases, one_in_a_range = f"sqlite:{tmp_path}/leases.sqlite", "3"
+    rows = world.load(spark, leases=leases, maxRecordsPerTrigger=one_in_a_range)
+    for kept in (
+        rows.filter("shardId <> 'shardId-000000000001'"),
+        rows.repartition(2).filter("length(data) < 0"),
+    ):
+        with pytest.raises(
+            PySparkException, match=r"rows did not reach the sink.*filter when you read the archive"
+        ):
+            world.start(kept).awaitTermination(PATIENCE_S)
+    world.read_all(spark, leases=leases, maxRecordsPerTrigger=one_in_a_range)
+    world.check()
+
+
+def test_operations_that_keep_all_ranges_are_not_refused(
+    spark: Any, make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """A source twice, two sources, fewer tasks, and a join with a table without a shuffle."""
+    world = make_world(shards=3)
+    world.put(60)
+    leases = f"sqlite:{tmp_path}/leases.sqlite"
+    rows, again = (world.load(spark, leases=leases, applicationName=world.name + name) for name in ("", "-2"))
+    streams = spark.createDataFrame([(world.name, "ours")], "stream string, owner string")
+    kept = (
+        rows.union(rows.filter("length(data) < 0"))
+        .union(again)
+        .coalesce(2)
+        .join(streams.hint("broadcast"), "stream")
+    )
+    assert world.start(kept).awaitTermination(PATIENCE_S)
+    world.check()
+
+
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,7 @@ LAYERS = (
     "spark.query_settings",
     "spark.starting_positions",
     "spark.options",
+    "spark.delivery_reports",
     "spark.range_assembly",
     "spark.query",
     "spark",

@@ -2,7 +2,7 @@
 
 Exactly-once does not depend on Spark's commit. A write task holds whole pinned ranges (`assemble_ranges` checks this),
 and objects are named by range and created only if absent. So retries, speculative copies and the replay of a batch
-after a crash all write the same objects. `commit` only logs.
+after a crash all write the same objects. `commit` writes nothing: it refuses the batch if a range is missing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from pyspark.sql.types import StructType
 from leasehold.archive.archive import Archive, WriteReport
 from leasehold.archive.columns import SLICE
 from leasehold.archive.formats import IDENTITY_COLUMNS
+from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import ArchiveSettings
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
-from leasehold.spark.range_assembly import assemble_ranges
+from leasehold.spark.delivery_reports import RangeName
+from leasehold.spark.range_assembly import assemble_ranges, range_name, require_delivered
+from leasehold.spark.task_reports import TaskReports
 
 NAME: Final = "leasehold-archive"
 LOGGER: Final = logging.getLogger("leasehold.spark")
@@ -89,6 +92,8 @@ class ArchiveCommit(WriterCommitMessage):
     """The result of one write task."""
 
     report: WriteReport
+    delivered: frozenset[RangeName] = frozenset()  # what the source has delivered to the task
+    received: frozenset[RangeName] = frozenset()  # what has reached the sink
 
 
 class ArchiveSink(DataSource):
@@ -120,30 +125,43 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> ArchiveCommit:
         """Write the ranges of one task. Runs on an executor."""
         _freeze_garbage_collector()
-        loop, archive = _loop(), _archive(self._settings)
-        return ArchiveCommit(loop.run_until_complete(_write_all(archive, iterator)))
+        loop, archive, received = _loop(), _archive(self._settings), set[RangeName]()
+        report = loop.run_until_complete(_write_all(archive, iterator, received))
+        # After the last row: only then the report of the source is complete.
+        return ArchiveCommit(report, TaskReports.of_this_task().read(), frozenset(received))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what the batch wrote. Runs on the driver."""
-        reports = (message.report for message in messages if isinstance(message, ArchiveCommit))
-        total = sum(reports, WriteReport())
+        """Refuse a batch without some of the delivered ranges, and log what it wrote. Runs on the driver."""
+        done = [message for message in messages if isinstance(message, ArchiveCommit)]
+        delivered, received = (
+            frozenset[RangeName]().union(*sets)
+            for sets in ((each.delivered for each in done), (each.received for each in done))
+        )
+        require_delivered(delivered, received)
+        total = sum((each.report for each in done), WriteReport())
         LOGGER.info(
-            "archived batch=%d objects=%d rows=%d bytes=%d already_there=%d dropped_rows=%d",
+            "archived batch=%d objects=%d rows=%d bytes=%d already_there=%d dropped_rows=%d unchecked_ranges=%d",
             batchId,
             total.objects,
             total.rows,
             total.bytes,
             total.already_there,
             total.dropped_rows,
+            len(received - delivered),
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: the written objects are correct, and the next attempt finds them."""
 
 
-async def _write_all(archive: Archive, batches: Iterator[Any]) -> WriteReport:
+async def _write_all(archive: Archive, batches: Iterator[Any], received: set[RangeName]) -> WriteReport:
+    def note_ranges() -> Iterator[PinnedRange]:
+        for each in assemble_ranges(batches):
+            received.add(range_name(each))
+            yield each
+
     # Rows reach this task after their lease session began, so all sessions are older than this call.
-    return await archive.write(assemble_ranges(batches))
+    return await archive.write(note_ranges())
 
 
 @cache

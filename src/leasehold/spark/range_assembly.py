@@ -3,7 +3,7 @@
 An object is named after the range that it holds. A task with only some rows of a range would write a part of it under
 the name of the whole, another attempt with other rows would use the same name, and records would be lost silently. The
 column `slice` holds the index of each row in its range, so this module detects a shuffle, a filter or a limit between
-source and sink.
+source and sink. A range without any row left is detected by comparison with what the source has delivered.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from leasehold.archive.columns import SHARD_ID, SLICE
-from leasehold.archive.rows import PinnedRange
+from leasehold.archive.rows import PinnedRange, range_of
 from leasehold.core.model import ShardId
 from leasehold.errors import BrokenRangeError
+from leasehold.spark.delivery_reports import RangeName
 
 
 def assemble_ranges(batches: Iterable[Any]) -> Iterator[PinnedRange]:
@@ -75,6 +76,23 @@ class _PartialRange:
     def broken(self, how: str) -> BrokenRangeError:
         return _broken(
             f"of a range of {self.count} rows of shard {self.shard} this task got {self.rows}: {how}"
+        )
+
+
+def range_name(pinned: PinnedRange) -> RangeName:
+    """The name of a range that has reached the sink."""
+    rows = pinned.table.num_rows
+    return RangeName(pinned.shard, int(pinned.lease_session), rows, str(range_of(pinned.table).first))
+
+
+def require_delivered(delivered: frozenset[RangeName], received: frozenset[RangeName]) -> None:
+    """Raise BrokenRangeError if no row of a delivered range has reached the sink."""
+    missing = sorted(delivered - received)
+    if missing:
+        rows, example = sum(each.rows for each in missing), missing[0]
+        raise _broken(
+            f"of {len(delivered)} ranges that the source delivered in this batch, {len(missing)} with {rows} rows did "
+            f"not reach the sink, such as {example.rows} rows of shard {example.shard}"
         )
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from leasehold.archive.columns import spark_ddl
+from leasehold.archive.columns import SLICE, spark_ddl
 from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET
 from leasehold.core.exactly_once.slice_limits import BatchLimits, deal_round_robin
 from leasehold.errors import ConfigError
@@ -35,6 +35,7 @@ from leasehold.spark.query.local_lease_guard import current_jvm, require_shared_
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.task_reader import read_slices
 from leasehold.spark.query.time_range_read import ShardTimeRange, list_time_ranges, read_time_ranges
+from leasehold.spark.task_reports import TaskReports
 
 FORMAT = "leasehold"
 
@@ -163,7 +164,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one task."""
         assert isinstance(partition, SlicePartition)
         require_shared_lease_table(self._options.connection, partition.driver_jvm)
-        return read_slices(partition.plans, self._options)
+        # Only the archive needs the reports, and only with this column.
+        task = TaskReports.of_this_task() if SLICE in self._options.columns else TaskReports()
+        return read_slices(partition.plans, self._options, task.write)
 
 
 class KinesisBatchReader(DataSourceReader):

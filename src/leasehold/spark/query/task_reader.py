@@ -7,7 +7,7 @@ same rows in the same order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from leasehold.archive.columns import record_batches, session_number
 from leasehold.core.model import LeaseSessionId
 from leasehold.loop_thread import LoopThread
+from leasehold.spark.delivery_reports import RangeName
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import PinnedSlice, SlicePlan, fetch_and_pin
 from leasehold.spark.query.task_resources import task_loop, task_ports
@@ -24,18 +25,23 @@ from leasehold.spark.query.task_resources import task_loop, task_ports
 SLICES_AT_A_TIME: Final = 16
 
 
-def read_slices(plans: Sequence[SlicePlan], options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task. Closing the iterator cancels the fetches."""
+def read_slices(
+    plans: Sequence[SlicePlan], options: SourceOptions, report: Callable[[Sequence[RangeName]], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, then report its ranges. Closing the iterator early cancels fetches and the report."""
     loop = task_loop()
-    waiting = deque(plans)
+    waiting, delivered = deque(plans), list[RangeName]()
     fetching: deque[Future[PinnedSlice | None]] = deque()
     try:
         while waiting or fetching:
             while waiting and len(fetching) < SLICES_AT_A_TIME:
                 fetching.append(_fetch(loop, waiting.popleft(), options))
             pinned = fetching.popleft().result()
-            if pinned is not None:
+            if pinned is not None and pinned.records:
                 yield from _to_batches(pinned, options)
+                delivered.append(_range_name(pinned))
+        # Before the iterator ends: the sink reads the report when it has got the last row.
+        report(delivered)
     finally:
         for each in fetching:
             each.cancel()
@@ -55,5 +61,14 @@ def _to_batches(pinned: PinnedSlice, options: SourceOptions) -> Iterator[pa.Reco
         stream=options.stream,
         shard=lease.shard_id,
         columns=options.columns,
-        session=session_number(lease.session or LeaseSessionId("")),
+        session=_session_of(pinned),
     )
+
+
+def _range_name(pinned: PinnedSlice) -> RangeName:
+    first = str(pinned.records[0].position)
+    return RangeName(pinned.plan.lease.shard_id, _session_of(pinned), len(pinned.records), first)
+
+
+def _session_of(pinned: PinnedSlice) -> int:
+    return session_number(pinned.plan.lease.session or LeaseSessionId(""))
