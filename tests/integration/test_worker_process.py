@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.config.connection import ConnectionSettings
 from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
@@ -91,6 +92,18 @@ class ProcessWorld:
                 return (await table.list()).leases
             finally:
                 await table.close()
+
+        return asyncio.run(read())
+
+    def has_report_of(self, worker: str) -> bool:
+        """Return whether a worker has joined the fleet and reported its load. From then on it handles signals."""
+
+        async def read() -> bool:
+            rows = SqliteRows(self.folder / "leases.sqlite")
+            try:
+                return await rows.get(worker) is not None
+            finally:
+                await rows.close()
 
         return asyncio.run(read())
 
@@ -251,6 +264,7 @@ def test_a_handler_that_blocks_for_long_keeps_its_leases(world: ProcessWorld, pr
     first = world.start(program, worker_id="first", **FAILOVER)
     wait_until((world.folder / "began").exists)
     second = world.start("handles_everything", worker_id="second", **FAILOVER)
+    wait_until(lambda: world.has_report_of("second"))
     wait_until(lambda: world.handled() == ["slow 12"])
     assert world.owners() == {"first"}
     for process in (second, first):

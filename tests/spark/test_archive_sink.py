@@ -11,24 +11,35 @@ from pyspark.errors import PySparkException
 from leasehold.adapters.folder_objects import STAGING_FOLDER
 from leasehold.archive.columns import ALL_COLUMNS, arrow_schema, spark_ddl
 from leasehold.spark.archive_sink import ArchiveSink
-from leasehold.spark.pipeline.session import spark_session
 from tests.spark.ranges_source import BATCHES, RANGE_ROWS, SHARDS, RangesSource
+from tests.spark.shared_session import SharedSession, shared_session
 
 ROOT = Path(__file__).parents[2]
 ALL_ROWS = BATCHES * RANGE_ROWS * SHARDS
 PATIENCE_S = 120
 
 
+def prepare(session: Any) -> None:
+    """Register the source and the sink in a new session."""
+    session.dataSource.register(RangesSource)
+    session.dataSource.register(ArchiveSink)
+
+
+@pytest.fixture
+def spark(sessions: SharedSession) -> Iterator[Any]:
+    """The session, without queries of other tests."""
+    yield sessions.get()
+    sessions.stop_queries()
+
+
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def sessions() -> Iterator[SharedSession]:
     """One session for all tests of this module."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), before)))  # workers import the source
     try:
-        with spark_session("archive-sink", {"spark.master": "local[2]"}) as session:
-            session.dataSource.register(RangesSource)
-            session.dataSource.register(ArchiveSink)
-            yield session
+        with shared_session("archive-sink", {"spark.master": "local[2]"}, prepare) as shared:
+            yield shared
     finally:
         os.environ.pop("PYTHONPATH")
         if before is not None:

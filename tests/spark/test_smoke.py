@@ -10,18 +10,24 @@ import pytest
 
 from leasehold.local import LocalKinesis
 from leasehold.spark import register
-from leasehold.spark.pipeline.session import spark_session
 from tests.fleet.record_producer import RecordProducer
+from tests.spark.shared_session import SharedSession, shared_session
 
 PATIENCE_S = 200
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def sessions() -> Iterator[SharedSession]:
     """One session for all tests of this module."""
-    with spark_session("smoke", {"spark.master": "local[2]"}) as session:
-        register(session)
-        yield session
+    with shared_session("smoke", {"spark.master": "local[2]"}, register) as shared:
+        yield shared
+
+
+@pytest.fixture
+def spark(sessions: SharedSession) -> Iterator[Any]:
+    """The session, without queries of other tests."""
+    yield sessions.get()
+    sessions.stop_queries()
 
 
 def archived(folder: Path) -> list[int]:

@@ -13,21 +13,32 @@ from pyspark.errors import PySparkException
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.fleet.table.lease_table import Contended
 from leasehold.local import LocalKinesis
-from leasehold.spark.pipeline.session import spark_session
 from tests.fleet.worker_processes import wait_until
 from tests.spark.conftest import MakeWorld
 from tests.spark.gates import BEFORE_PIN, PINNED, GatedSink, GatedSource
 from tests.spark.pipeline_world import PATIENCE_S, PipelineWorld
+from tests.spark.shared_session import SharedSession, shared_session
+
+
+def prepare(session: Any) -> None:
+    """Register the gated source and sink in a new session."""
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(GatedSource)
+    session.dataSource.register(GatedSink)
 
 
 @pytest.fixture(scope="module")
-def spark(spark_environment: Path) -> Iterator[Any]:
+def sessions(spark_environment: Path) -> Iterator[SharedSession]:
     """One session for all tests of this module. Spark retries tasks, as on a cluster."""
-    with spark_session("source", {"spark.master": "local[2,4]"}) as session:
-        session.sparkContext.setLogLevel("ERROR")
-        session.dataSource.register(GatedSource)
-        session.dataSource.register(GatedSink)
-        yield session
+    with shared_session("source", {"spark.master": "local[2,4]"}, prepare) as shared:
+        yield shared
+
+
+@pytest.fixture
+def spark(sessions: SharedSession) -> Iterator[Any]:
+    """The session, without queries of other tests."""
+    yield sessions.get()
+    sessions.stop_queries()
 
 
 def test_failed_and_killed_tasks_are_retried_with_the_same_rows(spark: Any, make_world: MakeWorld) -> None:

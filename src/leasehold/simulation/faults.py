@@ -55,7 +55,10 @@ _DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultMix:
-    """The faults of one run and their frequencies, and the parameters of the workers that are drawn with them."""
+    """The faults of one run and their frequencies, and the parameters of the workers that are drawn with them.
+
+    One attribute for each frequency, hence more than twelve.
+    """
 
     faults: frozenset[Fault]
     inject_every_ms: int

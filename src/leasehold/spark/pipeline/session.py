@@ -117,6 +117,8 @@ def spark_session(
     finally:
         if _exit_code_of_jvm(0) is None:
             session.stop()
+        else:
+            _forget_session()
         _end_jvm(archive)
 
 
@@ -184,6 +186,15 @@ def _end_jvm(archive: ClassArchive | None) -> None:
         gateway.close()
     if archive is not None:
         (archive.adopt if code == 0 else archive.drop)()
+
+
+def _forget_session() -> None:
+    """Remove a session whose JVM is dead, which cannot be stopped. Otherwise pyspark would use it again."""
+    from pyspark import SparkContext  # noqa: PLC0415 - imported by now
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    SparkContext._active_spark_context = None  # noqa: SLF001 - there is no other way to it
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
 
 
 def _exit_code_of_jvm(patience_s: float) -> int | None:
