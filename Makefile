@@ -12,7 +12,7 @@ OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup setup-servers test test-oldest cluster-test chaos bench check format docs lock lock-servers clean
-.PHONY: setup-interop interop interop-core bench-failover bench-leaders bench-large-fleet
+.PHONY: mutants setup-interop interop interop-core bench-failover bench-leaders bench-large-fleet
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -44,6 +44,9 @@ test: setup setup-servers ## run every test
 
 test-oldest: $(OLDEST_READY) ## run a few tests on the oldest supported pyspark and pyarrow
 	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/archive
+
+mutants: setup ## change the code in small ways, and report the changes that no quick test notices (an hour)
+	$(BIN)/python -m tools.mutation $(ARGS)
 
 cluster-test: setup setup-servers ## run the pipeline on a Spark standalone cluster, and kill one of its workers
 	$(BIN)/python -m pytest tests/cluster
