@@ -38,6 +38,7 @@ class Proxy:
     target: tuple[str, int]
     fault: NetworkFaultKind | None = None
     responses_to_cut: int = 0  # a test sets it: the next responses are swallowed and their connections cut
+    interim_responses: bytes = b""  # a test sets it: sent before every response
     injected: int = 0
     request_counts: Counter[str] = field(default_factory=Counter)
     url: str = ""
@@ -89,11 +90,12 @@ class Proxy:
             return
         pair = {to_client, to_server}
         self._writers |= pair
-        requests = asyncio.create_task(self._forward_requests(from_client, to_server))
+        is_response_due = asyncio.Event()
+        requests = asyncio.create_task(self._forward_requests(from_client, to_server, is_response_due))
         try:
             # `Proxies` cancels its tasks when it closes; asyncio would log that as an error.
             with suppress(asyncio.CancelledError):
-                await self._forward_responses(from_server, to_client)
+                await self._forward_responses(from_server, to_client, is_response_due)
                 await requests
         finally:
             requests.cancel()
@@ -101,17 +103,22 @@ class Proxy:
             for writer in pair:
                 writer.close()
 
-    async def _forward_requests(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _forward_requests(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_response_due: asyncio.Event
+    ) -> None:
         unparsed = b""
         with suppress(OSError):
             while chunk := await source.read(CHUNK_BYTES):
                 unparsed = self._count_requests(unparsed + chunk)
                 await self._wait_if_slow()
+                is_response_due.set()
                 target.write(chunk)
                 await target.drain()
             _half_close(target)
 
-    async def _forward_responses(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _forward_responses(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, is_response_due: asyncio.Event
+    ) -> None:
         with suppress(OSError):
             while chunk := await source.read(CHUNK_BYTES):
                 if self.responses_to_cut > 0:
@@ -123,6 +130,9 @@ class Proxy:
                     self.injected += 1
                     break
                 await self._wait_if_slow()
+                if is_response_due.is_set():
+                    is_response_due.clear()
+                    target.write(self.interim_responses)
                 target.write(chunk)
                 await target.drain()
             _half_close(target)

@@ -20,6 +20,7 @@ from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
 from leasehold.wiring import open_lease_table
 from tests.integration.cli_process import environment, run_cli
+from tests.proxy import run_proxy
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +171,33 @@ def test_the_example_of_the_documentation_consumes_a_stream(
     wait_for_exit(process)
     assert world.owners() == {None}
     assert all(lease.checkpoint.is_record for lease in world.read_leases())
+
+
+@pytest.mark.parametrize("world", [9], indirect=True)
+def test_interim_responses_change_nothing(
+    world: ProcessWorld, dynamodb_local: Server, unique_name: Callable[[str], str]
+) -> None:
+    """Before each response of Kinesis and DynamoDB, a proxy sends six interim ones. Every record is handled once, and
+    every checkpoint is the last record of its own shard.
+    """
+    last: dict[str, str] = {}
+    for number in range(450):
+        put = world.client.put_record(StreamName=world.stream, Data=b"%d" % number, PartitionKey=str(number))
+        last[put["ShardId"]] = put["SequenceNumber"]
+    world.connection = {"dynamodb_endpoint": dynamodb_local.url, "lease_table": unique_name("billing")}
+    with run_proxy(world.kinesis.endpoint_url) as kinesis, run_proxy(dynamodb_local.url) as dynamodb:
+        for proxy in (kinesis, dynamodb):
+            proxy.interim_responses = b"HTTP/1.1 100 Continue\r\n\r\n" * 6
+        options = {"kinesis_endpoint": kinesis.url, "dynamodb_endpoint": dynamodb.url}
+        process = world.start("handles_everything", **options, **FAILOVER)
+        wait_until(lambda: len(world.handled()) >= 450)
+        process.send_signal(signal.SIGTERM)
+        wait_for_exit(process)
+    assert sorted(world.handled(), key=int) == [str(number) for number in range(450)]
+    checkpoints = {str(lease.shard_id): lease.checkpoint.sequence_number for lease in world.read_leases()}
+    assert checkpoints == last
+    assert len(last) == 9
+    assert world.owners() == {None}
 
 
 def test_two_streams_in_one_fleet(

@@ -11,10 +11,13 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
+from leasehold.adapters.aws.clients import AwsAccess, dynamodb_client, kinesis_client
 from leasehold.adapters.aws.direct_calls import open_direct_calls
+from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.core.leases.row_writes import Equals, UpdateRow, text
 from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
+from leasehold.ports import Applied, Refused
 
 TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
 
@@ -112,6 +115,34 @@ def test_errors_are_the_same_as_with_boto3(
     server.response = (status, body)
     with pytest.raises(error, match="orders"):
         read(client)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b'{"Attributes":{"leaseKey":{"S":"b"},"leaseCounter":{"N":"2"}}}'),
+        (400, b'{"__type":"ConditionalCheckFailedException","Item":{"leaseKey":{"S":"b"}}}'),
+    ],
+)
+def test_the_row_of_another_request_is_refused(
+    server: Recorder, status: int, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the write was applied is then unknown, so the caller reads the row."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    server.response = (status, body)
+    url = f"http://127.0.0.1:{server.server_port}"
+
+    async def write(key: str) -> Applied | Refused:
+        rows = DynamoDbRows(dynamodb_client(AwsAccess(region="eu-west-1", endpoint_url=url)), "leases")
+        try:
+            return await rows.write(UpdateRow(key=key, when=(Equals("leaseKey", text(key)),), proof=()))
+        finally:
+            await rows.close()
+
+    with pytest.raises(UnavailableError, match="row a of table leases: the response has another row"):
+        asyncio.run(write("a"))
+    assert asyncio.run(write("b"))
 
 
 def test_no_response_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

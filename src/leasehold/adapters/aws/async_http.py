@@ -1,39 +1,40 @@
 """HTTP/1.1 to one endpoint on the running event loop: kept-alive connections, one request at a time on each.
 
-For frequent calls: no thread is involved, and bytes go straight from the socket to the parser (httptools). Follows no
-redirects and never retries. Every failure is an `OSError`.
+For frequent calls: no thread is involved, and bytes go straight from the socket to the parser. Follows no redirects and
+never retries. Every failure is an `OSError`.
+
+A response has no number that says to which request it belongs. So a connection is used again only while it is certain
+that every byte received so far belongs to an earlier response. In every other case it is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-import httptools
+from leasehold.adapters.aws.http_response import Response, ResponseReader
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
+# The largest responses of Kinesis have about 20 MB: 10 MB of records in base64, and 10,000 keys and sequence numbers.
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """How many connections at a time, and how long to wait for a connection and for a response."""
+    """How many connections at a time, how long to wait for a connection and for a response, and its largest size."""
 
     connections_max: int
     connect_s: float
     response_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """The response of the server, with any status."""
-
-    status: int
-    body: bytes
+    response_bytes_max: int = RESPONSE_BYTES_MAX
 
 
 class HttpEndpoint:
@@ -55,8 +56,12 @@ class HttpEndpoint:
         request = _request(self._url, headers, body)
         async with self._slots:
             connection = await self._connection()
-            async with asyncio.timeout(self._limits.response_s):
-                response = await connection.send(request)
+            try:
+                async with asyncio.timeout(self._limits.response_s):
+                    response = await connection.send(request, self._limits.response_bytes_max)
+            except BaseException:  # also a cancellation after the response has arrived
+                connection.close()
+                raise
             if connection.is_open:
                 self._idle.append(connection)
             return response
@@ -76,8 +81,9 @@ class HttpEndpoint:
     async def _connection(self) -> _Connection:
         # Reuse the newest connection. Surplus connections stay unused until the server closes them.
         while self._idle:
-            if (connection := self._idle.pop()).is_open:
+            if (connection := self._idle.pop()).is_idle():
                 return connection
+            connection.close()
         async with asyncio.timeout(self._limits.connect_s):
             _, connection = await asyncio.get_running_loop().create_connection(
                 _Connection,
@@ -85,29 +91,38 @@ class HttpEndpoint:
                 self._url.port or _DEFAULT_PORTS[self._url.scheme],
                 ssl=self._tls,
             )
+        if not connection.is_open:
+            raise ConnectionError("the server closed the connection, or sent bytes before a request")
         return connection
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. It notices at once when the server closes it, not only at the next use."""
+    """One connection. It notices at once when the server closes it or sends bytes without a request."""
 
     def __init__(self) -> None:
         self.is_open = False
         self._transport: asyncio.Transport
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._parts: list[bytes] = []
+        self._unread = select.poll()
+        # Both exist while a response is due.
+        self._reader: ResponseReader | None = None
         self._response: asyncio.Future[Response] | None = None
 
-    async def send(self, request: bytes) -> Response:
-        """Send a request and wait for the whole response. After any failure the connection is closed."""
+    async def send(self, request: bytes, response_bytes_max: int) -> Response:
+        """Send a request and wait for the whole response. After any failure the caller closes the connection."""
+        self._reader = ResponseReader(response_bytes_max)
         self._response = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
             return await self._response
         finally:
-            if self._response.cancelled() or self._response.exception() is not None:
-                self.close()
-            self._response = None
+            self._reader = self._response = None
+
+    def is_idle(self) -> bool:
+        """Whether it is open and no byte waits in the socket. Such a byte would become the start of the next response.
+
+        With TLS, the byte may be harmless; then a new connection is opened unnecessarily.
+        """
+        return self.is_open and not self._unread.poll(0)
 
     def close(self) -> None:
         """Close immediately, without sending buffered data."""
@@ -120,32 +135,32 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.is_open = True
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        endpoint = transport.get_extra_info("socket")
+        endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._unread.register(endpoint.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
+        if self._reader is None or self._response is None or self._response.done():
+            self.close()  # no response is due
+            return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(ConnectionError(f"the response is not HTTP ({type(error).__name__})"))
+            response = self._reader.feed(data)
+        except OSError as error:
+            self._fail(error)
+            return
+        if response is None:
+            return
+        # A server may respond before it has read the whole request. The rest would be taken for another request.
+        is_sent = self._transport.get_write_buffer_size() == 0
+        if not (self._reader.may_reuse_connection and is_sent):
+            self.close()
+        self._response.set_result(response)
+
+    def eof_received(self) -> None:
+        self._fail(ConnectionError("the server closed the connection before the end of the response"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(exc if isinstance(exc, OSError) else ConnectionError("the server closed the connection"))
-
-    # -- called by the parser ----------------------------------------------------------------------------------
-
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-
-    def on_message_complete(self) -> None:
-        response = Response(self._parser.get_status_code(), b"".join(self._parts))
-        self._parts.clear()
-        is_last = not self._parser.should_keep_alive()
-        if self._response is not None and not self._response.done():
-            self._response.set_result(response)
-        else:
-            is_last = True  # no request is pending, so later bytes could be mistaken for another response
-        if is_last:
-            self.close()
+        self._fail(exc if isinstance(exc, OSError) else ConnectionError("the connection was closed"))
 
     def _fail(self, error: OSError) -> None:
         self.close()

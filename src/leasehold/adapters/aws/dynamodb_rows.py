@@ -161,7 +161,9 @@ class DynamoDbRows(RowStore):
         call, request = self._request(write)
         try:
             if self._direct is not None and isinstance(write, UpdateRow):
-                return Applied(await _update_directly(self._direct, request))
+                row = await _update_directly(self._direct, request)
+                self._require_key(row, write.key)
+                return Applied(row)
             response = await self._calls.run(call, **request)
         except ClientError as error:
             if error_code(error) == _CONDITION_FAILED:
@@ -293,10 +295,19 @@ class DynamoDbRows(RowStore):
 
     async def _current_row(self, error: ClientError, key: str) -> Row | None:
         returned: Row | None = error.response.get("Item")
+        if returned:
+            self._require_key(returned, key)
         return returned or await self.get(key)
 
     def _key(self, key: str) -> Row:
         return {self._key_attribute: {"S": key}}
+
+    def _require_key(self, row: Row, key: str) -> None:
+        """Refuse the response to another request, which a faulty proxy may deliver."""
+        if row.get(self._key_attribute) != {"S": key}:
+            raise UnavailableError(
+                f"{self._describe_row(key)}: the response has another row; check the proxies in front of DynamoDB"
+            )
 
     def _describe_row(self, key: str) -> str:
         return f"row {key} of table {self._table}"
