@@ -158,14 +158,19 @@ class Archive:
 
     async def _create(self, key: str, body: bytes, part: ObjectRows) -> bool:
         """Create an object. Returns False if it already exists with the same records."""
+        size = await self._create_or_find(key, body)
+        if size not in {None, len(body)}:
+            await self._require_same_records(key, part)
+        return size is None
+
+    async def _create_or_find(self, key: str, body: bytes) -> int | None:
+        """Create an object and return None, or return the size of the object that has this name."""
         for attempt in range(ATTEMPTS_MAX):
             if isinstance(await self._retry(lambda: self.store.put_if_absent(key, body)), Created):
-                return True
+                return None
             size = await self._retry(lambda: self.store.size(key))
             if size is not None:
-                if size != len(body):
-                    await self._require_same_records(key, part)
-                return False
+                return size
             # Another attempt was in flight and failed. S3 answers in that case as if the object existed.
             await self._pause(attempt)
         raise UnavailableError(
@@ -192,13 +197,14 @@ class Archive:
         if stream == self._stream:
             return
         marker = f"{self.settings.prefix}/{MARKER}" if self.settings.prefix else MARKER
-        await self._retry(lambda: self.store.put_if_absent(marker, orjson.dumps({"stream": stream})))
-        body = await self._retry(lambda: self.store.get(marker))
-        found = orjson.loads(body or b"{}").get("stream")
+        await self._create_or_find(marker, orjson.dumps({"stream": stream}))
+        found = _stream_in(await self._retry(lambda: self.store.get(marker)))
+        archive = f"the archive at {self.settings.url} with prefix {self.settings.prefix!r}"
+        if found is None:
+            raise ConfigError(f"{archive} has a damaged {MARKER}: delete it if the archive holds {stream!r}")
         if found != stream:
             raise ConfigError(
-                f"the archive at {self.settings.url} with prefix {self.settings.prefix!r} holds stream {found!r}, not "
-                f"{stream!r}: give each stream its own prefix"
+                f"{archive} holds stream {found!r}, not {stream!r}: give each stream its own prefix"
             )
         self._stream = stream
 
@@ -208,3 +214,12 @@ class Archive:
 
     async def _pause(self, attempt: int) -> None:
         await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
+
+
+def _stream_in(marker: bytes | None) -> str | None:
+    """The stream that a marker names. None: the marker is damaged."""
+    try:
+        found = orjson.loads(marker or b"")["stream"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return found if isinstance(found, str) else None

@@ -2,12 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from leasehold.adapters.memory.faults import FaultyObjects, StoreFault
+from leasehold.adapters.memory.faults import FaultyObjects, ObjectFault, StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.columns import ARCHIVE_COLUMNS, arrow_schema, record_batches
@@ -81,9 +81,12 @@ def numbers_in(store: MemoryObjects, prefix: str = "") -> list[int]:
     return sorted(found)
 
 
-def with_faults(store: ObjectStore, faults: dict[str, list[StoreFault | None]]) -> FaultyObjects:
-    """Wrap a store so that each operation fails with the given faults, one after the other."""
-    return FaultyObjects(store, lambda operation, _: (faults.get(operation) or [None]).pop(0))
+def with_faults(
+    store: ObjectStore, faults: Mapping[str, Sequence[StoreFault | ObjectFault | None]]
+) -> FaultyObjects:
+    """Wrap a store so that each operation fails with the given faults, one after the other, and then succeeds."""
+    left = {operation: iter(each) for operation, each in faults.items()}
+    return FaultyObjects(store, lambda operation, _: next(left.get(operation, iter(())), None))
 
 
 async def write_with_outdated_listing(

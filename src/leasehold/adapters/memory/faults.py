@@ -1,4 +1,4 @@
-"""Stores that fail on demand: lost requests, lost responses, throttling. Each wraps another store."""
+"""Stores that fail on demand: lost requests and responses, throttling, late and wrong answers. Each wraps a store."""
 
 from __future__ import annotations
 
@@ -21,8 +21,20 @@ class StoreFault(Enum):
     RESPONSE_LOST = auto()  # executed, but the caller gets no response
 
 
+class ObjectFault(Enum):
+    """What may also happen to a call of an object store."""
+
+    EXISTS_BY_OWN_PUT = (
+        auto()
+    )  # executed, then repeated by the client: the response says that the object exists
+    EXISTS_WITHOUT_OBJECT = auto()  # refused as existing while another put is in flight, which then fails
+    EXECUTED_LATE = auto()  # the caller gets no response, and `execute_late_puts` executes the call
+    LISTING_INTERRUPTED = auto()  # the listing fails after its first page
+
+
 # Decides about a call, by the name of the operation and the key; None lets the call pass.
 ChooseFault = Callable[[str, str], StoreFault | None]
+ChooseObjectFault = Callable[[str, str], StoreFault | ObjectFault | None]
 
 
 class FaultyRows(RowStore):
@@ -71,13 +83,32 @@ class FaultyRows(RowStore):
 class FaultyObjects(ObjectStore):
     """An object store that calls `fault_for(operation, key)` before each call, and fails accordingly."""
 
-    def __init__(self, store: ObjectStore, fault_for: ChooseFault) -> None:
+    def __init__(self, store: ObjectStore, fault_for: ChooseObjectFault) -> None:
         self._store = store
         self._fault_for = fault_for
+        self._late_puts: list[tuple[str, bytes]] = []
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create an object, or fail."""
-        return await self._call("put", key, lambda: self._store.put_if_absent(key, body))
+        fault = self._fault_for("put", key)
+        match fault:
+            case ObjectFault.EXISTS_BY_OWN_PUT:
+                await self._store.put_if_absent(key, body)
+                return Exists()
+            case ObjectFault.EXISTS_WITHOUT_OBJECT:
+                return Exists()
+            case ObjectFault.EXECUTED_LATE:
+                self._late_puts.append((key, body))
+                raise UnavailableError(f"put {key}: injected delay of the request")
+            case _:
+                return await _call_with_fault(
+                    fault, f"put {key}", lambda: self._store.put_if_absent(key, body)
+                )
+
+    async def execute_late_puts(self) -> None:
+        """Execute the puts that were delayed."""
+        while self._late_puts:
+            await self._store.put_if_absent(*self._late_puts.pop(0))
 
     async def size(self, key: str) -> int | None:
         """The size of an object, or a failure."""
@@ -89,16 +120,21 @@ class FaultyObjects(ObjectStore):
 
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """The objects, or a failure."""
-        if self._fault_for("list", offset) is not None:
+        fault = self._fault_for("list", offset)
+        if fault not in {None, ObjectFault.LISTING_INTERRUPTED}:
             raise UnavailableError(f"list after {offset}: injected fault")
         async for page in self._store.list_after(offset, prefix=prefix):
             yield page
+            if fault is ObjectFault.LISTING_INTERRUPTED:
+                raise UnavailableError(f"list after {offset}: injected interruption")
 
     async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
         return await _call_with_fault(self._fault_for(operation, key), f"{operation} {key}", call)
 
 
-async def _call_with_fault(fault: StoreFault | None, name: str, call: Callable[[], Awaitable[T]]) -> T:
+async def _call_with_fault(
+    fault: StoreFault | ObjectFault | None, name: str, call: Callable[[], Awaitable[T]]
+) -> T:
     if fault is StoreFault.THROTTLED:
         raise ThrottledError(f"{name}: injected throttling")
     if fault is StoreFault.REQUEST_LOST:

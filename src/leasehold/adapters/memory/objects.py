@@ -10,8 +10,9 @@ from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 class MemoryObjects(ObjectStore):
     """A store that lives as long as this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, page_size: int = 1_000) -> None:
         self.objects: dict[str, bytes] = {}
+        self._page_size = page_size
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create an object, unless one with that name exists."""
@@ -30,10 +31,12 @@ class MemoryObjects(ObjectStore):
         return self.objects.get(key)
 
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
-        """All objects in one page."""
+        """The objects page by page, as they were when the listing began."""
         below = f"{prefix}/" if prefix else ""
-        yield [
+        found = [
             StoredObject(key, len(body))
             for key, body in self.objects.items()
             if key > offset and key.startswith(below)
         ]
+        for first in range(0, len(found), self._page_size):
+            yield found[first : first + self._page_size]
