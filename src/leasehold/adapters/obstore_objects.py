@@ -5,6 +5,7 @@ No other module uses obstore and its errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 Put = Callable[[str, bytes], Awaitable[object]]
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_DENIED: Final = re.compile(r"status code: 40[13]\b")
 _LIST_PAGE_SIZE: Final = 1_000  # the page size of S3
 
 # botocore renews credentials ten minutes before they expire. Credentials that are kept longer may be refused.
@@ -149,12 +151,15 @@ class ObstoreObjects(ObjectStore):
             UnauthenticatedError,
         )
 
-        if not isinstance(error, BaseError | OSError):
+        # obstore raises the built-in NotImplementedError for a store that cannot create objects only if absent.
+        if not isinstance(error, BaseError | OSError | NotImplementedError):
             return error  # a programming error
         message = f"{operation} {key} in {self._location}: {_first_line(error)}"
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+        # obstore raises a general error for a listing, with the status only in its text.
+        is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        if is_denied or _DENIED.search(message):
             return ServiceError(f"{message}; check the credentials and the permissions for this location")
-        if isinstance(error, NotSupportedError):
+        if isinstance(error, NotSupportedError | NotImplementedError):
             return ServiceError(f"{message}; the archive needs a store that creates objects only if absent")
         return UnavailableError(message)
 
