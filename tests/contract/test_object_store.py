@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,29 @@ def test_a_large_object_is_created_only_if_absent(store: ObjectStore) -> None:
         assert await store.put_if_absent("large", large) == Created()
         assert await store.put_if_absent("large", large + b"x") == Exists()
         assert await store.size("large") == len(large)
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_put_leaves_the_whole_object_or_none(store: ObjectStore) -> None:
+    """Nothing else is listed, and the object can be created again or exists."""
+
+    async def scenario() -> None:
+        body = bytes(range(256)) * 4_096
+        keys = [f"a/{number}" for number in range(10)]
+        for steps, key in enumerate(keys):
+            put = asyncio.ensure_future(store.put_if_absent(key, body))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            put.cancel()
+            with suppress(asyncio.CancelledError):
+                await put
+            assert await store.get(key) in {None, body}
+            assert await store.put_if_absent(key, body) in {Created(), Exists()}
+            assert await store.get(key) == body
+        assert {(each.key, each.size_bytes) for each in await _listed(store, prefix="a")} == {
+            (key, len(body)) for key in keys
+        }
 
     asyncio.run(scenario())
 

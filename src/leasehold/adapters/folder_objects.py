@@ -40,10 +40,11 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 class FolderObjects(ObjectStore):
     """The files below one folder, which must exist."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._staging = root / STAGING_FOLDER
-        self._next_sweep_s = -1.0
+        self._now_s = now_s
+        self._next_sweep_s = now_s()
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create a file, unless one with that name exists."""
@@ -109,8 +110,8 @@ class FolderObjects(ObjectStore):
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
-        if time.monotonic() >= self._next_sweep_s:
-            self._next_sweep_s = time.monotonic() + STAGED_FILES_KEPT_S
+        if self._now_s() >= self._next_sweep_s:
+            self._next_sweep_s = self._now_s() + STAGED_FILES_KEPT_S
             # Compared with a file of the same file system, because its clock may differ from ours.
             _delete_staged_files(self._staging, written_before_s=written_s - STAGED_FILES_KEPT_S)
         return staged

@@ -1,6 +1,7 @@
 """A folder as an object store: what a killed writer leaves, and who deletes it."""
 
 import asyncio
+import errno
 import os
 import time
 from pathlib import Path
@@ -83,6 +84,89 @@ def test_old_staged_files_are_deleted_and_others_stay(tmp_path: Path) -> None:
     put(FolderObjects(tmp_path), "object")
     assert staged_files(tmp_path) == sorted([live.name, *(each.name for each in foreign)])
     assert beside.exists()
+
+
+def test_staged_files_are_deleted_now_and_then(tmp_path: Path) -> None:
+    """A process that runs for long also deletes what others leave later, but does not list the folder at each put."""
+    now_s = 100.0
+    store = FolderObjects(tmp_path, now_s=lambda: now_s)
+    left: list[bool] = []
+    for now_s in (100.0, 101.0, 100.0 + STAGED_FILES_KEPT_S, 101.0 + STAGED_FILES_KEPT_S):
+        file = stage(tmp_path, LEFT, 2 * STAGED_FILES_KEPT_S)
+        put(store, f"object-{now_s}")
+        left.append(file.exists())
+    assert left == [False, True, False, True]
+
+
+def test_a_put_is_on_the_disk_when_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content is synced before it gets its name; then the folders are synced that hold the name, up to the root."""
+    file, synced = tmp_path / "a/b/object", list[tuple[int, bool]]()
+    sync = os.fsync
+
+    def record_and_sync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, file.exists()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record_and_sync)
+    store = FolderObjects(tmp_path)
+    assert put(store, "a/b/object") == Created()
+    names = [(folder.stat().st_ino, True) for folder in (file.parent, file.parent.parent, tmp_path)]
+    assert synced == [(file.stat().st_ino, False), *names]
+    # Another process may have been killed after it created the object and before it synced the folders.
+    synced.clear()
+    assert put(store, "a/b/object") == Exists()
+    assert synced[1:] == names
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full. The error can be retried."""
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UnavailableError, match=f"^put a/object in {tmp_path}: No space left on device$"):
+        put(FolderObjects(tmp_path), "a/object")
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The error names the cause, and is not retried without end."""
+
+    def fail(*_: object) -> None:
+        raise OSError(code, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(ServiceError, match="needs a file system with hard links") as caught:
+        put(FolderObjects(tmp_path), "object")
+    assert not isinstance(caught.value, UnavailableError)
+
+
+def test_a_listing_reads_only_folders_after_the_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of past minutes are not read: an archive has half a million of them in a year."""
+    store = FolderObjects(tmp_path)
+    for key in ("2025/12/x", "2026/01/x", "2026/02/x", "2026/02.txt", "2026/03/x", "2027/01/x"):
+        put(store, key)
+    scan, scanned = os.scandir, list[str]()
+
+    def record_and_scan(folder: Path) -> object:
+        scanned.append(os.path.relpath(folder, tmp_path))
+        return scan(folder)
+
+    async def listed() -> list[str]:
+        return [each.key async for page in store.list_after("2026/02") for each in page]
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "scandir", record_and_scan)
+        found = asyncio.run(listed())
+    assert sorted(found) == ["2026/02.txt", "2026/02/x", "2026/03/x", "2027/01/x"]
+    folders = [".", "2026", "2026/02", "2026/03", "2027", "2027/01", STAGING_FOLDER]
+    assert sorted(scanned) == folders
 
 
 def test_a_staged_file_that_was_deleted_too_early_is_a_retry(tmp_path: Path) -> None:
