@@ -1,20 +1,33 @@
 """Verification of an archive finds exactly its problems."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.archive.formats import encode
 from leasehold.archive.rows import PinnedRange
-from leasehold.archive.verification import ProblemKind, ShardReport, find_gap, list_archive, verify_shard
-from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
+from leasehold.archive.verification import (
+    MAX_CONCURRENT_READS,
+    ProblemKind,
+    ShardReport,
+    find_gap,
+    list_archive,
+    verify_shard,
+)
+from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.record import UserRecord
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.writing import PutRequest
+from leasehold.ports import Page
 from tests.unit.archive.archive_world import A, B, NoWaiting, archive_on, keys_in, records, run, table
 
 
@@ -63,6 +76,106 @@ def test_an_overlap_and_its_duplicates_are_found() -> None:
         ProblemKind.DUPLICATE,
         "3 of 6 records",
     )
+
+
+@settings(max_examples=60)
+@given(st.sets(st.integers(2, 40)), st.integers(1, 40), st.integers(0, 5))
+def test_every_overlap_is_found_down_to_one_record(cuts: set[int], first: int, more: int) -> None:
+    """Any part of a correct archive that is written again is reported, with the number of its records."""
+    ends = [1, *sorted(cuts), 41]
+    store = write_ranges(MemoryObjects(page_size=3), *(range(*each) for each in pairwise(ends)))
+    assert problem_kinds(store) == []
+    again = range(first, min(first + more, 40) + 1)
+    copies = write_ranges(MemoryObjects(), again).objects
+    if copies.keys() <= store.objects.keys():
+        return  # the same object
+    store.objects |= copies
+    for keep in (False, True):
+        (report,) = verify(store, keep=keep)
+        kinds = {problem.kind for problem in report.problems}
+        assert kinds == {ProblemKind.OVERLAP, ProblemKind.DUPLICATE}
+        repeated = [each.detail for each in report.problems if each.kind is ProblemKind.DUPLICATE]
+        assert sum(int(detail.split()[0]) for detail in repeated) == len(again)
+
+
+def test_objects_of_other_minutes_may_interleave_but_not_repeat_a_record() -> None:
+    """Ranges are compared within a minute, records with all objects of the shard."""
+    store = MemoryObjects()
+    rows = records([1, 2, 3, 4], minute=lambda number: 10 + number % 2)
+    run(archive_on(store).write([PinnedRange(A, "one", table(rows))]))
+    assert problem_kinds(store) == []
+    other = MemoryObjects()
+    run(archive_on(other).write([PinnedRange(A, "one", table(records([3], minute=lambda _: 9)))]))
+    store.objects |= other.objects
+    (report,) = verify(store)
+    assert [(each.kind, each.detail) for each in report.problems] == [
+        (ProblemKind.DUPLICATE, "1 of 1 records")
+    ]
+    assert (report.rows, report.first, report.last) == (5, Position("1"), Position("4"))
+
+
+def test_every_object_is_read() -> None:
+    """Objects are read in groups. The last group may be smaller."""
+    store = write_ranges(
+        MemoryObjects(page_size=7), *([number] for number in range(1, MAX_CONCURRENT_READS + 4))
+    )
+    (report,) = verify(store)
+    assert (report.rows, report.problems) == (MAX_CONCURRENT_READS + 3, ())
+    store.objects[max(each for each in store.objects if key_from_text(each))] = b"?"
+    (report,) = verify(store)
+    assert [problem.kind for problem in report.problems] == [ProblemKind.DAMAGE]
+
+
+def object_with(
+    rows: Sequence[UserRecord], first: str, last: str, *, minute: int = 10, shard: ShardId = A
+) -> MemoryObjects:
+    """An archive with one object, which another program wrote."""
+    key = ObjectKey(minute, A, Range(Position(first), Position(last)), "parquet")
+    store = MemoryObjects()
+    store.objects[key_to_text(key)] = encode(table(rows, shard=shard), "parquet", "zstd")
+    return store
+
+
+def test_a_record_that_is_twice_in_an_object_is_a_duplicate() -> None:
+    """The records of an object must be in order, without repetition."""
+    store = object_with(records([1, 2, 2, 3]), "1", "3")
+    (report,) = verify(store)
+    assert [(each.kind, each.detail) for each in report.problems] == [
+        (ProblemKind.DAMAGE, "its records are out of order"),
+        (ProblemKind.DUPLICATE, "1 of 4 records"),
+    ]
+    assert problem_kinds(object_with(records([1, 3, 2, 4]), "1", "4")) == [ProblemKind.DAMAGE]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends", "detail"),
+    [
+        (records([1, 2, 3], minute=lambda number: 11 if number == 2 else 10), "13", "another minute"),
+        (records([1, 2, 3], minute=lambda number: 11 if number == 3 else 10), "13", "another minute"),
+        (records([1, 2, 3]), "12", "ends at 3"),
+        (records([1, 2, 3]), "14", "ends at 3"),
+        (records([1, 2, 3]), "03", "begins at 1"),
+        (records([1, 2, 3]), "23", "begins at 1"),
+        ([], "13", "it holds no records"),
+    ],
+)
+def test_one_record_that_does_not_match_the_key_is_damage(
+    rows: list[UserRecord], ends: str, detail: str
+) -> None:
+    """Every record is compared, not only the first."""
+    ((problem,),) = [report.problems for report in verify(object_with(rows, *ends))]
+    assert problem.kind is ProblemKind.DAMAGE
+    assert detail in problem.detail
+
+
+def test_a_row_of_another_shard_is_damage() -> None:
+    """Its object is complete otherwise."""
+    mixed = pa.concat_tables([table(records([1])), table(records([2]), shard=B)])
+    store = object_with([], "1", "2")
+    (name,) = store.objects
+    store.objects[name] = encode(mixed, "parquet", "zstd")
+    ((problem,),) = [report.problems for report in verify(store)]
+    assert problem.detail == "it holds records of another shard"
 
 
 def test_a_long_object_is_compared_with_all_objects_in_its_range() -> None:
@@ -114,7 +227,7 @@ class StreamOfTen:
     """A shard with ten records, and an archive with some of them."""
 
     def __init__(self) -> None:
-        service = KinesisModel()
+        self.service = service = KinesisModel()
         service.create_stream(0, "orders", shard_count=1)
         self.stream = MemoryStream(service, "orders", NoWaiting())
         (self.shard,) = run(self.stream.list_shards())
@@ -149,6 +262,45 @@ def test_records_missing_between_archived_ones_are_a_gap() -> None:
     first, detail = world.gap([2, 3, 6, 8]) or ("", "")
     assert first == world.numbers[4]
     assert detail == f"3 records that the stream holds, to {world.numbers[7]}"
+
+
+def test_the_stream_is_compared_to_the_last_archived_record() -> None:
+    """Both ends are included: the first and the last archived record, and the checkpoint."""
+    world = StreamOfTen()
+    assert world.gap([0, 2, 3]) == (
+        world.numbers[1],
+        f"1 records that the stream holds, to {world.numbers[1]}",
+    )
+    assert world.gap([0], world.at(1)) == (
+        world.numbers[1],
+        f"1 records that the stream holds, to {world.numbers[1]}",
+    )
+    assert world.gap([], world.at(0)) == (
+        world.numbers[0],
+        f"1 records that the stream holds, to {world.numbers[0]}",
+    )
+
+
+def test_an_empty_page_before_the_tip_is_not_the_end_of_the_stream() -> None:
+    """Kinesis returns pages without records although more records follow."""
+
+    class SparseStream(MemoryStream):
+        """Returns an empty page before every page with records."""
+
+        is_empty_next = True
+
+        async def get_records(self, iterator: str, *, limit: int) -> Page:
+            self.is_empty_next = not self.is_empty_next
+            if not self.is_empty_next:
+                return Page((), iterator, millis_behind=1_000)
+            return await super().get_records(iterator, limit=1)
+
+    world = StreamOfTen()
+    world.stream = SparseStream(world.service, "orders", NoWaiting())
+    assert world.gap([0, 1, 2, 9]) == (
+        world.numbers[3],
+        f"6 records that the stream holds, to {world.numbers[8]}",
+    )
 
 
 def test_records_up_to_the_checkpoint_must_be_archived() -> None:

@@ -1,6 +1,7 @@
 """The archive handler writes every record of a stream exactly once."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,10 @@ import pytest
 from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive.settings import ArchiveSettings
+from leasehold.core.exactly_once.object_keys import key_from_text
+from leasehold.core.model import Lease
 from leasehold.errors import ConfigError
+from leasehold.ports import Created, Exists, StoredObject
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.testing import consume
 from leasehold.worker.archive_handler import ALWAYS, archive_batches, archive_handler, to_archive_table
@@ -66,6 +70,109 @@ def test_the_next_owner_writes_the_pinned_range_again() -> None:
     run_in_virtual_time(scenario())
     assert len(numbers_in(store)) == 5
     assert len(keys_in(store)) == 2
+
+
+class WatchedObjects(MemoryObjects):
+    """Records the lease at each call that concerns the objects of the archive."""
+
+    def __init__(self, world: WorkerWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.leases: dict[str, list[Lease]] = {"list": [], "put": []}
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        if key_from_text(key):
+            self.leases["put"].append(await self._world.lease())
+        return await super().put_if_absent(key, body)
+
+    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        self.leases["list"].append(await self._world.lease())
+        async for page in super().list_after(offset, prefix=prefix):
+            yield page
+
+
+def test_a_batch_is_pinned_before_the_archive_is_listed_or_written() -> None:
+    """And it is checkpointed only after it was written."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        store = WatchedObjects(world)
+        world.put("a", "b")
+        worker = world.start(archive_handler(lambda: archive_on(store)), **options())
+        await world.until(lambda: len(numbers_in(store)) == 2)
+        world.put("c")
+        await world.until(lambda: len(numbers_in(store)) == 3)
+        await worker.stop_and_wait()
+        pinned = [(lease.pin and lease.pin.end.sequence_number) for lease in store.leases["put"]]
+        assert pinned == [world.sequence_numbers[b"b"], world.sequence_numbers[b"c"]]
+        assert [lease.pin for lease in store.leases["list"]] == [store.leases["put"][0].pin]
+        assert [lease.checkpoint.sequence_number for lease in store.leases["put"]] == [
+            "TRIM_HORIZON",
+            world.sequence_numbers[b"b"],
+        ]
+        assert await world.checkpoint() == "c"
+        assert (await world.lease()).pin is None
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_worker_that_lost_the_lease_writes_nothing() -> None:
+    """Another member has taken the lease by the time of the pin, so the pin is refused."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        store = WatchedObjects(world)
+        archive = archive_handler(lambda: archive_on(store))
+        calls: list[str] = []
+
+        async def lose_and_archive(batch: Any) -> None:
+            await world.steal_lease()
+            calls.append("began")
+            try:
+                await archive(batch)
+            finally:
+                calls.append("ended")
+
+        world.put("a", "b")
+        worker = world.start(lose_and_archive, **options())
+        await world.until(lambda: "ended" in calls)
+        await worker.stop_and_wait()
+        assert (store.objects, store.leases["list"]) == ({}, [])
+
+    run_in_virtual_time(scenario())
+
+
+def test_each_lease_session_lists_the_archive() -> None:
+    """The same process gets the lease again. Another owner may have written in between."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        store = WatchedObjects(world)
+        archive = archive_handler(lambda: archive_on(store))
+        for count, data in enumerate(("a", "b"), 1):
+            world.put(data)
+            worker = world.start(archive, **options())
+            await world.until(lambda: len(numbers_in(store)) == count)  # noqa: B023 - awaited here
+            await worker.stop_and_wait()
+        assert len(store.leases["list"]) == 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_archive_is_listed_once_for_many_batches() -> None:
+    """The archive is opened once, and remembers the listing of the session."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        store = WatchedObjects(world)
+        worker = world.start(archive_handler(lambda: archive_on(store)), **options(max_records=2))
+        for count in range(1, 5):
+            world.put(count)
+            await world.until(lambda: len(numbers_in(store)) == count)  # noqa: B023 - awaited here
+        await worker.stop_and_wait()
+        assert (len(store.leases["list"]), len(store.leases["put"])) == (1, 4)
+
+    run_in_virtual_time(scenario())
 
 
 def test_an_unavailable_store_makes_the_shard_wait() -> None:
