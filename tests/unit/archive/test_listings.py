@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leasehold.adapters.memory.objects import MemoryObjects
@@ -162,6 +162,10 @@ def test_one_listing_runs_at_a_time() -> None:
     st.integers(1, 24),
     st.integers(0, 23),
 )
+@example([9, 0, 9, 0], set(), {2}, 4, 0)  # the first record of a range is not its earliest
+@example(
+    [9, 3, 3, 3], set(), {1}, 4, 0
+)  # a later range is earlier than the first one, by more than a listing's slack
 def test_arrival_times_in_any_order_are_archived_once(
     minutes: list[int], first: set[int], second: set[int], until: int, begin: int
 ) -> None:
