@@ -7,6 +7,7 @@ LeaseholdError
 + InvalidRecordError        Kinesis would refuse the record: too large, or a bad key (also a ValueError)
 + MalformedAggregateError   a KPL aggregate cannot be deaggregated, or only at an unreasonable cost
 + MalformedRowError         a row of the lease table is invalid
++ BlockedLeasesError        leases are not created, because rows of the lease table are invalid
 + ShardListError            the list of shards is incomplete or inconsistent; list again
 + LeaseLostError            another member owns the shard; stop working on it
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
@@ -66,6 +67,10 @@ class MalformedRowError(LeaseholdError):
         super().__init__(f"row {key!r} of the lease table is unreadable: {problem}")
         self.key = key
         self.problem = problem
+
+
+class BlockedLeasesError(LeaseholdError):
+    """Leases are not created, because rows of the lease table are invalid."""
 
 
 class ShardListError(LeaseholdError):

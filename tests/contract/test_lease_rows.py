@@ -1,6 +1,7 @@
 """Rows of other members, other versions and other programs: parsed, skipped, or rejected with a reason."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,19 @@ def test_row(scenario: Mapping[str, Any]) -> None:
             assert is_lease_row(row) == is_lease
             if is_lease:
                 assert lease_from_row(row).counter >= 7
-        case {"rejected": str(reason)}:
+        case {"rejected": str(reason), **rest}:
             with pytest.raises(MalformedRowError, match=reason) as caught:
                 lease_from_row(row)
             assert "repair or delete" in str(caught.value)
             assert "\n" not in str(caught.value)
+            listing = leases_from_rows([row])
+            assert (len(listing.rejected), listing.ignored) == (1, ())
+            if "shard" in rest:
+                assert listing.unreadable_shards(None) == {rest["shard"]}
+        case {"ignored": str(reason)}:
+            listing = leases_from_rows([row])
+            assert (listing.leases, listing.rejected) == ((), ())
+            assert re.search(reason, str(listing.ignored[0]))
         case other:
             raise AssertionError(other)
 

@@ -153,6 +153,25 @@ def test_json_has_complete_sequence_numbers(location: LeaseLocation, tmp_path: P
     assert "metadata of" not in done.out
 
 
+def test_a_row_that_is_no_lease_is_named(location: LeaseLocation, tmp_path: Path) -> None:
+    """A note of an operator: it blocks nothing. A damaged lease blocks its shard."""
+
+    async def fill(table: LeaseTable, rows: RowStore) -> None:
+        await table.create(make_lease("s-0"))
+        for key in ("note", "shardId-000000000001"):
+            await rows.write(PutRow(key, {"leaseKey": {"S": key}}))
+
+    location.fill(fill)
+    done = run_cli("leases", *location.options, folder=tmp_path)
+    assert done.code == 0
+    rejected, ignored = done.lines()[-2:]
+    assert rejected.startswith("rejected: shardId-000000000001: ")
+    assert "repair or delete the row; until then its shard and all descendants" in rejected
+    assert ignored.startswith("ignored: note: it is not a lease and blocks nothing")
+    output = json.loads(run_cli("leases", "--json", *location.options, folder=tmp_path).out)
+    assert [each["key"] for each in output["ignored"]] == ["note"]
+
+
 def test_an_unreadable_row_is_named_and_escaped(location: LeaseLocation, tmp_path: Path) -> None:
     """One unreadable row hides no other. Its control characters do not reach the terminal."""
 

@@ -32,7 +32,7 @@ def test_cleanup(scenario: Scenario) -> None:
     given = only(
         scenario.given,
         required=["leases"],
-        optional=["listed", "identifier", "in_other_streams", "just_finished"],
+        optional=["listed", "identifier", "in_other_streams", "just_finished", "unreadable"],
     )
     identifier = given.get("identifier")
     leases = {number: _lease(number, each, identifier) for number, each in given["leases"].items()}
@@ -44,7 +44,10 @@ def test_cleanup(scenario: Scenario) -> None:
             plan_cleanup([*leases.values(), *others], listed, stream=stream)
     else:
         young = {leases[str(number)].key for number in given.get("just_finished", [])}
-        plan = plan_cleanup([*leases.values(), *others], listed, stream=stream, just_finished=young)
+        unreadable = shard_ids(given.get("unreadable", []))
+        plan = plan_cleanup(
+            [*leases.values(), *others], listed, stream=stream, just_finished=young, unreadable=unreadable
+        )
         assert plan == _plan(scenario.expect, leases)
 
 

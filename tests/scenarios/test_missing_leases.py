@@ -1,9 +1,9 @@
 """Runs missing_leases/*.json: which leases are added to a table that is not empty.
 
-`stream`: the history. `given`: shards with a lease that is `reading` or `ended`, shards that were `trimmed`
-from the list (their leases may remain). `expect`: for each initial position the new leases in the order of
-their creation. Where the Java KCL does less than we do, `expect` holds both answers, as `java` and `ours`;
-otherwise both must give the same.
+`stream`: the history. `given`: shards with a lease that is `reading` or `ended`, shards with an `unreadable` row,
+shards that were `trimmed` from the list (their leases may remain). `expect`: for each initial position the new
+leases in the order of their creation. Where the Java KCL does less than we do, `expect` holds both answers, as `java`
+and `ours`; otherwise both must give the same.
 """
 
 from typing import Any
@@ -15,12 +15,13 @@ from leasehold.core.shards.lease_creation import plan_missing_leases
 from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ShardListError
 from tests.scenarios.scenario_files import Scenario, only, scenarios
-from tests.scenarios.stream_files import Stream, lease, new_leases, position, stream
+from tests.scenarios.stream_files import Stream, lease, new_leases, position, shard_ids, stream
 
 GIVEN = [
     "reading",
     "ended",
     "trimmed",
+    "unreadable",
     "ignore_unexpected_children",
     "identifier",
     "reading_in_other_streams",
@@ -60,6 +61,7 @@ def plan(scenario: Scenario, given: dict[str, Any], initial: str, *, repair: boo
         stream=StreamIdentifier(identifier) if identifier else None,
         ignore_unexpected_children=given.get("ignore_unexpected_children", False),
         repair=repair,
+        unreadable=shard_ids(given.get("unreadable", [])),
     )
 
 

@@ -51,6 +51,8 @@ from leasehold.core.events import (
     ReadThrottled,
     RecordDeadLettered,
     RecordSkipped,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardBlockedOnParents,
     ShardEnded,
@@ -98,7 +100,9 @@ LINES: Final[Mapping[type[Event], Line]] = {
         FLEET, DEBUG, "fleet refreshed leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
     ),
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
-    RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem}"),
+    RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem} consequence={consequence}"),
+    RowRecovered: Line(FLEET, INFO, "row recovered key={key}"),
+    RowIgnored: Line(FLEET, INFO, "row ignored, it is not a lease key={key} problem={problem}"),
     LeaseTaken: Line(
         FLEET,
         INFO,
@@ -211,6 +215,8 @@ class LogObserver:
         level, times = _level(event, line), 1
         if isinstance(event, PageRead):
             self._reset_read_failures(event)
+        elif isinstance(event, RowRecovered):
+            self._streaks.pop((RowRejected, event.key), None)
         elif level > DEBUG and (repetition := _repetition(event)):
             times = self._count_if_due(type(event), *repetition)
         if not times:

@@ -52,6 +52,8 @@ from leasehold.core.events import (
     ReadThrottled,
     RecordDeadLettered,
     RecordSkipped,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardBlockedOnParents,
     ShardEnded,
@@ -178,6 +180,8 @@ class PrometheusMetrics(Collector):
                     self._update_shard(event)
             case (
                 RowRejected()
+                | RowRecovered()
+                | RowIgnored()
                 | HandoffRequested()
                 | ShardBlockedOnParents()
                 | ReadingStarted()

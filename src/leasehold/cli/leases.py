@@ -20,6 +20,7 @@ from leasehold.core.leases.lease_view import (
     view_to_json,
 )
 from leasehold.core.model import Lease, LeaseKey
+from leasehold.fleet.table.rejected_rows import CONSEQUENCE
 
 COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents", "children", "handoff")
 
@@ -41,15 +42,24 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
     """
     listing, views = asyncio.run(_read_leases(connection, stream, watch))
     if as_json:
-        rejected = [{"key": error.key, "problem": error.problem} for error in listing.rejected]
-        print_json({"leases": [view_to_json(view) for view in views], "rejected": rejected})
+        rejected, ignored = (
+            [{"key": error.key, "problem": error.problem} for error in errors]
+            for errors in (listing.rejected, listing.ignored)
+        )
+        print_json(
+            {"leases": [view_to_json(view) for view in views], "rejected": rejected, "ignored": ignored}
+        )
         return
     if views:
         print_table(COLUMNS, [_row(view) for view in views])
         print_line("")
     print_line(_summary(views, len(listing.rejected)))
     for error in listing.rejected:
-        print_line(f"rejected: {error.key}: {error.problem}")
+        print_line(f"rejected: {error.key}: {error.problem}; {CONSEQUENCE}")
+    for error in listing.ignored:
+        print_line(
+            f"ignored: {error.key}: it is not a lease and blocks nothing; a KCL 2.x cannot list such a table"
+        )
 
 
 async def _read_leases(

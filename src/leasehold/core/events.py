@@ -85,7 +85,23 @@ class ShardsSynced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class RowRejected:
-    """A row of the lease table cannot be parsed and is skipped."""
+    """A row of the lease table cannot be parsed and is skipped. Reported at each read while this lasts."""
+
+    key: str
+    problem: str
+    consequence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecovered:
+    """A row that could not be parsed can be parsed now, or was deleted."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowIgnored:
+    """A row of the lease table has nothing of a lease. It is left alone and blocks nothing. Reported once."""
 
     key: str
     problem: str
@@ -331,6 +347,8 @@ Event = (
     | FleetRefreshed
     | ShardsSynced
     | RowRejected
+    | RowRecovered
+    | RowIgnored
     | LeaseTaken
     | HandoffRequested
     | LeaseAssigned

@@ -12,7 +12,7 @@ from leasehold.core.leases.heartbeats import LastWrite
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
 from leasehold.core.shards.lease_creation import CreateChildren, WaitForOtherParent, plan_children
-from leasehold.errors import UnavailableError
+from leasehold.errors import MalformedRowError, UnavailableError
 from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.shard_activity import ShardActivity
@@ -244,13 +244,22 @@ class HeldLease:
     async def _running_parents(self) -> tuple[ShardId, ...]:
         parents = sorted(self.lease.parents)
         # One after the other: if one of several concurrent reads failed, the others would go on without a caller.
-        leases = [await self._table.get(lease_key(parent, self.lease.stream)) for parent in parents]
-        self._follows_parent = any(lease is not None and lease.checkpoint.is_shard_end for lease in leases)
+        have_ended = [await self._has_parent_ended(parent) for parent in parents]
+        self._follows_parent = True in have_ended
         return tuple(
-            parent
-            for parent, lease in zip(parents, leases, strict=True)
-            if lease is not None and not lease.checkpoint.is_shard_end
+            parent for parent, has_ended in zip(parents, have_ended, strict=True) if has_ended is False
         )
+
+    async def _has_parent_ended(self, parent: ShardId) -> bool | None:
+        """Whether a parent was read to its end; None if it has no lease.
+
+        A row that cannot be parsed does not show it, so the shard waits.
+        """
+        try:
+            lease = await self._table.get(lease_key(parent, self.lease.stream))
+        except MalformedRowError:
+            return False
+        return None if lease is None else lease.checkpoint.is_shard_end
 
     async def _children_to_create(self, children: Sequence[ChildShard]) -> CreateChildren:
         while True:
@@ -269,8 +278,7 @@ class HeldLease:
         """The keys of the children and of their parents that have a lease."""
         shards = {shard for child in children for shard in (child.id, *child.parents)}
         keys = sorted(lease_key(shard, self.lease.stream) for shard in shards)
-        leases = [await self._table.get(key) for key in keys]
-        return {lease.key for lease in leases if lease is not None}
+        return {key for key in keys if await self._table.exists(key)}
 
     async def _wait_for_other_shards(self) -> None:
         """Waiting for another shard is no stall."""

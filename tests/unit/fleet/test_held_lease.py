@@ -8,7 +8,7 @@ import pytest
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings
 from leasehold.core.leases import lease_rules
-from leasehold.core.leases.row_writes import Row, RowWrite
+from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.core.model import (
     Lease,
     LeaseKey,
@@ -236,5 +236,25 @@ def test_only_an_applied_write_proves_a_lease() -> None:
         last = held.last_write
         await held.promote(Position("7"))
         assert held.last_write is last
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_shard_waits_for_a_parent_whose_row_cannot_be_read() -> None:
+    """The row does not show whether the parent has ended, so the shard waits, and is not given up."""
+
+    async def scenario() -> None:
+        rows, clock = (
+            MemoryRows([{"leaseKey": {"S": PARENTS[0]}, "checkpoint": {"S": "SHARD_END"}}]),
+            VirtualClock(),
+        )
+        held = _hold(_child(), LeaseTable(rows), clock)
+        waiting = asyncio.create_task(held.wait_for_parents())
+        await clock.sleep_ms(60_000)
+        assert not waiting.done()
+        await rows.write(DeleteRow(key=PARENTS[0], when=()))
+        await clock.sleep_ms(5_000)
+        assert waiting.done()
+        await waiting
 
     run_in_virtual_time(scenario())

@@ -8,12 +8,15 @@ from datetime import timedelta
 
 import pytest
 
+from leasehold.config.settings import Mode
 from leasehold.core.events import (
     HandoffRequested,
     LeaseLost,
     LeaseReleased,
     LeaseTaken,
     OperationFailed,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardEnded,
     ShardStalled,
@@ -304,6 +307,72 @@ def test_nothing_is_created_while_a_row_cannot_be_read() -> None:
         assert world.events_of(RowRejected)
         await world.rows.write(DeleteRow(key=child.id, when=()))
         await world.until(lambda: len(world.readers()) == 1, within_s=200)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("mode", [Mode.PEER, Mode.AUTO])
+def test_a_note_in_a_new_table_blocks_nothing(mode: Mode) -> None:
+    """A row with nothing of a lease is reported once, and every shard is read."""
+
+    async def scenario() -> None:
+        world = World(even_shards(4), settings=replace(SETTINGS, mode=mode))
+        await world.rows.write(PutRow("note", {"leaseKey": {"S": "note"}}))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 4, within_s=20)
+        await world.clock.sleep_ms(30_000)
+        assert [event.key for event in world.events_of(RowIgnored)] == ["note"]  # type: ignore[union-attr]
+        assert world.events_of(RowRejected) == []
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("mode", [Mode.PEER, Mode.AUTO])
+def test_an_unreadable_row_in_a_new_table_blocks_one_shard(mode: Mode) -> None:
+    """All other shards are read. The reports begin and end with the row, and then its shard is read too."""
+    shards = even_shards(4)
+    bad = shards[2].id
+
+    async def scenario() -> None:
+        world = World(shards, settings=replace(SETTINGS, mode=mode))
+        await world.rows.write(PutRow(bad, {"leaseKey": {"S": bad}}))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 3, within_s=20)
+        assert bad not in world.readers()
+        rejected = world.events_of(RowRejected)[0]
+        assert isinstance(rejected, RowRejected)
+        assert "repair or delete the row" in rejected.problem
+        assert "are not started" in rejected.consequence
+        assert world.events_of(RowRecovered) == []
+        await world.rows.write(DeleteRow(key=bad, when=()))
+        await world.until(lambda: len(world.readers()) == 4, within_s=60)
+        assert world.events_of(RowRecovered) == [RowRecovered(bad)]
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_end_of_a_shard_waits_for_no_unreadable_row() -> None:
+    """A child whose row cannot be read counts as created; its sibling is created and read."""
+    parent = replace(even_shards(1)[0], ending_sequence_number="900")
+    children = [
+        replace(shard, id=ShardId(f"shardId-{number:012d}"), parents=(parent.id,))
+        for number, shard in enumerate(even_shards(2), start=1)
+    ]
+
+    async def end_parent(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if held.shard == parent.id:
+            await held.finish([ChildShard(each.id, each.parents, each.hash_range) for each in children])
+        else:
+            await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World([parent, *children], end_parent)
+        await world.rows.write(PutRow(children[0].id, {"leaseKey": {"S": children[0].id}}))
+        world.start("a")
+        await world.until(lambda: set(world.readers()) == {children[1].id}, within_s=20)
         await world.stop_all()
 
     run_in_virtual_time(scenario())

@@ -56,6 +56,13 @@ NUDGE: Final = "leaseholdNudge"
 SESSION: Final = "leaseholdSession"
 
 LEASE_ENTITY: Final = "LEASE"
+_LEASE_ATTRIBUTES: Final = frozenset(
+    {
+        *(OWNER, COUNTER, OWNER_SWITCHES, CHECKPOINT, CHECKPOINT_SUB, CHECKPOINT_OWNER, THROUGHPUT),
+        *(PENDING, PENDING_SUB, PENDING_STATE, PARENTS, CHILDREN, HASH_START, HASH_END, STREAM, SHARD),
+        *(LATEST_AT, NUDGE, SESSION),
+    }
+)
 
 # Java stores the counter in 64 bits. The largest value could not be incremented.
 COUNTER_MAX: Final = 2**63 - 2
@@ -66,12 +73,30 @@ _SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
 _HASH_KEY: Final = re.compile(r"[0-9]{1,39}")
 _GENERATION: Final = re.compile(r"([0-9a-f]{1,64}):([0-9]{1,18})")
+# Kinesis and all known emulators name shards so. A shard of another name is recognised by the attributes of its row.
+_LEASE_KEY: Final = re.compile(r"(?s:.*:)?shardId-[A-Za-z0-9_.-]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def is_lease_row(row: Row) -> bool:
     """Whether the row claims to be a lease: `entityType` is LEASE, or missing as before KCL 3.5."""
     return ENTITY_TYPE not in row or row[ENTITY_TYPE].get("S") == LEASE_ENTITY
+
+
+def may_be_lease(row: Row) -> bool:
+    """Whether a row that cannot be parsed may be a damaged lease, and not a row of another program.
+
+    It may be one if it claims to be one (`entityType`), if its key ends in a shard id, or if it has an attribute of a
+    lease. A row of any other kind in the table, such as a note of an operator, is left alone.
+
+    >>> may_be_lease({"leaseKey": {"S": "note"}, "text": {"S": "do not delete"}})
+    False
+    >>> may_be_lease({"leaseKey": {"S": "shardId-000000000003"}})
+    True
+    """
+    key = row.get(KEY, {}).get("S", "")
+    names_shard = isinstance(key, str) and _LEASE_KEY.fullmatch(key) is not None
+    return ENTITY_TYPE in row or names_shard or not _LEASE_ATTRIBUTES.isdisjoint(row)
 
 
 def lease_from_row(row: Row) -> Lease:
@@ -128,39 +153,40 @@ def lease_to_row(lease: Lease) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class LeaseListing:
-    """The result of a scan: the leases, and an error for each malformed lease row."""
+    """The result of a scan: the leases, an error for each malformed lease row, and one for each row that is no lease.
+
+    A row in `ignored` has no `entityType` either, but nothing else of a lease.
+    """
 
     leases: tuple[Lease, ...]
     rejected: tuple[MalformedRowError, ...] = ()
+    ignored: tuple[MalformedRowError, ...] = ()
 
-    def unreadable_of(self, stream: StreamIdentifier | None) -> tuple[MalformedRowError, ...]:
-        """The errors of rows that may be leases of a stream: all rows whose key does not name another stream.
+    def unreadable_shards(self, stream: StreamIdentifier | None) -> frozenset[ShardId]:
+        """The shards of a stream whose rows cannot be read.
 
-        In a table of a single stream (None), these are all rejected rows.
+        The key of a row is the key of its lease, so a malformed row can be the lease of one shard only.
         """
-        return tuple(error for error in self.rejected if stream is None or _may_be_of(error.key, stream))
-
-
-def _may_be_of(key: str, stream: StreamIdentifier) -> bool:
-    named, _ = parse_lease_key(LeaseKey(key))
-    return named is None or not is_stream_identifier(named) or named == stream
+        keys = (parse_lease_key(LeaseKey(error.key)) for error in self.rejected)
+        return frozenset(shard for named, shard in keys if named == stream)
 
 
 def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
     """Parses every lease row. A malformed row is rejected with an error; the other rows are still read."""
     leases: dict[LeaseKey, Lease] = {}
     rejected: list[MalformedRowError] = []
+    ignored: list[MalformedRowError] = []
     for row in rows:
         if not is_lease_row(row):
             continue
         try:
             lease = lease_from_row(row)
         except MalformedRowError as error:
-            rejected.append(error)
+            (rejected if may_be_lease(row) else ignored).append(error)
         else:
             leases[lease.key] = lease
     rejected += _remove_cycles(leases)
-    return LeaseListing(tuple(leases.values()), tuple(rejected))
+    return LeaseListing(tuple(leases.values()), tuple(rejected), tuple(ignored))
 
 
 def _remove_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:

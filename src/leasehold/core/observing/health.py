@@ -7,13 +7,16 @@ far behind it is. A shard at its tip is healthy, and so is one that waits for it
 A member is unhealthy when it owns leases and has not renewed them for longer than the failover time, because then
 other members may take them. It is also unhealthy when no request to the lease table has succeeded for three failover
 times.
+
+A row of the lease table that cannot be read is a warning: it names the row, the consequence and the remedy, but the
+member is healthy, because a restart would not help.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from leasehold.core.events import (
@@ -23,12 +26,15 @@ from leasehold.core.events import (
     LeaseTaken,
     MemberStarted,
     MemberStopped,
+    RowRecovered,
+    RowRejected,
     ShardsSynced,
 )
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.observing.lag import LagTracker, ShardProgress
 
 TABLE_SILENCE_FAILOVERS_MAX: Final = 3
+WARNINGS_MAX: Final = 8  # a table may contain any number of such rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,7 @@ class HealthReport:
     state: str
     problem: str | None
     shards: tuple[ShardHealth, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -74,6 +81,7 @@ class Health:
         self._state = "starting"
         self._table_response_ms = now_ms
         self._renewed_ms = now_ms
+        self._rejected_rows: dict[str, RowRejected] = {}
 
     def observe(self, event: Event, now_ms: int) -> None:
         """Process one event."""
@@ -88,6 +96,10 @@ class Health:
                 self._renewed_ms = self._table_response_ms = now_ms
             case FleetRefreshed() | ShardsSynced():
                 self._table_response_ms = now_ms
+            case RowRejected(key=key):
+                self._rejected_rows[key] = event
+            case RowRecovered(key=key):
+                self._rejected_rows.pop(key, None)
             case LeaseTaken() if not had_leases:
                 self._renewed_ms = self._table_response_ms = now_ms  # taking a lease is its first heartbeat
             case _:
@@ -106,7 +118,17 @@ class Health:
             )
             for shard, progress in sorted(self._lag_tracker, key=itemgetter(0))
         )
-        return HealthReport(self._state, self._member_problem(now_ms), shards)
+        return HealthReport(self._state, self._member_problem(now_ms), shards, self._warnings())
+
+    def _warnings(self) -> tuple[str, ...]:
+        rows = sorted(self._rejected_rows.values(), key=attrgetter("key"))
+        shown = [
+            f"row {row.key!r} of the lease table cannot be read: {row.problem}; {row.consequence}"
+            for row in rows[:WARNINGS_MAX]
+        ]
+        if len(rows) > WARNINGS_MAX:
+            shown.append(f"{len(rows) - WARNINGS_MAX} more rows of the lease table cannot be read")
+        return tuple(shown)
 
     def _member_problem(self, now_ms: int) -> str | None:
         if self._state == "stopped":
@@ -140,7 +162,7 @@ def _describe_stall(progress: ShardProgress) -> str:
 
 
 def health_to_json(report: HealthReport) -> Mapping[str, Any]:
-    """The report as JSON values. `problems` lists every problem as a sentence."""
+    """The report as JSON values. `problems` and `warnings` are lists of sentences."""
     shards = {
         shard.shard: {
             "ok": shard.problem is None,
@@ -153,7 +175,13 @@ def health_to_json(report: HealthReport) -> Mapping[str, Any]:
     }
     problems = [report.problem] if report.problem else []
     problems += [f"{shard.shard} {shard.problem}" for shard in report.shards if shard.problem]
-    return {"ok": report.is_healthy, "state": report.state, "problems": problems, "shards": shards}
+    return {
+        "ok": report.is_healthy,
+        "state": report.state,
+        "problems": problems,
+        "warnings": list(report.warnings),
+        "shards": shards,
+    }
 
 
 def _seconds(duration_ms: int) -> str:

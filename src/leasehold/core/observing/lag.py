@@ -41,6 +41,8 @@ from leasehold.core.events import (
     ReadThrottled,
     RecordDeadLettered,
     RecordSkipped,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardBlockedOnParents,
     ShardEnded,
@@ -169,6 +171,8 @@ class LagTracker:
                 | FleetRefreshed()
                 | ShardsSynced()
                 | RowRejected()
+                | RowRecovered()
+                | RowIgnored()
                 | HandoffRequested()
                 | LeasesRenewed()
                 | ShardStalled()

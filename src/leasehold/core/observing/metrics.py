@@ -48,6 +48,8 @@ from leasehold.core.events import (
     ReadThrottled,
     RecordDeadLettered,
     RecordSkipped,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardBlockedOnParents,
     ShardEnded,
@@ -235,6 +237,8 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             MemberStarted()
             | MemberStopped()
             | RowRejected()
+            | RowRecovered()
+            | RowIgnored()
             | HandoffRequested()
             | LeaseReleased()
             | ShardBlockedOnParents()

@@ -98,18 +98,24 @@ def plan_cleanup(
     *,
     stream: StreamIdentifier | None = None,
     just_finished: Collection[LeaseKey] = (),
+    unreadable: Collection[ShardId] = (),
 ) -> CleanupPlan:
     """Decides which leases of the stream to delete.
 
     `shards` is an unfiltered list, read *after* the leases. Without a list no shard counts as gone, and only children
-    in the rows are known. Raises ShardListError if the open shards do not cover all hash keys: a shard missing from
-    the list would seem gone.
+    in the rows are known. `unreadable` are the shards whose rows cannot be parsed: their parents and children are kept.
+    Raises ShardListError if the open shards do not cover all hash keys: a shard missing from the list would seem gone.
     """
     if shards is not None:
         _refuse_partial(shards)
     here = {lease.key: lease for lease in leases if lease.stream == stream}
     found_children = [_with_children(lease, shards) for lease in here.values()]
-    decided = [_keep_just_finished(_decide(lease, here, shards), just_finished) for lease in found_children]
+    decided = [
+        _keep_just_finished(
+            _keep_child(lease, _decide(lease, here, shards), frozenset(unreadable)), just_finished
+        )
+        for lease in found_children
+    ]
     return CleanupPlan(
         delete=tuple(each for each in decided if isinstance(each, DeleteLease)),
         keep=tuple(each for each in decided if isinstance(each, KeepLease)),
@@ -122,6 +128,15 @@ def _keep_just_finished(
 ) -> DeleteLease | KeepLease:
     if isinstance(decided, DeleteLease) and decided.key in just_finished:
         return KeepLease(decided.key, KeepReason.JUST_FINISHED)
+    return decided
+
+
+def _keep_child(
+    lease: Lease, decided: DeleteLease | KeepLease, unreadable: frozenset[ShardId]
+) -> DeleteLease | KeepLease:
+    """Keep the lease of a child whose parent has a row that cannot be parsed: the parent is deleted first."""
+    if isinstance(decided, DeleteLease) and (parents := sorted(lease.parents & unreadable)):
+        return KeepLease(decided.key, KeepReason.PARENT_REMAINS, tuple(parents))
     return decided
 
 

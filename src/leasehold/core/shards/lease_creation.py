@@ -135,19 +135,33 @@ def plan_missing_leases(
     stream: StreamIdentifier | None = None,
     ignore_unexpected_children: bool = False,
     repair: bool = True,
+    unreadable: Collection[ShardId] = frozenset(),
 ) -> tuple[Lease, ...]:
     """The missing leases, so that every open shard is read at some time. `graph` is an unfiltered list of the stream.
 
-    Leases of other streams are ignored. `repair` also creates the leases of lost children (see `_lost_children`).
-    Without it the plan is exactly that of the Java KCL.
+    Leases of other streams are ignored. `unreadable` are the shards whose rows cannot be parsed. They count as leased,
+    and it is not known whether they were read to their end, so no lease is created for their descendants. `repair`
+    also creates the leases of lost children (see `_lost_children`). Without it the plan is exactly that of the Java
+    KCL.
     """
     _refuse_unexpected_children(graph, ignore_unexpected_children)
     leased = {lease.shard_id: lease for lease in leases if lease.stream == stream}
     lost = _lost_children(graph, leased) if repair else frozenset()
+    lost -= graph.upward_from(unreadable)
     # The repaired leases cover their descendants, like any other lease.
-    missing = _missing(graph, leased.keys() | lost, initial)
+    missing = _missing(graph, leased.keys() | lost | set(unreadable), initial)
+    blocked = blocked_shards(graph, unreadable)
     beginnings = dict.fromkeys(lost, TRIM_HORIZON) | dict.fromkeys(missing, initial.sentinel)
-    return _oldest_first(((graph.shards[shard_id], at) for shard_id, at in beginnings.items()), stream)
+    return _oldest_first(
+        ((graph.shards[shard_id], at) for shard_id, at in beginnings.items() if shard_id not in blocked),
+        stream,
+    )
+
+
+def blocked_shards(graph: ShardGraph, unreadable: Iterable[ShardId]) -> frozenset[ShardId]:
+    """The listed shards that get no lease while these rows cannot be parsed: their shards and all descendants."""
+    starts = {shard for each in unreadable for shard in (each, *graph.children_of(each))}
+    return graph.downward_from(starts)
 
 
 def plan_children(

@@ -70,8 +70,12 @@ class FleetReader:
         self._rows, self.scanned_ms, self.leases = snapshot.rows, now_ms, leases
         self._client_version = client_version(snapshot.migration)
         self.observations = next_observations(self.observations, leases, now_ms)
-        for error in (*snapshot.leases.rejected, *snapshot.reports.rejected):
-            self._context.operations.observe(RowRejected(error.key, error.problem))
+        observe = self._context.operations.observe
+        self._context.table.rejected_rows.report(snapshot.leases, observe)
+        for error in snapshot.reports.rejected:
+            observe(
+                RowRejected(error.key, error.problem, "until then this worker counts as one without a report")
+            )
         return snapshot
 
     async def scan_once_more(self) -> FleetSnapshot:

@@ -16,7 +16,7 @@ from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import refuse_mixed_streams
-from leasehold.errors import ConfigError, LeaseholdError
+from leasehold.errors import BlockedLeasesError, ConfigError, LeaseholdError
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
@@ -34,6 +34,9 @@ class _MaintainedStream:
     """One stream, and what is remembered of its leases."""
 
     sync: ShardSync
+    is_complete: bool = (
+        True  # False while rows that cannot be parsed keep some of its first leases from being created
+    )
     sightings: Sightings = field(default_factory=Sightings)
     ended_since: EndedSince = field(default_factory=dict)
 
@@ -74,11 +77,15 @@ class LeaseMaintenance:
             self._operations.report_failure(f"join stream {name}", failure)
 
     async def join_rest(self) -> None:
-        """Retry the streams that could not be joined at the start, until all are joined."""
-        while self._not_joined():
+        """Retry the streams that could not be joined at the start, until all are joined with all their leases."""
+        while self._not_joined() or self._incomplete():
             await self._operations.clock.sleep_ms(JOIN_RETRY_MS)
             for tracked in self._not_joined():
                 await self._operations.attempt(f"join stream {tracked.name}", partial(self._join, tracked))
+            for name, each in self._incomplete().items():
+                each.is_complete = await self._operations.attempt(
+                    f"join stream {name}", each.sync.create_blocked
+                )
 
     async def audit(self, maintainers: int) -> None:
         """Find shards that no member reads. Of `maintainers` members, chance picks about two each time."""
@@ -94,12 +101,20 @@ class LeaseMaintenance:
     def _not_joined(self) -> list[TrackedStream]:
         return [each for each in self._streams.tracked if each.name not in self._maintained]
 
+    def _incomplete(self) -> dict[str, _MaintainedStream]:
+        return {name: each for name, each in self._maintained.items() if not each.is_complete}
+
     async def _join(self, tracked: TrackedStream) -> None:
         tracked = await self._streams.identify(tracked)
         operations = self._operations.for_stream(tracked.id)
         sync = ShardSync(self._table, tracked, self._settings, operations)
-        await sync.bootstrap()
-        self._maintained[tracked.name] = _MaintainedStream(sync)
+        is_complete = True
+        try:
+            await sync.bootstrap()
+        except BlockedLeasesError as error:
+            is_complete = False  # the other leases exist, and are read meanwhile
+            self._operations.report_failure(f"join stream {tracked.name}", error)
+        self._maintained[tracked.name] = _MaintainedStream(sync, is_complete)
 
     async def _list(self, name: str, maintainers: int) -> _Listing | None:
         """Read the leases once for all streams. None if it is the turn of other members, or if the read fails."""

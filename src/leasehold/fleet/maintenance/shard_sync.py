@@ -3,8 +3,9 @@
 The plans are made in `core.shards`. Any member may execute them at any time, because every creation and deletion is
 conditional.
 
-While a row that may belong to the stream cannot be parsed, nothing is created or deleted: the row could be a parent, a
-child, or the lease that seems to be missing. `RowRejected` names the row to repair.
+A row that cannot be parsed counts as the lease of the shard that its key names. It does not show whether that shard was
+read to its end, so no lease is created for the shard and its descendants. All other shards are maintained as usual.
+`RowRejected` names the row to repair.
 
 A lease that is missing from a listing may be created, read, finished and deleted by other members meanwhile. So a
 listing is used only for a while (`snapshot_max_age`), and finished leases stay for longer than that
@@ -21,18 +22,19 @@ from typing import Final
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseDeleted, ShardsSynced
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import Lease
+from leasehold.core.model import Lease, ShardId
 from leasehold.core.position import LATEST
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
 from leasehold.core.shards.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
 from leasehold.core.shards.lease_creation import (
+    blocked_shards,
     initial_shard_filter,
     plan_first_leases,
     plan_missing_leases,
     refuse_mixed_streams,
 )
-from leasehold.core.shards.shard_graph import shard_graph
-from leasehold.errors import NotFoundError, ShardListError, UnavailableError
+from leasehold.core.shards.shard_graph import format_shard_ids, shard_graph
+from leasehold.errors import BlockedLeasesError, NotFoundError, ShardListError, UnavailableError
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
@@ -57,13 +59,17 @@ class ShardSync:
     async def bootstrap(self) -> None:
         """Create the first leases if there are none. Members that start together may all do so.
 
-        Raises UnavailableError if, in a table of several streams, rows that cannot be parsed may be these leases: the
-        caller must retry, because the leader may not know the stream, and then no audit would find it without leases.
+        Raises BlockedLeasesError if rows that cannot be parsed keep some of them from being created; the others exist
+        then. The caller must retry `create_blocked`, because the leader may not know the stream, and then no audit
+        would find the missing leases.
         """
         began_ms = self.operations.clock.now_ms()
         listing = await self._list()
         refuse_mixed_streams(listing.leases, is_multi_stream=self.tracked.id is not None)
-        if any(lease.stream == self.tracked.id for lease in listing.leases) or self._is_blocked(listing):
+        if any(lease.stream == self.tracked.id for lease in listing.leases):
+            return
+        if listing.unreadable_shards(self.tracked.id):
+            await self.create_blocked()
             return
         new, shards = await retry(
             self._plan_first_leases,
@@ -78,8 +84,6 @@ class ShardSync:
 
     async def audit(self, before: Sightings, listing: LeaseListing) -> Sightings:
         """Find hash keys that no lease covers. If there are some, create the missing leases."""
-        if listing.unreadable_of(self.tracked.id):
-            return before
         clock = self.operations.clock
         began_ms = clock.now_ms()
         shards = await self.tracked.stream.list_shards()
@@ -98,14 +102,26 @@ class ShardSync:
             await self.sync()
         return audit.sightings
 
-    async def sync(self) -> None:
-        """Compare leases and shards, and create missing leases. Repeat it if that took too long to be still right."""
+    async def create_blocked(self) -> None:
+        """Create the missing leases. Raises BlockedLeasesError while rows that cannot be parsed block some of them."""
+        if blocked := await self.sync():
+            raise BlockedLeasesError(
+                f"the leases of {len(blocked)} shards of stream {self.tracked.name} "
+                f"({format_shard_ids(sorted(blocked))}) are not created: rows of the lease table cannot be read, and "
+                "are their leases or those of their ancestors; repair or delete these rows (`leasehold leases` lists "
+                "them)"
+            )
+
+    async def sync(self) -> frozenset[ShardId]:
+        """Compare leases and shards, and create missing leases. Repeat it if that took too long to be still right.
+
+        Return the shards for which rows that cannot be parsed forbid it.
+        """
         failed_rounds = 0
         while failed_rounds < FAILED_ROUNDS_MAX:
             began_ms = self.operations.clock.now_ms()
             listing = await self._list()
-            if listing.unreadable_of(self.tracked.id):
-                return
+            unreadable = listing.unreadable_shards(self.tracked.id)
             shards = shard_graph(await self.tracked.stream.list_shards())
             new = plan_missing_leases(
                 shards,
@@ -113,10 +129,11 @@ class ShardSync:
                 self.tracked.initial,
                 stream=self.tracked.id,
                 ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
+                unreadable=unreadable,
             )
             present = await self._create(new, len(shards.shards), began_ms)
             if present == len(new):
-                return
+                return blocked_shards(shards, unreadable)
             failed_rounds = 0 if present else failed_rounds + 1
         raise UnavailableError(
             f"the leases of stream {self.tracked.name}: none could be created in {FAILED_ROUNDS_MAX} rounds of "
@@ -130,18 +147,9 @@ class ShardSync:
         """
         ours = [lease for lease in listing.leases if lease.stream == self.tracked.id]
         ended = next_ended_since(before, ours, began_ms)
-        if ended and not listing.unreadable_of(self.tracked.id):
+        if ended:
             await self._delete_finished(listing, ended, began_ms)
         return ended
-
-    def _is_blocked(self, listing: LeaseListing) -> bool:
-        unreadable = listing.unreadable_of(self.tracked.id)
-        if unreadable and self.tracked.id is not None:
-            raise UnavailableError(
-                f"the leases of stream {self.tracked.name} are not created: {unreadable[0]}, and may be one of them; "
-                "repair or delete it"
-            )
-        return bool(unreadable)
 
     async def _plan_first_leases(self) -> tuple[tuple[Lease, ...], int]:
         """List the shards and plan their first leases. Return the plan and the number of shards."""
@@ -160,7 +168,13 @@ class ShardSync:
         shards = shard_graph(await self.tracked.stream.list_shards())
         keep_ms = milliseconds(self.settings.keep_finished_for)
         just_finished = {key for key, since_ms in ended.items() if now_ms - since_ms < keep_ms}
-        plan = plan_cleanup(listing.leases, shards, stream=self.tracked.id, just_finished=just_finished)
+        plan = plan_cleanup(
+            listing.leases,
+            shards,
+            stream=self.tracked.id,
+            just_finished=just_finished,
+            unreadable=listing.unreadable_shards(self.tracked.id),
+        )
         leases = {lease.key: lease for lease in listing.leases}
         for lease in plan.found_children:
             await self.table.set_children(leases[lease.key], lease.children)

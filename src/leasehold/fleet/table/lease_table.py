@@ -8,10 +8,10 @@ that every caller knows whether its write was applied. Nothing here decides whic
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from leasehold.core.events import Observer, RowRejected
+from leasehold.core.events import Observer
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import LeaseListing, is_lease_row, lease_from_row, leases_from_rows
 from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, was_applied
@@ -28,6 +28,7 @@ from leasehold.core.position import Position
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.errors import MalformedRowError, NotFoundError, UnavailableError
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows
+from leasehold.fleet.table.rejected_rows import RejectedRows
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX, write_and_confirm
 from leasehold.ports import Applied, Refused, RowStore
 from leasehold.tasks import all_of
@@ -47,6 +48,7 @@ class LeaseTable:
         self, rows: RowStore, *, coordinator: RowStore | None = None, metrics: RowStore | None = None
     ) -> None:
         self._rows = rows
+        self.rejected_rows = RejectedRows()
         self.coordinator_rows = CoordinatorRows(rows, coordinator=coordinator, metrics=metrics)
 
     async def prepare(self) -> None:
@@ -61,14 +63,16 @@ class LeaseTable:
         """Read one lease."""
         return _lease(await self._rows.get(key))
 
+    async def exists(self, key: LeaseKey) -> bool:
+        """Whether the table has a row with this key, even one that cannot be parsed."""
+        return await self._rows.get(key) is not None
+
     async def list(self, *, stream: StreamIdentifier | None = None, segments: int = 1) -> LeaseListing:
         """Read every lease, of one stream or of all, and the rows that cannot be parsed. May miss the newest writes."""
         listing = leases_from_rows(await self._rows.scan(segments=segments))
         if stream is None:
             return listing
-        return LeaseListing(
-            tuple(lease for lease in listing.leases if lease.stream == stream), listing.rejected
-        )
+        return replace(listing, leases=tuple(lease for lease in listing.leases if lease.stream == stream))
 
     async def list_owned_by(self, worker: WorkerId, *, known: Collection[LeaseKey] = ()) -> LeaseListing:
         """Read the leases that `worker` owns or will own after a handoff, without the `known` ones.
@@ -235,6 +239,5 @@ def _present(lease: Lease | None, key: str) -> Lease:
 async def list_leases(table: LeaseTable, observe: Observer) -> LeaseListing:
     """Read all leases, and report rows that cannot be parsed."""
     listing = await table.list()
-    for error in listing.rejected:
-        observe(RowRejected(error.key, error.problem))
+    table.rejected_rows.report(listing, observe)
     return listing

@@ -27,6 +27,8 @@ from leasehold.core.events import (
     OperationFailed,
     ReadingStarted,
     RecordDeadLettered,
+    RowIgnored,
+    RowRecovered,
     RowRejected,
     ShardBlockedOnParents,
     ShardEnded,
@@ -125,6 +127,10 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):
             return "rejects", key, problem
+        case RowIgnored(key=key, problem=problem):
+            return "ignores", key, problem
+        case RowRecovered(key=key):
+            return "can read", key, ""
         case OperationFailed(operation=operation, error=error):
             return "fails", "", f"{operation}: {error}"
         case WorkerFailed(error=error):

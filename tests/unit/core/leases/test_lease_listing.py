@@ -1,4 +1,4 @@
-"""Rows that cannot be read: of which stream they may be."""
+"""Rows that cannot be read: of which shard of which stream they may be the lease."""
 
 import pytest
 
@@ -8,25 +8,24 @@ from leasehold.errors import MalformedRowError
 
 ORDERS = StreamIdentifier("123456789012:orders:1700000000")
 RETURNS = StreamIdentifier("123456789012:returns:1700000000")
+SHARD = "shardId-000000000001"
 
 
 @pytest.mark.parametrize(
-    ("key", "may_be"),
+    ("key", "stream", "shards"),
     [
-        (f"{ORDERS}:shardId-000000000001", True),
-        (f"{RETURNS}:shardId-000000000001", False),
-        ("shardId-000000000001", True),
-        ("orders:shardId-000000000001", True),
-        ("", True),
+        (f"{ORDERS}:{SHARD}", ORDERS, {SHARD}),
+        (f"{RETURNS}:{SHARD}", ORDERS, set()),
+        (SHARD, ORDERS, set()),
+        (f"orders:{SHARD}", ORDERS, set()),
+        ("", ORDERS, set()),
+        (SHARD, None, {SHARD}),
+        (f"{ORDERS}:{SHARD}", None, set()),
     ],
 )
-def test_only_a_key_that_names_another_stream_is_surely_not_ours(key: str, may_be: bool) -> None:
-    """What cannot be understood may be a lease of any stream."""
+def test_a_row_can_only_be_the_lease_that_its_key_names(
+    key: str, stream: StreamIdentifier | None, shards: set[str]
+) -> None:
+    """No other lease has this key, whatever the attributes say."""
     listing = LeaseListing((), (MalformedRowError(key, "no checkpoint"),))
-    assert bool(listing.unreadable_of(ORDERS)) == may_be
-
-
-def test_in_a_table_of_one_stream_every_row_may_be_its_own() -> None:
-    """A name before a key may be a slip, there."""
-    listing = LeaseListing((), (MalformedRowError(f"{RETURNS}:shardId-000000000001", "no checkpoint"),))
-    assert listing.unreadable_of(None) == listing.rejected
+    assert listing.unreadable_shards(stream) == shards

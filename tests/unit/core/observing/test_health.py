@@ -18,6 +18,8 @@ from leasehold.core.events import (
     PageRead,
     ReadFailed,
     ReadingStarted,
+    RowRecovered,
+    RowRejected,
     ShardBlockedOnParents,
 )
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
@@ -181,6 +183,7 @@ def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) ->
         "ok": True,
         "state": "running",
         "problems": [],
+        "warnings": [],
         "shards": {
             "shard-0": {
                 "ok": True,
@@ -191,3 +194,28 @@ def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) ->
             }
         },
     }
+
+
+def test_a_row_that_cannot_be_read_is_a_warning_while_it_lasts() -> None:
+    """A restart does not repair it, so the member is healthy; the warning names the row, the effect and the remedy."""
+    rejected = RowRejected(
+        "shardId-7", "checkpoint: missing; repair or delete the row", "its shard is not read"
+    )
+    health = health_after((0, STARTED), (0, rejected), (5, rejected))
+    report = health_to_json(health.report(10))
+    assert report["ok"]
+    (warning,) = report["warnings"]
+    assert warning.startswith(
+        "row 'shardId-7' of the lease table cannot be read: checkpoint: missing; repair or delete"
+    )
+    assert warning.endswith("; its shard is not read")
+    health.observe(RowRecovered("shardId-7"), 20)
+    assert health_to_json(health.report(30))["warnings"] == []
+
+
+def test_many_rows_that_cannot_be_read_are_counted() -> None:
+    """A table of another program does not fill the response."""
+    health = health_after((0, STARTED), *((0, RowRejected(f"row-{n}", "bad", "")) for n in range(100)))
+    warnings = health_to_json(health.report(10))["warnings"]
+    assert len(warnings) == 9
+    assert warnings[-1] == "92 more rows of the lease table cannot be read"

@@ -25,7 +25,7 @@ from leasehold.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import ShardFilter
-from leasehold.errors import UnavailableError
+from leasehold.errors import BlockedLeasesError, UnavailableError
 from leasehold.fleet.maintenance.shard_sync import WAVE_SIZE_MAX, ShardSync, creation_waves
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import TrackedStream
@@ -204,22 +204,37 @@ def test_an_unreadable_row_of_another_stream_blocks_nothing() -> None:
     run_in_virtual_time(scenario())
 
 
-@pytest.mark.parametrize("stream", [ORDERS, None], ids=["of ours", "of any"])
-def test_first_leases_blocked_by_an_unreadable_row_are_retried(
-    stream: StreamIdentifier | None,
-) -> None:
-    """A member that joined without them would never create them. The report contains the key of the row."""
+@pytest.mark.parametrize("stream", [ORDERS, None], ids=["several streams", "a single stream"])
+def test_an_unreadable_row_blocks_only_the_lease_that_it_names(stream: StreamIdentifier | None) -> None:
+    """The other first leases are created. The blocked one is created by a retry, once the row was deleted."""
 
     async def scenario() -> None:
         rows, clock = MemoryRows(), VirtualClock()
-        sync = _sync(rows, ListedStream([PARENT]), clock, one_of=ORDERS)
-        bad = _unreadable(stream)
-        await rows.write(bad)
-        with pytest.raises(UnavailableError, match="may be one of them; repair or delete it"):
+        shards = even_shards(3)
+        sync = _sync(rows, ListedStream(shards), clock, one_of=stream)
+        key = lease_key(shards[1].id, stream)
+        await rows.write(PutRow(key, {"leaseKey": {"S": key}}))
+        with pytest.raises(BlockedLeasesError, match=f"{shards[1].id}.* repair or delete these rows"):
             await sync.bootstrap()
-        await rows.write(DeleteRow(key=bad.key, when=()))
+        assert await _shards_with_lease(sync.table) == {shards[0].id, shards[2].id}
+        await rows.write(DeleteRow(key=key, when=()))
+        await sync.create_blocked()
+        assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("key", ["note", "shardId-000000000009", f"{RETURNS}:shardId-000000000000"])
+def test_an_unreadable_row_of_no_listed_shard_blocks_nothing(key: str) -> None:
+    """Neither a note of an operator, nor a row that names a shard which this stream does not have."""
+
+    async def scenario() -> None:
+        rows, clock = MemoryRows(), VirtualClock()
+        shards = even_shards(3)
+        sync = _sync(rows, ListedStream(shards), clock)
+        await rows.write(PutRow(key, {"leaseKey": {"S": key}}))
         await sync.bootstrap()
-        assert await _shards_with_lease(sync.table) == {PARENT.id}
+        assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
 
     run_in_virtual_time(scenario())
 
