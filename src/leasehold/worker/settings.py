@@ -13,6 +13,7 @@ from typing import Final
 
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
+from leasehold.core.leases.lease_row import TEXT_LENGTH_MAX, is_valid_text
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.records.deaggregation import DeaggregationSettings
@@ -73,6 +74,11 @@ class ConsumerIdentity:
         for name in (names := self._names()):
             if names.count(name) > 1:
                 raise ConfigError(f"streams={names}: {name} is listed twice")
+        if self.worker_id and not is_valid_text(self.worker_id):
+            raise ConfigError(
+                f"worker_id={self.worker_id[:100]!r}: use at most {TEXT_LENGTH_MAX} characters and no control "
+                "characters; members could not read the leases of this worker"
+            )
 
     def _names(self) -> list[str]:
         return [each.name for each in self.streams]

@@ -177,6 +177,13 @@ def test_invalid_streams_are_refused(given: dict[str, object], message: str) -> 
         consumer_settings({"application": "billing", **given}, {})
 
 
+@pytest.mark.parametrize("worker_id", ["host\n1", "h" * 2049, "host\ud800"])
+def test_a_worker_id_that_cannot_be_read_back_is_refused(worker_id: str) -> None:
+    """It becomes the owner of leases, whose rows could not be parsed."""
+    with pytest.raises(ConfigError, match="at most 2048 characters and no control characters"):
+        consumer_settings({"application": "billing", "stream": "orders", "worker_id": worker_id}, {})
+
+
 def test_every_kind_of_value_is_parsed_from_text() -> None:
     """The environment contains only text."""
     found = settings(

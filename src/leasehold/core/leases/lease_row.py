@@ -64,8 +64,12 @@ _LEASE_ATTRIBUTES: Final = frozenset(
     }
 )
 
-# Java stores the counter in 64 bits. The largest value could not be incremented.
-COUNTER_MAX: Final = 2**63 - 2
+# Java stores numbers in 64 bits.
+NUMBER_MAX: Final = 2**63 - 1
+# A lease whose counter has reached this is not written any more. So a row that can be parsed can be parsed after each
+# of our writes. The distance to NUMBER_MAX is for writes that increment a counter without knowing its value. No
+# fleet comes here: with a heartbeat a second, it takes a hundred billion years.
+COUNTER_LIMIT: Final = 2**62
 TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's limit for a partition key
 RELATIVES_MAX: Final = 2  # a shard has at most two parents and at most two children
 
@@ -75,7 +79,7 @@ _HASH_KEY: Final = re.compile(r"[0-9]{1,39}")
 _GENERATION: Final = re.compile(r"([0-9a-f]{1,64}):([0-9]{1,18})")
 # Kinesis and all known emulators name shards so. A shard of another name is recognised by the attributes of its row.
 _LEASE_KEY: Final = re.compile(r"(?s:.*:)?shardId-[A-Za-z0-9_.-]+")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def is_lease_row(row: Row) -> bool:
@@ -107,10 +111,10 @@ def lease_from_row(row: Row) -> Lease:
         key=LeaseKey(cells.key),
         shard_id=shard_id,
         checkpoint=cells.position(CHECKPOINT, CHECKPOINT_SUB),
-        counter=cells.integer(COUNTER, at_most=COUNTER_MAX),
+        counter=cells.integer(COUNTER, at_most=NUMBER_MAX),
         owner=cells.worker(OWNER),
         checkpoint_owner=cells.worker(CHECKPOINT_OWNER),
-        owner_switches=cells.integer(OWNER_SWITCHES, at_most=COUNTER_MAX),
+        owner_switches=cells.integer(OWNER_SWITCHES, at_most=NUMBER_MAX),
         pin=_pin(cells),
         parents=_parents(cells, shard_id),
         children=cells.shard_ids(CHILDREN),
@@ -118,7 +122,7 @@ def lease_from_row(row: Row) -> Lease:
         throughput_kbps=cells.decimal(THROUGHPUT),
         stream=stream,
         session=LeaseSessionId(cells.text(SESSION)) if SESSION in row else None,
-        latest_at_ms=cells.integer(LATEST_AT, at_most=COUNTER_MAX) if LATEST_AT in row else None,
+        latest_at_ms=cells.integer(LATEST_AT, at_most=NUMBER_MAX) if LATEST_AT in row else None,
         nudge=_nudge(row),
         generations=_generations(row),
     )
@@ -151,6 +155,25 @@ def lease_to_row(lease: Lease) -> Row:
     return row
 
 
+def is_valid_text(value: str) -> bool:
+    """Whether a row with this text can be parsed. An owner that writes another text could not read its own lease.
+
+    >>> is_valid_text("host-1:4711"), is_valid_text(""), is_valid_text("host" + chr(10))
+    (True, False, False)
+    """
+    return 0 < len(value) <= TEXT_LENGTH_MAX and not _CONTROL.search(value)
+
+
+def require_room_in_counter(lease: Lease) -> None:
+    """Raise an error if the counter of the lease must not be incremented any more."""
+    if lease.counter >= COUNTER_LIMIT:
+        raise MalformedRowError(
+            lease.key,
+            f"{COUNTER}: {lease.counter} is too large to be incremented; set it to 0 while no member runs, "
+            "or repair or delete the row",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseListing:
     """The result of a scan: the leases, an error for each malformed lease row, and one for each row that is no lease.
@@ -172,7 +195,9 @@ class LeaseListing:
 
 
 def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
-    """Parses every lease row. A malformed row is rejected with an error; the other rows are still read."""
+    """Parses every lease row. A row that is malformed or cannot be written is rejected with an error; the other rows
+    are still read.
+    """
     leases: dict[LeaseKey, Lease] = {}
     rejected: list[MalformedRowError] = []
     ignored: list[MalformedRowError] = []
@@ -181,6 +206,7 @@ def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
             continue
         try:
             lease = lease_from_row(row)
+            require_room_in_counter(lease)
         except MalformedRowError as error:
             (rejected if may_be_lease(row) else ignored).append(error)
         else:

@@ -6,6 +6,9 @@ and each later write of this member requires its owner *and* its session. The co
 process that resumes, a second process with the same worker id, or a lease that was lost and regained.
 
 The lease that a rule takes is the lease as last read. If the row has changed since, the conditions fail.
+
+A row that can be parsed can be parsed after each of these writes. A counter that is too large for that raises a
+`MalformedRowError`, and nothing is written.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from leasehold.core.leases.lease_row import (
     CHECKPOINT_SUB,
     CHILDREN,
     COUNTER,
+    COUNTER_LIMIT,
     GENERATIONS,
     HASH_END,
     HASH_START,
@@ -35,6 +39,7 @@ from leasehold.core.leases.lease_row import (
     THROUGHPUT,
     generations_to_text,
     lease_to_row,
+    require_room_in_counter,
 )
 from leasehold.core.leases.row_writes import (
     Absent,
@@ -144,7 +149,7 @@ def pin(
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
         set={**promoted, **_pinned(Pin(end, state)), **_generations_with(lease, generation)},
         remove=_obsolete_state(state),
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(*_fence(lease), *_is_at(start), *_is_pinned(Pin(end)), _has_state(state)),
     )
 
@@ -164,7 +169,7 @@ def repin(lease: Lease, state: bytes, generation: tuple[str, int] | None = None)
             _has_state(lease.pin.state),
         ),
         set={PENDING_STATE: binary(state), **_generations_with(lease, generation)},
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(Pin(lease.pin.end)), _has_state(state)),
     )
 
@@ -177,7 +182,7 @@ def promote(lease: Lease) -> UpdateRow:
         when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
         set=_done_up_to(lease.pin.end),
         remove=NO_PIN,
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(*_fence(lease), *_is_at(lease.pin.end), Absent(PENDING)),
     )
 
@@ -201,7 +206,7 @@ def assign(lease: Lease, to: WorkerId) -> UpdateRow:
         when=(_row_exists(lease), _counter(lease), *_owners_as_seen(lease)),
         set={OWNER: text(to)},
         remove=(CHECKPOINT_OWNER, SESSION),
-        add={COUNTER: 1, **_owner_switch(lease, to)},
+        add={**_increment(lease), **_owner_switch(lease, to)},
         proof=(Equals(OWNER, text(to)), Absent(CHECKPOINT_OWNER), _counter_after(lease)),
     )
 
@@ -230,7 +235,7 @@ def complete_handoff(lease: Lease) -> UpdateRow:
         when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: text(lease.owner)},
         remove=(CHECKPOINT_OWNER, SESSION),
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(Equals(OWNER, text(lease.owner)), Absent(CHECKPOINT_OWNER), _counter_after(lease)),
     )
 
@@ -244,7 +249,7 @@ def decline_handoff(lease: Lease) -> UpdateRow:
         when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: keeper},
         remove=(CHECKPOINT_OWNER,),
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER), *_same_session(lease)),
     )
 
@@ -257,7 +262,7 @@ def release(lease: Lease) -> UpdateRow:
         key=lease.key,
         when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         remove=(OWNER, SESSION),
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(Absent(OWNER), _counter_after(lease)),
     )
 
@@ -271,7 +276,7 @@ def release_to(lease: Lease, to: WorkerId) -> UpdateRow:
         when=(_row_exists(lease), *_owners_as_seen(lease), *_same_session(lease)),
         set={OWNER: text(to)},
         remove=(SESSION,),
-        add={COUNTER: 1},
+        add=_increment(lease),
         proof=(Equals(OWNER, text(to)), Absent(SESSION), _counter_after(lease)),
     )
 
@@ -324,7 +329,7 @@ def interpret_failed_renewal(mine: Lease, now: Lease | None) -> StillHeld | Lost
 def _begin(lease: Lease, session: LeaseSessionId) -> Mapping[str, Attribute]:
     return {
         SESSION: text(session),
-        COUNTER: number(lease.counter + 1),
+        COUNTER: number(_next_counter(lease)),
         # Missing, meaning 0, in rows of some other clients. The conditions of `pin` need the attribute.
         CHECKPOINT_SUB: number(lease.checkpoint.sub_sequence_number),
     }
@@ -332,7 +337,7 @@ def _begin(lease: Lease, session: LeaseSessionId) -> Mapping[str, Attribute]:
 
 def _own_write(lease: Lease, changes: Mapping[str, Attribute], *, remove: tuple[str, ...] = ()) -> UpdateRow:
     """A write of the owner that knows the counter. It increments the counter, so it is also a heartbeat."""
-    changed = {COUNTER: number(lease.counter + 1), **changes}
+    changed = {COUNTER: number(_next_counter(lease)), **changes}
     return UpdateRow(
         key=lease.key,
         when=(_counter(lease), *_fence(lease)),
@@ -382,8 +387,19 @@ def _counter(lease: Lease) -> Condition:
     return Equals(COUNTER, number(lease.counter))
 
 
+def _next_counter(lease: Lease) -> int:
+    require_room_in_counter(lease)
+    return lease.counter + 1
+
+
+def _increment(lease: Lease) -> Mapping[str, int]:
+    """Increments the counter of the row, which may be higher than that of the lease as last read."""
+    require_room_in_counter(lease)
+    return {COUNTER: 1}
+
+
 def _counter_after(lease: Lease) -> Condition:
-    return Equals(COUNTER, number(lease.counter + 1))
+    return Equals(COUNTER, number(_next_counter(lease)))
 
 
 def _row_exists(lease: Lease) -> Condition:
@@ -397,9 +413,9 @@ def _owners_as_seen(lease: Lease) -> tuple[Condition, ...]:
 
 
 def _owner_switch(lease: Lease, to: WorkerId) -> Mapping[str, int]:
-    """Counts a forced change of owner. The end of a handoff does not count."""
+    """Counts a forced change of owner. The end of a handoff does not count. A damaged, huge count stays as it is."""
     forced = (lease.owner is not None and lease.owner != to) or lease.checkpoint_owner == to
-    return {OWNER_SWITCHES: 1} if forced else {}
+    return {OWNER_SWITCHES: 1} if forced and lease.owner_switches < COUNTER_LIMIT else {}
 
 
 def _at(position: Position) -> Mapping[str, Attribute]:
