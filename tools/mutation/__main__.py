@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.mutation.coverage_map import ON_IMPORT, CoverageMap, measure
-from tools.mutation.mutants import Mutant, mutants_of
+from tools.mutation.mutants import Mutant, mutants_of, source_of
 from tools.mutation.trial import Outcome, passes_in_child, run_tests
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def _try(mutant: Mutant, *, covered: CoverageMap, worlds: int) -> Outcome:
     lines = covered.get(str(file), {})
     tests = lines.get(str(mutant.line)) or lines.get(ON_IMPORT) or []
     module = "leasehold." + mutant.path.removesuffix(".py").replace("/", ".")
-    passes = partial(passes_in_child, module, str(file), mutant.source)
+    passes = partial(passes_in_child, module, str(file), source_of(mutant, file))
     if tests and not passes(partial(run_tests, tests[:TESTS_MAX]), deadline_s=TESTS_DEADLINE_S):
         return Outcome.CAUGHT
     if worlds and not passes(partial(_run_worlds, worlds), deadline_s=WORLDS_DEADLINE_S):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -48,25 +50,37 @@ class Mutant:
     function: str
     line: int
     change: str
-    source: str
+    number: int  # among the mutants of the module
 
     @property
     def name(self) -> str:
         return f"{self.path} {self.function}: {self.change}"
 
 
-def mutants_of(path: Path, shown_as: str) -> Iterator[Mutant]:
-    """Every mutant of a module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    seen: dict[str, int] = {}
-    for place in _places(tree):
-        for change in _changes(place.node):
-            mutated = _apply(tree, place.node, change)
-            text = _describe(place.node, change)
-            key = f"{place.function}: {text}"
-            seen[key] = seen.get(key, 0) + 1
-            numbered = text if seen[key] == 1 else f"{text} ({seen[key]})"
-            yield Mutant(shown_as, place.function, place.node.lineno, numbered, ast.unparse(mutated))
+def mutants_of(file: Path, path: str) -> Iterator[Mutant]:
+    """Every mutant of a module. `path` is its name in reports."""
+    seen: Counter[str] = Counter()
+    for number, (place, change) in enumerate(_possible_changes(_parse(file))):
+        text = _describe(place.node, change)
+        seen[f"{place.function}: {text}"] += 1
+        times = seen[f"{place.function}: {text}"]
+        numbered = text if times == 1 else f"{text} ({times})"
+        yield Mutant(path, place.function, place.node.lineno, numbered, number)
+
+
+def source_of(mutant: Mutant, file: Path) -> str:
+    """The changed source of a mutant."""
+    tree = _parse(file)
+    place, change = next(islice(_possible_changes(tree), mutant.number, None))
+    return ast.unparse(_apply(tree, place.node, change))
+
+
+def _parse(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _possible_changes(tree: ast.Module) -> Iterator[tuple[_Place, Change]]:
+    return ((place, change) for place in _places(tree) for change in _changes(place.node))
 
 
 @dataclass(frozen=True, slots=True)

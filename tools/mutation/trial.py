@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import os
@@ -45,6 +46,7 @@ class _ChangedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def run_tests(tests: Sequence[str]) -> bool:
     """Run tests in this process. Returns whether all pass."""
     options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "60"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return pytest.main([*tests, *options]) == pytest.ExitCode.OK
 
 
@@ -54,11 +56,11 @@ def passes_in_child(
     """Whether a check passes with a changed module. A crash, or no result within the deadline, is a failure."""
     child = os.fork()
     if child == 0:
-        _run_child(_ChangedModule(module, file, source), check)
+        _run_child(module, _ChangedModule(module, file, source), check)
     return _wait(child, deadline_s) == 0
 
 
-def _run_child(changed: _ChangedModule, check: Callable[[], bool]) -> None:
+def _run_child(module: str, changed: _ChangedModule, check: Callable[[], bool]) -> None:
     os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -66,6 +68,8 @@ def _run_child(changed: _ChangedModule, check: Callable[[], bool]) -> None:
     sys.meta_path.insert(0, changed)
     code = 1
     try:
+        # Now, because pytest puts an import hook of its own before this one.
+        importlib.import_module(module)
         code = 0 if check() else 1
     finally:
         os._exit(code)
