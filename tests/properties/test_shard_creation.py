@@ -124,18 +124,32 @@ def test_a_plan_is_complete(choices: Choices) -> None:
 
 @cases(1500)
 @given(choices)
-def test_the_repair_only_adds_lost_children(choices: Choices) -> None:
-    """What the repair adds continues a lease, has no parent that will name it, and no lease below it."""
+def test_a_plan_creates_nothing_above_a_lease_and_skips_nothing(choices: Choices) -> None:
+    """A new lease has no lease below it, and no parent will create it. None begins at a tip after the fleet began."""
     case = random_case(choices)
-    graph, latest = case.graph, InitialPosition(LATEST)
-    # Under LATEST nothing but the repair begins at TRIM_HORIZON.
-    plan = plan_missing_leases(graph, case.leases, latest)
+    if not case.leases:
+        return
+    graph = case.graph
     ended = {lease.shard_id for lease in case.leases if lease.checkpoint == SHARD_END}
-    for lease in plan:
-        if lease.checkpoint == TRIM_HORIZON:
-            assert lease.parents & case.leased
-            assert not lease.parents & (graph.shards.keys() - ended)
-            assert not graph.downward_from([lease.shard_id]) & case.leased
+    passed = graph.upward_from(case.leased) - case.leased
+    for lease in plan_missing_leases(graph, case.leases, case.initial):
+        assert not graph.downward_from([lease.shard_id]) & case.leased
+        waits_for = lease.parents & graph.shards.keys() - ended - passed
+        assert waits_for <= case.leased
+        assert not waits_for or lease.parents - graph.shards.keys() - case.leased
+        assert lease.checkpoint != LATEST
+
+
+@cases(500)
+@given(choices)
+def test_the_first_leases_tell_when_the_fleet_began(choices: Choices) -> None:
+    """A fleet that begins at LATEST loses a lease: the new one begins when the fleet began, not at the tip of today."""
+    history, latest = random_history(choices), InitialPosition(LATEST)
+    first = plan_first_leases(shard_graph(history.alive_at(history.epoch)), latest)
+    began = [replace(lease, latest_at_ms=7 + index) for index, lease in enumerate(first)]
+    kept = began[: 1 + choices.below(len(began))]
+    for lease in plan_missing_leases(shard_graph(history.shards), kept, latest):
+        assert (lease.checkpoint, lease.latest_at_ms, lease.owner_switches) == (LATEST, 7, 1)
 
 
 @cases(1500)

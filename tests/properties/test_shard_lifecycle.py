@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 
 from leasehold.core.model import InitialPosition, Lease, LeaseKey, ShardId
-from leasehold.core.position import AT_TIMESTAMP, SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.lease_cleanup import DeleteReason, plan_cleanup
 from leasehold.core.shards.lease_creation import (
     CreateChildren,
@@ -51,10 +51,10 @@ class Fleet:
         """The first leases. Perhaps the leader dies while it writes them, and another one goes on."""
         listed = self.history.alive_at(epoch_of(self.initial, self.history, choices))
         first = plan_first_leases(shard_graph(listed), self.initial)
-        # After such a crash a start from a timestamp goes back to the roots, below shards that are already
-        # being read. The Java KCL does the same (lifecycle E6), so there is no order to keep.
-        whole = self.initial.sentinel == AT_TIMESTAMP
-        self._create(first if whole else first[: 1 + choices.below(len(first))])
+        first = tuple(
+            replace(lease, latest_at_ms=1) if lease.checkpoint == LATEST else lease for lease in first
+        )
+        self._create(first[: 1 + choices.below(len(first))])
         self.sync()
         self.begun = {lease.shard_id for lease in self.leases.values()}
 

@@ -17,6 +17,7 @@ WITH_LEADER = range(60)
 #   39  tests/unit/core/leases/test_row_writes.py   19  tests/unit/worker
 #   24  tests/unit/fleet/maintenance/test_shard_sync.py: seen once and not reproduced; the test covers a cause found by
 #       reading
+#   50022, 50268  tests/properties/test_lost_leases.py
 #   50051  tests/unit/worker/test_losing_and_stopping.py
 #   50078, 50085  tests/unit/worker/test_cancellation.py, tests/unit/test_tasks.py
 ONCE_FAILED = {
@@ -38,6 +39,10 @@ ONCE_FAILED = {
     (50085, Mode.LEADER),
     # A row was damaged for a while: the last checkpoint could not be written, but the release arrived after the repair.
     (50051, Mode.PEER),
+    # Leases of two generations were deleted, and a part of the hash range stayed without a lease.
+    (50022, Mode.PEER),
+    # The lease of a running child was deleted: its parent was read again, while its other child was being read.
+    (50268, Mode.PEER),
 }
 
 

@@ -7,16 +7,31 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from leasehold.config.settings import FleetSettings, milliseconds
-from leasehold.core.events import HandoffRequested, ShardBlockedOnParents, ShardEnded, ShardStalled
+from leasehold.core.events import (
+    HandoffRequested,
+    ShardBlockedOnParents,
+    ShardEnded,
+    ShardsSynced,
+    ShardStalled,
+)
 from leasehold.core.leases.heartbeats import LastWrite
 from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.core.shards.lease_creation import CreateChildren, WaitForOtherParent, plan_children
+from leasehold.core.shards.lease_creation import (
+    CreateChildren,
+    WaitForOtherParent,
+    parents_perhaps_lost,
+    plan_children,
+    plan_lost_parents,
+)
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import MalformedRowError, UnavailableError
 from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.shard_activity import ShardActivity
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.ports import Stream
+from leasehold.tasks import all_of
 
 # A shard from which nothing was read at all is given up after this time, however long `stalled_after` is.
 FIRST_PROGRESS_MS: Final = 60_000
@@ -165,14 +180,27 @@ class HeldLease:
         """Return, with the lease marked as lost, once no write has succeeded for too long."""
         await self._writer.wait_for_expiry()
 
-    async def wait_for_parents(self) -> None:
+    async def wait_for_parents(self, stream: Stream) -> None:
         """Return once every parent has ended.
 
-        A parent without a lease counts as ended: it was trimmed, or it was finished and its lease was deleted.
+        A parent without a lease counts as ended: it was trimmed, or it was finished and its lease was deleted. If the
+        lease may have been lost before that, it is created again, and this waits until the parent was read.
         """
-        while running := await self._running_parents():
-            self._operations.observe(ShardBlockedOnParents(self.shard, running))
-            await self._wait_for_other_shards()
+        has_waited = False
+        while True:
+            parents = await self._parents_ended()
+            running = [parent for parent, has_ended in parents.items() if has_ended is False]
+            if running:
+                has_waited = True
+                self._operations.observe(ShardBlockedOnParents(self.shard, tuple(running)))
+                await self._wait_for_other_shards()
+                continue
+            lost = parents_perhaps_lost(
+                self.lease, parents, is_first_reading=has_waited or self.is_first_reading
+            )
+            if not lost or not await self._create_parents(lost, stream):
+                self._follows_parent = any(parents.values())
+                return
 
     # -- writes ------------------------------------------------------------------------------------------------
 
@@ -241,14 +269,20 @@ class HeldLease:
 
     # -- parents and children ----------------------------------------------------------------------------------
 
-    async def _running_parents(self) -> tuple[ShardId, ...]:
+    async def _parents_ended(self) -> dict[ShardId, bool | None]:
         parents = sorted(self.lease.parents)
-        # One after the other: if one of several concurrent reads failed, the others would go on without a caller.
-        have_ended = [await self._has_parent_ended(parent) for parent in parents]
-        self._follows_parent = True in have_ended
-        return tuple(
-            parent for parent, has_ended in zip(parents, have_ended, strict=True) if has_ended is False
-        )
+        have_ended = await all_of(*map(self._has_parent_ended, parents))
+        return dict(zip(parents, have_ended, strict=True))
+
+    async def _create_parents(self, lost: Sequence[ShardId], stream: Stream) -> bool:
+        """Create the leases of lost parents. Return False if none of them exists any more."""
+        began_ms = self._operations.clock.now_ms()
+        graph = shard_graph(await stream.list_shards())
+        leases = plan_lost_parents(self.lease, lost, graph)
+        created = [await self._table.create(lease) for lease in leases]
+        took_ms = self._operations.clock.now_ms() - began_ms
+        self._operations.observe(ShardsSynced(len(graph.shards), sum(created), took_ms))
+        return bool(leases)
 
     async def _has_parent_ended(self, parent: ShardId) -> bool | None:
         """Whether a parent was read to its end; None if it has no lease.

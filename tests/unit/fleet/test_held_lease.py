@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,11 @@ from leasehold.config.settings import FleetSettings
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.core.model import (
+    HashRange,
     Lease,
     LeaseKey,
     LeaseSessionId,
+    Shard,
     ShardId,
     StreamIdentifier,
     WorkerId,
@@ -26,6 +29,7 @@ from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from tests.unit.fleet.world import ListedStream
 
 PARENTS = (ShardId("s-0"), ShardId("s-1"))
 
@@ -87,7 +91,7 @@ def test_a_failed_read_cancels_the_concurrent_ones() -> None:
     async def scenario() -> None:
         held = _hold(_child(), LeaseTable(_OneFailsOneHangs()), VirtualClock())
         with pytest.raises(UnavailableError):
-            await held.wait_for_parents()
+            await held.wait_for_parents(ListedStream([]))
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_in_virtual_time(scenario())
@@ -105,14 +109,72 @@ def test_parents_are_looked_up_in_the_stream_of_the_lease() -> None:
                 Lease(key=lease_key(parent, stream), shard_id=parent, checkpoint=TRIM_HORIZON, stream=stream)
             )
         held = _hold(child, table, clock)
-        waiting = asyncio.create_task(held.wait_for_parents())
+        waiting = asyncio.create_task(held.wait_for_parents(ListedStream([])))
         await clock.sleep_ms(60_000)
         assert not waiting.done()
         waiting.cancel()
         unrelated = LeaseTable(MemoryRows())
         for parent in PARENTS:
             await unrelated.create(Lease(key=lease_key(parent), shard_id=parent, checkpoint=TRIM_HORIZON))
-        await _hold(child, unrelated, clock).wait_for_parents()
+        await _hold(child, unrelated, clock).wait_for_parents(ListedStream([]))
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("deleted", [PARENTS[:1], PARENTS])
+@pytest.mark.parametrize("moment_ms", [0, 60_000])
+def test_a_lost_parent_is_read_again_before_a_merged_child(
+    deleted: tuple[ShardId, ...], moment_ms: int
+) -> None:
+    """The end of one parent creates the child. The lease of the other parent is deleted while it is being read."""
+
+    async def scenario() -> None:
+        clock, table = VirtualClock(), LeaseTable(MemoryRows())
+        for parent in PARENTS:
+            at = TRIM_HORIZON if parent in deleted else SHARD_END
+            await table.create(Lease(key=lease_key(parent), shard_id=parent, checkpoint=at))
+        shards = [
+            Shard(parent, HashRange(index, index + 1), "1", "5") for index, parent in enumerate(PARENTS)
+        ]
+        waiting = asyncio.create_task(_hold(_child(), table, clock).wait_for_parents(ListedStream(shards)))
+        await clock.sleep_ms(moment_ms)
+        for parent in deleted:
+            lease = await table.get(lease_key(parent))
+            assert lease is not None
+            await table.delete(lease)
+        await clock.sleep_ms(60_000)
+        assert not waiting.done()
+        for parent in deleted:
+            lease = await table.get(lease_key(parent))
+            assert lease is not None
+            assert lease.checkpoint == TRIM_HORIZON
+        waiting.cancel()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_parent_that_left_the_stream_is_not_waited_for() -> None:
+    """It cannot be read any more."""
+
+    async def scenario() -> None:
+        clock, table = VirtualClock(), LeaseTable(MemoryRows())
+        await _hold(_child(), table, clock).wait_for_parents(ListedStream([]))
+        assert not (await table.list()).leases
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_that_was_reset_needs_no_parents() -> None:
+    """An operator reads a merged shard again, whose parents were finished and deleted long ago."""
+
+    async def scenario() -> None:
+        clock, table = VirtualClock(), LeaseTable(MemoryRows())
+        shards = [
+            Shard(parent, HashRange(index, index + 1), "1", "5") for index, parent in enumerate(PARENTS)
+        ]
+        reset = replace(_child(), counter=400)
+        await _hold(reset, table, clock).wait_for_parents(ListedStream(shards))
+        assert not (await table.list()).leases
 
     run_in_virtual_time(scenario())
 
@@ -249,7 +311,7 @@ def test_a_shard_waits_for_a_parent_whose_row_cannot_be_read() -> None:
             VirtualClock(),
         )
         held = _hold(_child(), LeaseTable(rows), clock)
-        waiting = asyncio.create_task(held.wait_for_parents())
+        waiting = asyncio.create_task(held.wait_for_parents(ListedStream([])))
         await clock.sleep_ms(60_000)
         assert not waiting.done()
         await rows.write(DeleteRow(key=PARENTS[0], when=()))

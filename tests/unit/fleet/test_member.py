@@ -191,7 +191,7 @@ def test_children_are_read_at_once() -> None:
     ]
 
     async def end_parent(world: World, worker: WorkerId, held: HeldLease) -> None:
-        await held.wait_for_parents()
+        await held.wait_for_parents(world.stream)
         if held.shard == parent.id:
             await world.clock.sleep_ms(2_000)
             await held.checkpoint(Position("500"))
@@ -221,7 +221,7 @@ def test_a_merged_child_waits_for_both_parents() -> None:
     )
 
     async def end_parents(world: World, worker: WorkerId, held: HeldLease) -> None:
-        await held.wait_for_parents()
+        await held.wait_for_parents(world.stream)
         if held.shard == child.id:
             await deliver(world, worker, held)
             return

@@ -8,7 +8,8 @@ needed when every child has its own checkpoint. So each pass deletes the oldest 
 * *gone*: the shard has left the retention period, and cannot be read again.
 
 In both cases every child must have a lease. If a child has none, the marker makes the next sync start this child at
-TRIM_HORIZON instead of the initial position.
+TRIM_HORIZON instead of the initial position. A child whose lease was deleted while a descendant has one does not count:
+it was read to its end, and never gets a lease again.
 
 A marker is also kept for a while after its shard has ended. A delayed member that read the table before the lease
 existed may still be about to create it. A scan whose pages were read at different times may show neither the lease nor
@@ -18,6 +19,7 @@ its children. While the row exists, neither can make the shard be read again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -109,10 +111,12 @@ def plan_cleanup(
     if shards is not None:
         _refuse_partial(shards)
     here = {lease.key: lease for lease in leases if lease.stream == stream}
+    passed = _passed(here, shards) - frozenset(unreadable)
     found_children = [_with_children(lease, shards) for lease in here.values()]
     decided = [
         _keep_just_finished(
-            _keep_child(lease, _decide(lease, here, shards), frozenset(unreadable)), just_finished
+            _keep_child(lease, _decide(lease, here, shards, passed), frozenset(unreadable)),
+            just_finished,
         )
         for lease in found_children
     ]
@@ -140,32 +144,42 @@ def _keep_child(
     return decided
 
 
+def _passed(leases: Mapping[LeaseKey, Lease], shards: ShardGraph | None) -> AbstractSet[ShardId]:
+    """The shards without a lease that have a descendant with a lease."""
+    leased = {lease.shard_id for lease in leases.values()}
+    return frozenset() if shards is None else shards.upward_from(leased) - leased
+
+
 def _decide(
-    lease: Lease, leases: Mapping[LeaseKey, Lease], shards: ShardGraph | None
+    lease: Lease,
+    leases: Mapping[LeaseKey, Lease],
+    shards: ShardGraph | None,
+    passed: AbstractSet[ShardId],
 ) -> DeleteLease | KeepLease:
     if shards is not None and lease.shard_id not in shards.shards:
-        return _decide_gone(lease, leases, shards)
+        return _decide_gone(lease, leases, set(shards.children_of(lease.shard_id)) - passed)
     if not lease.checkpoint.is_shard_end:
         return KeepLease(lease.key, KeepReason.NOT_FINISHED)
     if not lease.children:
         return KeepLease(lease.key, KeepReason.CHILDREN_UNKNOWN)
-    if unleased := _without_lease(lease, lease.children, leases):
+    needed = lease.children - passed
+    if unleased := _without_lease(lease, needed, leases):
         return KeepLease(lease.key, KeepReason.CHILD_WITHOUT_LEASE, unleased)
     if parents := tuple(p for p in sorted(lease.parents) if lease_key(p, lease.stream) in leases):
         return KeepLease(lease.key, KeepReason.PARENT_REMAINS, parents)
-    children = (leases[lease_key(child, lease.stream)] for child in sorted(lease.children))
+    children = (leases[lease_key(child, lease.stream)] for child in sorted(needed))
     if waiting := tuple(child.shard_id for child in children if not _has_started(child)):
         return KeepLease(lease.key, KeepReason.CHILD_NOT_STARTED, waiting)
     return DeleteLease(lease.key, DeleteReason.PASSED)
 
 
 def _decide_gone(
-    lease: Lease, leases: Mapping[LeaseKey, Lease], shards: ShardGraph
+    lease: Lease, leases: Mapping[LeaseKey, Lease], children: Iterable[ShardId]
 ) -> DeleteLease | KeepLease:
     if not lease.checkpoint.is_shard_end:
         return KeepLease(lease.key, KeepReason.GONE_UNFINISHED)
     # Only children that still exist: a child that is gone too will never get a lease.
-    if unleased := _without_lease(lease, shards.children_of(lease.shard_id), leases):
+    if unleased := _without_lease(lease, children, leases):
         return KeepLease(lease.key, KeepReason.CHILD_WITHOUT_LEASE, unleased)
     return DeleteLease(lease.key, DeleteReason.GONE)
 

@@ -1,10 +1,11 @@
 """Which leases to create, and the position where each begins. Takes a list of shards and the existing leases.
 
-Leases are created on three occasions:
+Leases are created on four occasions:
 
 * `plan_first_leases`: the table is empty. Creates one lease for each shard that was open at the initial position.
-* `plan_missing_leases`: leases are missing. Follows the rule of the Java KCL, so that it does not matter which member
-  of a mixed fleet leads. Adds one repair that Java does not make.
+* `plan_missing_leases`: leases are missing, because they were deleted or never written. Repairs more than the Java KCL,
+  whose rule it follows without `repair`.
+* `plan_lost_parents`: a merged shard is about to be read, and the lease of a parent is missing.
 * `plan_children`: a shard has been read to its end. Its children always begin at `TRIM_HORIZON`. A later position would
   skip the records written since the reshard.
 
@@ -16,7 +17,8 @@ oldest ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -124,7 +126,7 @@ def plan_first_leases(
     # At one point in time a shard and its parent are not both open. They may both be listed if the timestamp is the
     # very millisecond of a reshard. Then the parents cover all hash keys, and the children are created at their end.
     _refuse_holes_and_overlaps(graph.roots)
-    return _oldest_first(((shard, initial.sentinel) for shard in graph.roots), stream)
+    return _oldest_first((_new_lease(shard, initial.sentinel, stream) for shard in graph.roots), graph)
 
 
 def plan_missing_leases(
@@ -140,28 +142,52 @@ def plan_missing_leases(
     """The missing leases, so that every open shard is read at some time. `graph` is an unfiltered list of the stream.
 
     Leases of other streams are ignored. `unreadable` are the shards whose rows cannot be parsed. They count as leased,
-    and it is not known whether they were read to their end, so no lease is created for their descendants. `repair`
-    also creates the leases of lost children (see `_lost_children`). Without it the plan is exactly that of the Java
-    KCL.
+    and it is not known whether they were read to their end, so no lease is created for their descendants. With `repair`
+    the plan contains the lost shards (see `_lost`): no record is skipped, and no child overtakes its parent, whatever
+    leases were deleted. Without it, and without any lease, the plan is exactly that of the Java KCL.
     """
     _refuse_unexpected_children(graph, ignore_unexpected_children)
     leased = {lease.shard_id: lease for lease in leases if lease.stream == stream}
-    lost = _lost_children(graph, leased) if repair else frozenset()
-    lost -= graph.upward_from(unreadable)
-    # The repaired leases cover their descendants, like any other lease.
-    missing = _missing(graph, leased.keys() | lost | set(unreadable), initial)
+    rows = leased.keys() | set(unreadable)
+    if repair and leased:
+        new = [
+            _repaired_lease(graph.shards[each], leased, initial, stream)
+            for each in _lost(graph, leased, rows)
+        ]
+    else:
+        missing = _missing(graph, rows, initial)
+        new = [_new_lease(graph.shards[each], initial.sentinel, stream) for each in missing]
     blocked = blocked_shards(graph, unreadable)
-    beginnings = dict.fromkeys(lost, TRIM_HORIZON) | dict.fromkeys(missing, initial.sentinel)
-    return _oldest_first(
-        ((graph.shards[shard_id], at) for shard_id, at in beginnings.items() if shard_id not in blocked),
-        stream,
-    )
+    return _oldest_first((lease for lease in new if lease.shard_id not in blocked), graph)
 
 
 def blocked_shards(graph: ShardGraph, unreadable: Iterable[ShardId]) -> frozenset[ShardId]:
     """The listed shards that get no lease while these rows cannot be parsed: their shards and all descendants."""
     starts = {shard for each in unreadable for shard in (each, *graph.children_of(each))}
     return graph.downward_from(starts)
+
+
+def parents_perhaps_lost(
+    child: Lease, parents: Mapping[ShardId, bool | None], *, is_first_reading: bool
+) -> tuple[ShardId, ...]:
+    """The parents of a merged shard whose leases may have been deleted before their end was reached.
+
+    `parents`: whether each parent has ended; None if it has no lease.
+
+    The end of either parent creates the lease of a merged child, so this lease does not prove the end of the other one.
+    A finished parent keeps its lease until the child has started (`lease_cleanup`). So a parent without a lease may be
+    unread if the child has not started. A lease that was reset to TRIM_HORIZON, to read the shard again, is none of
+    these: it is not the first reading, and both parents are gone.
+    """
+    missing = tuple(parent for parent, has_ended in parents.items() if has_ended is None)
+    is_reset = len(missing) == len(parents) and not is_first_reading
+    return () if child.checkpoint != TRIM_HORIZON or len(parents) < 2 or is_reset else missing
+
+
+def plan_lost_parents(child: Lease, lost: Iterable[ShardId], graph: ShardGraph) -> tuple[Lease, ...]:
+    """The leases of lost parents that still exist. They are read from their beginning, before `child`."""
+    listed = (graph.shards[parent] for parent in lost if parent in graph.shards)
+    return _oldest_first((_new_lease(shard, TRIM_HORIZON, child.stream) for shard in listed), graph)
 
 
 def plan_children(
@@ -198,40 +224,70 @@ def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPos
     return (other_parents | set(unleased)) - covered
 
 
-def _lost_children(graph: ShardGraph, leased: Mapping[ShardId, Lease]) -> frozenset[ShardId]:
-    """Children of leased shards that only a sync can still create.
+def _lost(
+    graph: ShardGraph, leased: Mapping[ShardId, Lease], rows: AbstractSet[ShardId]
+) -> frozenset[ShardId]:
+    """Shards without a lease that no member will create, and that may hold records nobody has read.
 
-    Normally the member that finishes a shard creates the leases of its children, so the rule of the Java KCL creates
-    none below an existing lease. This fails in two cases. The parent was finished, but its children were not created.
-    Or the parent left the retention period, so that no response names its children any more. Java then leaves the
-    children unread while the lease of the parent exists, or starts them at the initial position; from LATEST it skips
-    their records. Here they begin at TRIM_HORIZON, because they continue where the parent ended.
+    `rows` are the leased shards, and those whose rows cannot be parsed. They count as leased, and as unfinished.
+    Only an unleased open shard, or an ancestor of one, can be lost. Each shard is in one of these states:
 
-    A parent that is listed and not finished creates its children itself. An ancestor of a leased shard is not lost: it
-    was finished, and its lease was deleted.
+    * passed: a descendant has a lease, so the shard was read to its end, or the fleet began after it. It is never
+      created again: its descendants may be running.
+    * done: passed, or its lease is finished, or it left the retention period.
+    * lost: not passed, and all its parents are done, so no end of a parent will create it. A merged shard is also lost
+      if one parent left the retention period without a lease: the other parent would wait for this lease for ever.
+
+    All others are created when a parent ends. The rule of the Java KCL looks only at the existence of leases: it
+    creates nothing below a finished lease, and it begins at the roots, above shards that are being read.
     """
-    ended = {shard_id for shard_id, lease in leased.items() if lease.checkpoint.is_shard_end}
-    unread = graph.shards.keys() - ended
-    read = leased.keys() - unread
-    not_lost = graph.upward_from(leased) | graph.unexpected_children
+    unleased = [shard.id for shard in graph.open_shards if shard.id not in rows]
+    passed = graph.upward_from(rows)
+    finished = {shard_id for shard_id, lease in leased.items() if lease.checkpoint.is_shard_end}
+    done = (passed - rows) | finished
+    waits_for = {
+        shard_id: [parent for parent in graph.parents_of(shard_id) if parent not in done]
+        for shard_id in graph.upward_from(unleased, avoiding=rows) - passed - graph.unexpected_children
+    }
     return frozenset(
-        shard.id
-        for shard in graph.shards.values()
-        if shard.id not in not_lost
-        and not read.isdisjoint(shard.parents)
-        and unread.isdisjoint(shard.parents)
+        shard_id
+        for shard_id, parents in waits_for.items()
+        if not parents or (rows >= set(parents) and not _are_leased(graph, shard_id, rows))
     )
 
 
-def _oldest_first(
-    beginnings: Iterable[tuple[Shard, Position]], stream: StreamIdentifier | None
-) -> tuple[Lease, ...]:
-    oldest_first = sorted(beginnings, key=lambda pair: _age(pair[0]))
-    return tuple(_new_lease(shard, at, stream) for shard, at in oldest_first)
+def _are_leased(graph: ShardGraph, shard_id: ShardId, leased: Collection[ShardId]) -> bool:
+    """Whether every parent that left the retention period still has its lease."""
+    return all(parent in leased for parent in graph.missing_parents_of(shard_id))
 
 
-def _age(shard: Shard) -> tuple[int, ShardId]:
-    return sequence_value(shard.starting_sequence_number), shard.id
+def _repaired_lease(
+    shard: Shard,
+    leased: Mapping[ShardId, Lease],
+    initial: InitialPosition,
+    stream: StreamIdentifier | None,
+) -> Lease:
+    """The new lease of a lost shard. It is unknown how far the lost lease was, so records are rather read twice.
+
+    A child of a leased shard continues where its parent ended. Other shards begin at the initial position. LATEST now
+    would skip the records since the fleet began. The leases with which it began show this time (`latest_at_ms`). The
+    owner switch makes the reader begin there, because only a first reading begins at the tip.
+    """
+    if not leased.keys().isdisjoint(shard.parents):
+        return _new_lease(shard, TRIM_HORIZON, stream)
+    if initial.sentinel != LATEST:
+        return _new_lease(shard, initial.sentinel, stream)
+    began_ms = [lease.latest_at_ms for lease in leased.values() if lease.latest_at_ms is not None]
+    if not began_ms:
+        return _new_lease(shard, TRIM_HORIZON, stream)
+    return replace(_new_lease(shard, LATEST, stream), latest_at_ms=min(began_ms), owner_switches=1)
+
+
+def _oldest_first(leases: Iterable[Lease], graph: ShardGraph) -> tuple[Lease, ...]:
+    def age(lease: Lease) -> tuple[int, ShardId]:
+        return sequence_value(graph.shards[lease.shard_id].starting_sequence_number), lease.shard_id
+
+    return tuple(sorted(leases, key=age))
 
 
 def _new_lease(shard: Shard | ChildShard, at: Position, stream: StreamIdentifier | None) -> Lease:

@@ -80,7 +80,8 @@ class ShardSync:
             pause_ms=LIST_RETRY_MS,
         )
         if await self._create(new, shards, began_ms) < len(new):
-            await self.sync()  # some of the first leases would otherwise count as all of them
+            # Some of the first leases would otherwise count as all of them. Nothing was read yet, so nothing is lost.
+            await self.sync(repair=False)
 
     async def audit(self, before: Sightings, listing: LeaseListing) -> Sightings:
         """Find hash keys that no lease covers. If there are some, create the missing leases."""
@@ -112,7 +113,7 @@ class ShardSync:
                 "them)"
             )
 
-    async def sync(self) -> frozenset[ShardId]:
+    async def sync(self, *, repair: bool = True) -> frozenset[ShardId]:
         """Compare leases and shards, and create missing leases. Repeat it if that took too long to be still right.
 
         Return the shards for which rows that cannot be parsed forbid it.
@@ -130,6 +131,7 @@ class ShardSync:
                 stream=self.tracked.id,
                 ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
                 unreadable=unreadable,
+                repair=repair,
             )
             present = await self._create(new, len(shards.shards), began_ms)
             if present == len(new):
@@ -211,10 +213,10 @@ class ShardSync:
             return None
 
     async def _create_now(self, lease: Lease) -> bool:
-        """Send one creation. A lease at LATEST carries the time of its creation."""
-        is_latest = lease.checkpoint == LATEST
-        wall_ms = self.operations.clock.wall_ms()
-        return await self.table.create(replace(lease, latest_at_ms=wall_ms) if is_latest else lease)
+        """Send one creation. A first lease at LATEST carries the time of its creation."""
+        if lease.checkpoint == LATEST and lease.latest_at_ms is None:
+            lease = replace(lease, latest_at_ms=self.operations.clock.wall_ms())
+        return await self.table.create(lease)
 
     async def _list(self) -> LeaseListing:
         return await list_leases(self.table, self.operations.observe)

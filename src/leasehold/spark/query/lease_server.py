@@ -49,7 +49,7 @@ class LeaseServer:
 
     async def serve(self, held: HeldLease) -> None:
         """Serve a lease until its shard is finished, or until the lease must be released and no batch reads it."""
-        await held.wait_for_parents()
+        await held.wait_for_parents(self._stream)
         shard = QueryShard(held)
         self.shards[held.shard] = shard
         try:

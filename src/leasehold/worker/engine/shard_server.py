@@ -52,11 +52,11 @@ class ShardServer:
 
     async def __call__(self, held: HeldLease) -> None:
         """Serve one shard."""
-        await first_of(held.wait_for_parents(), held.draining.wait())
-        if held.draining.is_set():
-            return
         tracked = self.streams.of(held.lease)
         assert tracked is not None, "a member serves only leases of its own streams"
+        await first_of(held.wait_for_parents(tracked.stream), held.draining.wait())
+        if held.draining.is_set():
+            return
         shard = self._make_shard(held, tracked)
         consumer = self.handler.consumer_for(shard)
         has_finished = False
