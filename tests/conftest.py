@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from tests.servers import Server
 from tests.servers.catalog import DYNAMODB_LOCAL, KINESIS_LOCAL, MINISTACK
 from tests.servers.running import Run
+from tests.simulation.fresh_seeds import current_commit, repeat_fresh_seeds
 
 # The machine is shared, so the time of one case means nothing.
 settings.register_profile("leasehold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,6 +43,11 @@ def pytest_configure_node(node: Any) -> None:
     run = node.config.stash[RUN]
     node.workerinput["servers_owner"] = run.owner
     node.workerinput["servers_folder"] = str(run.folder)
+
+
+def pytest_report_header() -> list[str]:
+    """Prints how to repeat the simulated runs that are new in this commit."""
+    return [f"fresh seeds: {command}" for command in repeat_fresh_seeds(current_commit())]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

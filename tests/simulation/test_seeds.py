@@ -1,4 +1,7 @@
-"""The shipped worker keeps every promise in more than a hundred simulated runs."""
+"""The shipped worker keeps every promise in more than a hundred simulated runs.
+
+Some seeds are fixed, some are fresh with every commit, and some once failed.
+"""
 
 import pytest
 
@@ -6,11 +9,13 @@ from leasehold.config.settings import Mode
 from leasehold.simulation.report import repeat_command
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.simulate import SimulationOptions, simulate
+from tests.simulation.fresh_seeds import FRESH_SEEDS, current_commit, draw_fresh_seeds, repeat_fresh_seeds
 
-SEEDS = range(70)
+COMMIT = current_commit()
+SEEDS = [*range(50), *draw_fresh_seeds(COMMIT, Mode.PEER)]
 # The first seeds have a long steady state; the others have a short one, to save time.
 LONG = range(10)
-WITH_LEADER = range(60)
+WITH_LEADER = [*range(40), *draw_fresh_seeds(COMMIT, Mode.LEADER)]
 # Seeds that found a bug, and the bug. A change of the simulator changes what a seed does, so each bug also has a test
 # of its own:
 #   11  tests/scenarios/peer/peer.json              70  tests/unit/fleet/test_held_lease.py
@@ -68,3 +73,12 @@ def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
 def test_a_seed_that_once_failed_passes(seed: int, mode: Mode) -> None:
     """A bug that a seed has found does not come back."""
     _assert_passes(SimulationOptions(seed=seed, mode=mode, runtime=Runtime.WORKER))
+
+
+def test_fresh_seeds_follow_from_the_commit() -> None:
+    """Another commit has other seeds, the modes differ, and the printed commands name them."""
+    commits = ["unknown", *(f"{number:040x}" for number in range(20))]
+    drawn = [draw_fresh_seeds(commit, mode) for commit in commits for mode in (Mode.PEER, Mode.LEADER)]
+    assert len({seed for seeds in drawn for seed in seeds}) == len(drawn) * FRESH_SEEDS
+    assert drawn[0] == draw_fresh_seeds("unknown", Mode.PEER)
+    assert f"--seed {drawn[0].start} " in repeat_fresh_seeds("unknown")[0]
