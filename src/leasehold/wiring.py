@@ -10,7 +10,6 @@ import random
 import secrets
 import socket
 from collections.abc import Iterable
-from pathlib import Path
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
@@ -50,7 +49,7 @@ def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:
 def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
     """Open the lease table of an application, in DynamoDB or in a SQLite file."""
     if connection.leases.startswith(SQLITE):
-        return LeaseTable(SqliteRows(Path(connection.leases.removeprefix(SQLITE))))
+        return LeaseTable(SqliteRows(connection.leases.removeprefix(SQLITE)))
     client = clients.dynamodb_client(aws_access(connection, connection.dynamodb_endpoint))
     return LeaseTable(
         # Without an index: peers scan the table, and a table that is shared with KCL 2.x should have none.

@@ -1,11 +1,18 @@
 """Rows in SQLite: durable, and safe against damaged files."""
 
 import asyncio
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.adapters import sqlite_rows
+from leasehold.adapters.sqlite_rows import BUSY_TIMEOUT_MS, SqliteRows, _set_up
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import lease_to_row
 from leasehold.core.leases.row_writes import Row
@@ -16,6 +23,8 @@ from leasehold.errors import (
     ConfigError,
     MalformedRowError,
     NotFoundError,
+    ServiceError,
+    UnavailableError,
 )
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Refused
@@ -54,7 +63,7 @@ def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
             await store.prepare()
         await store.close()
         empty = SqliteRows(tmp_path / "empty.sqlite")
-        with pytest.raises(NotFoundError, match="prepare"):
+        with pytest.raises(NotFoundError, match="holds no lease table"):
             await empty.get("x")
         await empty.close()
 
@@ -63,7 +72,7 @@ def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
         SqliteRows(":memory:")
 
 
-DAMAGED = (
+DAMAGED: tuple[str | bytes, ...] = (
     "[]",
     "{",
     '{"leaseCounter": 7}',
@@ -72,18 +81,20 @@ DAMAGED = (
     '{"leaseKey": {"S": "shardId-bad"}, "x": ' + '{"L":[' * 3000 + "]}" * 3000 + "}",
     "[" * 100_000,
     '{"leaseKey": {"S": "shardId-000000000001"}, "checkpoint": {"S": "SHARD_END"}}',  # the key of another row
+    b"\xff",
+    b'{"leaseKey": {"S": "shardId-bad"}, "leaseOwner": {"S": "\xc3"}}',
 )
 
 
 @pytest.mark.parametrize("damage", DAMAGED, ids=range(len(DAMAGED)))
-def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
-    """A row that is not in DynamoDB's JSON format is rejected by name; the others are read."""
+def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str | bytes) -> None:
+    """A row that is not in DynamoDB's JSON format, or not UTF-8, is rejected by name; the others are read."""
 
     async def scenario() -> None:
         store = SqliteRows(tmp_path / "leases.sqlite")
         table = LeaseTable(await create_filled(lambda: store, ()))
         await table.create(new_lease(1))
-        store._open().execute("INSERT INTO rows VALUES ('shardId-bad', NULL, ?)", (damage,))
+        store._open().execute("INSERT INTO rows VALUES ('shardId-bad', NULL, CAST(? AS TEXT))", (damage,))
         listing = await table.list()
         assert listing.leases == (new_lease(1),)
         assert [error.key for error in listing.rejected] == ["shardId-bad"]
@@ -92,6 +103,211 @@ def test_sqlite_reports_a_damaged_row(tmp_path: Path, damage: str) -> None:
         await table.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["TEXT", "BLOB"])
+def test_sqlite_reports_a_damaged_key(tmp_path: Path, kind: str) -> None:
+    """The report names the row with escaped bytes. It may be a lease, so it is not ignored."""
+
+    async def scenario() -> None:
+        store = SqliteRows(tmp_path / "leases.sqlite")
+        table = LeaseTable(await create_filled(lambda: store, ()))
+        await table.create(new_lease(1))
+        insert = f"INSERT INTO rows VALUES (CAST(? AS {kind}), 'a', '{{}}')"
+        store._open().execute(insert, (b"bad\xff",))
+        listing = await table.list()
+        assert listing.leases == (new_lease(1),)
+        assert [error.key for error in listing.rejected] == [r"bad\xff"]
+        assert await store.keys_owned_by("a") == [r"bad\xff"]
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def run_with(path: Path | str, use: Callable[[SqliteRows], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        store = SqliteRows(path)
+        try:
+            await use(store)
+        finally:
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["./:memory:", "file:leases?mode=memory", "./file::memory:"])
+def test_a_file_with_a_special_name_is_a_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database in memory would be another one for each process. A name that asks for one is refused."""
+    monkeypatch.chdir(tmp_path)
+
+    async def use(store: SqliteRows) -> None:
+        await store.prepare()
+        assert await store.get("x") is None
+
+    if not name.startswith("./"):
+        with pytest.raises(ConfigError, match="give the path of a file"):
+            SqliteRows(name)
+        return
+    run_with(name, use)
+    assert (tmp_path / name).stat().st_size > 0
+
+
+def test_a_file_system_without_write_ahead_logs_is_refused() -> None:
+    """The journal mode of a database in memory does not change either."""
+    with closing(sqlite3.connect(":memory:")) as connection, pytest.raises(ConfigError, match="local disk"):
+        _set_up(connection, Path("leases.sqlite"))
+
+
+async def create_many(table: LeaseTable) -> None:
+    for number in range(1000):
+        await table.create(new_lease(number))
+
+
+def test_a_full_disk_is_reported_at_once(tmp_path: Path) -> None:
+    """It is not an error to retry. When there is space again, the store works again."""
+
+    async def use(store: SqliteRows) -> None:
+        await store.prepare()
+        table, connection = LeaseTable(store), store._open()
+        connection.execute("PRAGMA max_page_count = 1")  # raised by SQLite to the current number of pages
+        with pytest.raises(ServiceError, match=r"leases\.sqlite.*full; free some space") as caught:
+            await create_many(table)
+        assert type(caught.value) is ServiceError
+        assert not connection.in_transaction
+        connection.execute("PRAGMA max_page_count = 100000")
+        assert await table.create(new_lease(1000))
+
+    run_with(tmp_path / "leases.sqlite", use)
+
+
+CREATE_ON_A_FULL_DISK = """
+import asyncio, resource, sys
+from leasehold.adapters.sqlite_rows import SqliteRows
+from leasehold.errors import ServiceError
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    asyncio.run(SqliteRows(sys.argv[1]).prepare())
+except ServiceError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_is_reported_when_the_file_is_created(tmp_path: Path) -> None:
+    """Only a lock is waited for."""
+    started = time.monotonic()
+    command = [sys.executable, "-c", CREATE_ON_A_FULL_DISK, str(tmp_path / "leases.sqlite")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("ServiceError SQLite leases at ")
+    assert "check the disk" in run.stdout
+    assert time.monotonic() - started < BUSY_TIMEOUT_MS / 1000
+
+
+def test_a_lock_of_another_process_is_an_error_to_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both when the file is opened and when a row is written."""
+    monkeypatch.setattr(sqlite_rows, "BUSY_TIMEOUT_MS", 50)
+    path = tmp_path / "leases.sqlite"
+
+    async def use(store: SqliteRows) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(UnavailableError, match="locked"):
+                await store.prepare()
+            other.execute("ROLLBACK")
+            await store.prepare()
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(UnavailableError, match="locked"):
+                await LeaseTable(store).create(new_lease(1))
+            other.execute("ROLLBACK")
+            assert await LeaseTable(store).create(new_lease(1))
+
+    run_with(path, use)
+
+
+def test_a_failed_commit_is_rolled_back(tmp_path: Path) -> None:
+    """Otherwise no later transaction could begin."""
+
+    async def use(store: SqliteRows) -> None:
+        await store.prepare()
+        connection = store._open()
+        connection.set_authorizer(
+            lambda _action, what, *_: sqlite3.SQLITE_DENY if what == "COMMIT" else sqlite3.SQLITE_OK
+        )
+        with pytest.raises(ConfigError, match="not authorized"):
+            await LeaseTable(store).create(new_lease(1))
+        connection.set_authorizer(None)
+        assert await LeaseTable(store).create(new_lease(1))
+
+    run_with(tmp_path / "leases.sqlite", use)
+
+
+def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
+    """The remedy names the file and its folder."""
+
+    async def use(store: SqliteRows) -> None:
+        await store.prepare()
+        store._open().execute("PRAGMA query_only = 1")
+        with pytest.raises(ConfigError, match=r"readonly.*may write to the file and its folder"):
+            await LeaseTable(store).create(new_lease(1))
+
+    run_with(tmp_path / "leases.sqlite", use)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    """The message says that its content is lost."""
+    path = tmp_path / "leases.sqlite"
+
+    async def fill(store: SqliteRows) -> None:
+        await store.prepare()
+        for number in range(100):
+            await LeaseTable(store).create(new_lease(number))
+
+    async def read(store: SqliteRows) -> None:
+        with pytest.raises(ConfigError, match="the file is damaged: restore it from a copy"):
+            await store.scan()
+
+    run_with(path, fill)
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    run_with(path, read)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "holds no lease table: check the path, or start a worker"),
+        (b"hello", "not a database; choose another file"),
+        (None, "check that the folder exists"),
+    ],
+)
+def test_a_file_without_leases_is_explained(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    """An empty file, another file, and a folder that does not exist."""
+    path = tmp_path / "leases.sqlite" if content is not None else tmp_path / "nowhere" / "leases.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+
+    async def use(store: SqliteRows) -> None:
+        with pytest.raises((ConfigError, NotFoundError), match=problem) as caught:
+            await store.scan()
+        assert str(path) in str(caught.value)
+
+    run_with(path, use)
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    """It has a table of the same name with other columns."""
+    path = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows (name TEXT)")
+
+    async def use(store: SqliteRows) -> None:
+        with pytest.raises(ConfigError, match="is not a lease table of Leasehold"):
+            await store.prepare()
+
+    run_with(path, use)
 
 
 def test_an_invalid_number_satisfies_no_condition(tmp_path: Path) -> None:

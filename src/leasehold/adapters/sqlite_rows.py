@@ -3,6 +3,8 @@
 Each row is stored as one JSON text in DynamoDB's format, so unknown attributes are kept. A write reads the row,
 checks the condition and replaces the row inside one `BEGIN IMMEDIATE` transaction. SQLite allows a single writer, so
 exactly one of several racing processes finds its condition true.
+
+Only a lock of another process is worth waiting for. Every other error of SQLite is raised at once, with the remedy.
 """
 
 from __future__ import annotations
@@ -20,12 +22,36 @@ import orjson
 
 from leasehold.adapters.row_json import row_from_json_object, row_to_json
 from leasehold.core.leases.row_writes import Row, RowWrite, may_apply, next_row
-from leasehold.errors import ConfigError, MalformedRowError, NotFoundError, UnavailableError
+from leasehold.errors import (
+    ConfigError,
+    LeaseholdError,
+    MalformedRowError,
+    NotFoundError,
+    ServiceError,
+    UnavailableError,
+)
 from leasehold.ports import Applied, Refused, RowStore
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 30_000
+
+# Result codes without their extension. https://www.sqlite.org/rescode.html
+_LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+# The program cannot continue with this file.
+_UNUSABLE: Final = {
+    sqlite3.SQLITE_NOTADB: "choose another file, or move this one away",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a copy, or move it away; a new one begins without "
+    "checkpoints",
+    sqlite3.SQLITE_CANTOPEN: "check that the folder exists and that this user may write to it",
+    sqlite3.SQLITE_PERM: "check that this user may write to the file and its folder",
+    sqlite3.SQLITE_READONLY: "check that this user may write to the file and its folder, and that the file is in place",
+}
+# The disk may work again later, but not soon.
+_DISK: Final = {
+    sqlite3.SQLITE_FULL: "free some space on the disk",
+    sqlite3.SQLITE_IOERR: "check the disk: its free space, its quota and its health",
+}
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS rows (row_key TEXT PRIMARY KEY, row_owner TEXT, row_json TEXT NOT NULL) WITHOUT ROWID;
@@ -39,7 +65,8 @@ class SqliteRows(RowStore):
     def __init__(self, path: str | Path) -> None:
         if str(path).startswith((":memory:", "file:")):
             raise ConfigError(f"SQLite leases at {path}: give the path of a file that all processes can open")
-        self._path = Path(path)
+        # SQLite gives some relative names a meaning of their own, such as a database in memory.
+        self._path = Path(path).absolute()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="leasehold-sqlite")
         self._connection: sqlite3.Connection | None = None
 
@@ -81,21 +108,15 @@ class SqliteRows(RowStore):
     def _translate_errors(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                raise NotFoundError(f"{self._path} holds no lease table yet: call prepare() first") from error
-            raise UnavailableError(f"SQLite leases at {self._path}: {error}") from error
-        except sqlite3.DatabaseError as error:
-            raise ConfigError(
-                f"{self._path} is not a lease table of Leasehold ({error}): choose another file, or move this one away"
-            ) from error
+        except sqlite3.Error as error:
+            raise _translate_error(error, self._path) from error
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             # Autocommit: transactions are opened explicitly.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             try:
-                _set_up(connection)
+                _set_up(connection, self._path)
             except BaseException:
                 connection.close()
                 raise
@@ -125,28 +146,70 @@ class SqliteRows(RowStore):
 
     def _scan(self) -> Sequence[Row]:
         found = self._open().execute("SELECT row_key, row_json FROM rows ORDER BY row_key").fetchall()
-        return tuple(_row_or_stub(key, text) for key, text in found)
+        return tuple(_row_or_stub(_key_from_bytes(key), content) for key, content in found)
 
     def _keys_owned_by(self, owner: str) -> Sequence[str]:
         found = self._open().execute(
             "SELECT row_key FROM rows WHERE row_owner = ? ORDER BY row_key", (owner,)
         )
-        return [key for (key,) in found]
+        return [_key_from_bytes(key) for (key,) in found]
 
 
-def _set_up(connection: sqlite3.Connection) -> None:
+def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # The switch to WAL ignores the busy timeout. One process switches the file for all of them.
     deadline_s = monotonic() + BUSY_TIMEOUT_MS / 1000
-    while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if monotonic() > deadline_s:
-                raise
-            sleep(0.01)
+    while (mode := _switch_to_wal(connection)) is None:
+        if monotonic() > deadline_s:
+            raise UnavailableError(
+                f"SQLite leases at {path}: other processes hold the file locked; try again"
+            )
+        sleep(0.01)
+    if mode != "wal":
+        raise ConfigError(
+            f"SQLite leases at {path}: the file system does not support write-ahead logs (the journal mode stays "
+            f"{mode}); put the file on a local disk"
+        )
     # A pin that is lost in a power failure would let a batch be pinned differently: sync every commit.
     connection.execute("PRAGMA synchronous = FULL")
+    # Texts arrive as bytes and are decoded one by one. Otherwise a single damaged text would hide all rows of a scan.
+    connection.text_factory = bytes
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> str | None:
+    """The journal mode after the switch; None if the file is locked."""
+    try:
+        mode: str = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if mode != "wal":
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if _result_code(error) in _LOCKED:
+            return None
+        raise
+    return mode
+
+
+def _result_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension; 0 for an error of the Python module."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _translate_error(error: sqlite3.Error, path: Path) -> LeaseholdError:
+    """The error to raise instead of SQLite's. Only `UnavailableError` is retried."""
+    code = _result_code(error)
+    if "no such table" in str(error):
+        return NotFoundError(
+            f"{path} holds no lease table: check the path, or start a worker, which creates it"
+        )
+    if code in _LOCKED:
+        return UnavailableError(f"SQLite leases at {path}: {error}; another process holds the file locked")
+    if code in _DISK:
+        return ServiceError(f"SQLite leases at {path}: {error}; {_DISK[code]}")
+    if code in _UNUSABLE:
+        return ConfigError(f"SQLite leases at {path}: {error}; {_UNUSABLE[code]}")
+    return ConfigError(
+        f"{path} is not a lease table of Leasehold ({error}): choose another file, or move this one away"
+    )
 
 
 @contextmanager
@@ -154,10 +217,17 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield connection
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+        connection.execute("COMMIT")
+    finally:
+        # Also after a failed COMMIT, or the next transaction could not begin. After some errors, such as a full disk,
+        # SQLite has already rolled back.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _key_from_bytes(key: bytes) -> str:
+    """The key of a row. Bytes that are not UTF-8 are escaped, so that the report of the row can name it."""
+    return key.decode(errors="backslashreplace")
 
 
 def _read(connection: sqlite3.Connection, key: str) -> Row | None:
@@ -177,10 +247,10 @@ def _put(connection: sqlite3.Connection, write: RowWrite, before: Row | None) ->
     return after
 
 
-def _row_from_json(key: str, text: str) -> Row:
+def _row_from_json(key: str, content: bytes) -> Row:
     """Parse a row. Any other content is an error that names the row."""
     try:
-        row = row_from_json_object(orjson.loads(text))
+        row = row_from_json_object(orjson.loads(content))
     except ValueError as error:
         raise MalformedRowError(key, f"not a row in DynamoDB's JSON format ({error})") from error
     if row.get("leaseKey") != {"S": key}:
@@ -188,9 +258,12 @@ def _row_from_json(key: str, text: str) -> Row:
     return row
 
 
-def _row_or_stub(key: str, text: str) -> Row:
-    """A row that cannot be parsed is reduced to its key. The readers report it, and read all other rows."""
+def _row_or_stub(key: str, content: bytes) -> Row:
+    """A row that cannot be parsed is reduced to its key. The readers report it, and read all other rows.
+
+    It may have been a lease, so the stub claims to be one.
+    """
     try:
-        return _row_from_json(key, text)
+        return _row_from_json(key, content)
     except MalformedRowError:
-        return {"leaseKey": {"S": key}}
+        return {"leaseKey": {"S": key}, "entityType": {"S": "LEASE"}}
