@@ -15,7 +15,7 @@ from leasehold.adapters import sqlite_rows
 from leasehold.adapters.sqlite_rows import BUSY_TIMEOUT_MS, SqliteRows, _set_up
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import lease_to_row
-from leasehold.core.leases.row_writes import Row
+from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.core.model import (
     LeaseKey,
 )
@@ -27,7 +27,7 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Refused
+from leasehold.ports import Applied, Refused
 from tests.contract.lease_samples import S1, A, new_lease
 from tests.contract.lease_stores import create_filled
 
@@ -70,6 +70,56 @@ def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
     asyncio.run(scenario())
     with pytest.raises(ConfigError, match="file"):
         SqliteRows(":memory:")
+
+
+def row_of(key: str) -> Row:
+    return {"leaseKey": {"S": key}}
+
+
+def delete_file(path: Path) -> None:
+    """Delete a SQLite file, as a user does."""
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+
+
+def test_a_deleted_file_is_an_error_until_it_is_there_again(tmp_path: Path) -> None:
+    """A process that has the file open would otherwise read and write rows that nobody else sees."""
+
+    async def scenario() -> None:
+        path = tmp_path / "leases.sqlite"
+        store = await create_filled(lambda: SqliteRows(path), [row_of("x")])
+        delete_file(path)
+        for _ in range(2):
+            with pytest.raises(NotFoundError, match=r"leases\.sqlite was deleted or moved .* restart"):
+                await store.get("x")
+            with pytest.raises(NotFoundError, match="was deleted or moved"):
+                await store.write(PutRow("x", row_of("x")))
+        assert not path.exists()
+        await store.prepare()
+        assert await store.get("x") is None
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_replaced_file_is_opened_again(tmp_path: Path) -> None:
+    """A process that is kept for the next run uses the file of that run, and leaves its write-ahead log alone."""
+
+    async def scenario() -> None:
+        path = tmp_path / "leases.sqlite"
+        kept = await create_filled(lambda: SqliteRows(path), [row_of("old")])
+        delete_file(path)
+        following = await create_filled(lambda: SqliteRows(path), [row_of("new")])
+        assert await kept.scan() == (row_of("new"),)
+        assert isinstance(await kept.write(PutRow("other", row_of("other"))), Applied)
+        assert await following.scan() == (row_of("new"), row_of("other"))
+        await kept.close()
+        third = SqliteRows(path)
+        assert await third.scan() == (row_of("new"), row_of("other"))
+        await third.close()
+        await following.close()
+
+    asyncio.run(scenario())
 
 
 DAMAGED: tuple[str | bytes, ...] = (

@@ -293,6 +293,26 @@ def test_operations_that_keep_all_ranges_are_not_refused(
     world.check()
 
 
+def test_a_lease_file_that_was_deleted_between_two_runs(
+    spark: Any, make_world: MakeWorld, tmp_path: Path
+) -> None:
+    """Spark keeps the Python worker of a task for the next run. It pins in the file of that run, and the run ends."""
+    world = make_world(shards=1)
+    world.put(20)
+    for run in ("first", "second"):
+        for file in tmp_path.glob("leases.sqlite*"):
+            file.unlink()
+        rows = world.load(spark, leases=f"sqlite:{tmp_path}/leases.sqlite")
+        # A sink without Python workers, so that the second run gets the worker of the first.
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / run))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(PATIENCE_S), "the query does not end"
+        finally:
+            query.stop()
+        assert sum(each["numInputRows"] for each in query.recentProgress) == 20
+
+
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 

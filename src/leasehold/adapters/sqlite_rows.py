@@ -69,10 +69,11 @@ class SqliteRows(RowStore):
         self._path = Path(path).absolute()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="leasehold-sqlite")
         self._connection: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # the file of the last connection
 
     async def prepare(self) -> None:
         """Create the file and the table if they are missing."""
-        await self._run(lambda: self._open().executescript(_SCHEMA))
+        await self._run(lambda: self._open(may_create=True).executescript(_SCHEMA))
 
     async def create_owner_index(self) -> None:
         """Nothing to do: the table always has the index."""
@@ -111,7 +112,19 @@ class SqliteRows(RowStore):
         except sqlite3.Error as error:
             raise _translate_error(error, self._path) from error
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, may_create: bool = False) -> sqlite3.Connection:
+        """The connection to the file that is at the path now.
+
+        A connection stays on its file after another process has deleted or replaced it, so its writes would be lost.
+        """
+        file = _identify(self._path)
+        if self._connection is not None and file != self._opened:
+            self._close()
+        if self._opened is not None and file is None and not may_create:
+            raise NotFoundError(
+                f"{self._path} was deleted or moved while this process used its leases: restore the file, or restart "
+                "all members"
+            )
         if self._connection is None:
             # Autocommit: transactions are opened explicitly.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -120,7 +133,7 @@ class SqliteRows(RowStore):
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._opened = connection, _identify(self._path)
         return self._connection
 
     def _close(self) -> None:
@@ -153,6 +166,17 @@ class SqliteRows(RowStore):
             "SELECT row_key FROM rows WHERE row_owner = ? ORDER BY row_key", (owner,)
         )
         return [_key_from_bytes(key) for (key,) in found]
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """The device and inode of the file at a path. None if there is no file."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return -1, -1  # no file has these numbers, so it is opened again, and SQLite reports the cause
+    return found.st_dev, found.st_ino
 
 
 def _set_up(connection: sqlite3.Connection, path: Path) -> None:
