@@ -15,8 +15,9 @@ from leasehold.core.leases.row_writes import (
     next_row,
     was_applied,
 )
-from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, Pin, ShardId, WorkerId
 from leasehold.core.position import Position
+from leasehold.errors import CheckpointRejectedError
 
 A, B = WorkerId("worker-a"), WorkerId("worker-b")
 MINE = Lease(
@@ -99,3 +100,11 @@ def test_writes_on_rows() -> None:
         "n": {"N": "3"},
         "m": {"N": "1"},
     }
+
+
+def test_a_batch_may_be_empty_but_never_ends_before_the_checkpoint() -> None:
+    """Also if another client left a pin that ends before the checkpoint."""
+    assert lease_rules.pin(MINE, MINE.checkpoint).set["pendingCheckpoint"] == {"S": "100"}
+    outdated = replace(MINE, pin=Pin(Position("50")))
+    with pytest.raises(CheckpointRejectedError, match="60"):
+        lease_rules.pin(outdated, Position("60"))
