@@ -92,6 +92,13 @@ def test_a_put_whose_response_was_lost_is_reported_as_existing(s3: ScriptedS3, s
     assert s3.objects == {"x/new": BODY}
 
 
+def test_a_large_object_is_one_request(s3: ScriptedS3, store: ObjectStore) -> None:
+    """An upload in several parts would replace an existing object."""
+    large = bytes(12 * 1024 * 1024)
+    assert asyncio.run(store.put_if_absent("new", large)) == Created()
+    assert s3.requests == ["PUT x/new"]
+
+
 @pytest.mark.parametrize("status", [409, 412])
 def test_a_put_that_lost_a_race_is_reported_as_existing(
     s3: ScriptedS3, store: ObjectStore, status: int

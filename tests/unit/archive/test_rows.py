@@ -91,6 +91,24 @@ def test_the_ends_of_a_range_are_records_within_aggregates() -> None:
     assert [str(part.range) for part in parts] == ["7/2-7/2", "7/5-7/5"]
 
 
+@given(
+    st.sets(st.integers(0, 40), min_size=1),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4)), max_size=6),
+)
+def test_an_object_holds_the_missing_records_of_one_run(
+    numbers: set[int], archived: list[tuple[int, int]]
+) -> None:
+    """Any number of archived ranges may lie between the records. Each record that is missing is in one object."""
+    rows = table(records(sorted(numbers)))
+    done = RangeSet.of(Range(Position(str(first)), Position(str(first + more))) for first, more in archived)
+    parts = list(parts_to_write(rows, arrival_minutes(rows), ArchivedRanges(0, {10: done}, done.last)))
+    written = [position for part in parts for position in positions_of(part.table)]
+    assert written == [position for position in positions_of(rows) if position not in done]
+    for part in parts:
+        assert part.range == range_of(part.table)
+        assert not RangeSet.of([part.range]) & done
+
+
 @pytest.mark.parametrize(
     ("others", "shard"), [(aggregate(1, 3), A), (aggregate(1), A), (records([1, 2]), A), (aggregate(1, 2), B)]
 )

@@ -9,8 +9,10 @@ import pytest
 from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive.settings import ArchiveSettings
+from leasehold.core.events import ShardEnded
 from leasehold.core.exactly_once.object_keys import key_from_text
 from leasehold.core.model import Lease
+from leasehold.core.position import SHARD_END
 from leasehold.errors import ConfigError
 from leasehold.ports import Created, Exists, StoredObject
 from leasehold.simulation.virtual_time import run_in_virtual_time
@@ -31,11 +33,14 @@ def options(**more: Any) -> dict[str, Any]:
     return {**ALWAYS, "max_wait": "1s", **more}
 
 
-def test_every_record_is_archived_and_checkpointed() -> None:
-    """The checkpoint follows the objects, to the end of the shards."""
+@pytest.mark.parametrize("checkpoint", ["automatic", "manual"])
+def test_every_record_is_archived_and_checkpointed(checkpoint: str) -> None:
+    """The checkpoint follows the objects, to the end of the shards, also if only the handler moves it."""
     store = MemoryObjects()
     consumer = Consumer(stream="orders", application="archive")
-    consumer.batch(**options(max_records=10))(archive_handler(lambda: archive_on(store)))
+    consumer.batch(**options(max_records=10, checkpoint=checkpoint))(
+        archive_handler(lambda: archive_on(store))
+    )
     run = consume(consumer, [b"record %d" % number for number in range(100)], shards=2, end_shards=True)
     assert run.is_done
     assert len(numbers_in(store)) == len(set(numbers_in(store))) == 100
@@ -142,6 +147,24 @@ def test_a_worker_that_lost_the_lease_writes_nothing() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_an_empty_last_batch_writes_no_object() -> None:
+    """With manual checkpoints the handler gets it if the shard ends without further records."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        store = WatchedObjects(world)
+        world.put("a")
+        worker = world.start(archive_handler(lambda: archive_on(store)), **options(checkpoint="manual"))
+        await world.until(lambda: len(numbers_in(store)) == 1)
+        world.split()
+        await world.until(lambda: bool(worker.events_of(ShardEnded)))
+        await worker.stop_and_wait()
+        assert (await world.lease()).checkpoint == SHARD_END
+        assert len(keys_in(store)) == 1
+
+    run_in_virtual_time(scenario())
+
+
 def test_each_lease_session_lists_the_archive() -> None:
     """The same process gets the lease again. Another owner may have written in between."""
 
@@ -193,6 +216,26 @@ def test_an_archive_holds_one_stream(tmp_path: Any) -> None:
     consumer = Consumer(streams=["orders", "returns"], application="archive")
     with pytest.raises(ConfigError, match="an archive holds one stream"):
         archive_batches(consumer, ArchiveSettings(url=str(tmp_path)))
+
+
+def test_a_handler_refuses_a_second_stream() -> None:
+    """Also if one handler is registered with two consumers."""
+    store, errors = MemoryObjects(), list[str]()
+    archive = archive_handler(lambda: archive_on(store))
+
+    async def archive_or_refuse(batch: Any) -> None:
+        try:
+            await archive(batch)
+        except ConfigError as error:
+            errors.append(str(error))
+
+    for stream in ("orders", "returns"):
+        consumer = Consumer(stream=stream, application="archive")
+        consumer.batch(**options())(archive_or_refuse)
+        consume(consumer, [b"one", b"two"])
+    assert len(numbers_in(store)) == 2
+    assert errors
+    assert all(error.startswith("an archive holds one stream") for error in errors)
 
 
 def test_archive_batches_keeps_the_options_that_protect_a_range(tmp_path: Any) -> None:

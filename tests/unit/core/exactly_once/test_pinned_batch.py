@@ -64,6 +64,8 @@ def lease(
     [
         PinMetadata(GenerationId(QUERY_ID, 7), 3, 99, 0, has_more=True),
         PinMetadata(GenerationId(QUERY_ID, 7), children=()),
+        PinMetadata(GenerationId(QUERY_ID, 7), record_weight=0),
+        PinMetadata(GenerationId(QUERY_ID, 7), record_weight=1_000),
         PinMetadata(GenerationId(QUERY_ID, 7), millis_behind=5, children=(CHILD,)),
     ],
 )

@@ -44,7 +44,9 @@ def test_all_items_are_dealt_evenly(items: int, groups: int) -> None:
         (SliceLimits(), 4),
         (SliceLimits(records=3), 3),
         (SliceLimits(records=9), 4),
-        (SliceLimits(size_bytes=25), 2),
+        (SliceLimits(size_bytes=19), 1),  # data and key of a record are 10 bytes
+        (SliceLimits(size_bytes=20), 2),
+        (SliceLimits(size_bytes=29), 2),
         (SliceLimits(size_bytes=1), 1),  # at least one record, or the shard would never progress
         (SliceLimits(arrival_span_ms=10), 2),
         (SliceLimits(arrival_span_ms=0), 1),
