@@ -103,7 +103,7 @@ class _Run:
     def __init__(self, view: LeaderView) -> None:
         self.moves: dict[LeaseKey, WorkerId] = {}
         self.loads = {
-            report.worker: report.utilisation or 0.0
+            report.worker: report.utilisation() or 0.0
             for report in view.reports
             if (view.wall_s - report.updated_s) * 1000 <= EXPIRED_AFTER_MS and not report.is_failing
         }

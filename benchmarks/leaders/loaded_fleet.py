@@ -77,7 +77,7 @@ class LoadedWorker(LoadMeter):
         ours = plan_assignment(view, limits)
         if not self.fleet.uses_java_strategy:
             return ours
-        return replace(self.java(view, limits), memory=replace(ours.memory, moved_ms={}))
+        return replace(self.java(view, limits), memory=replace(ours.memory, moved={}))
 
     def observe(self, event: Event) -> None:
         """Follow changes of leadership and moves of leases."""

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.leaders.comparison import CASES, CaseResult, run_case, table_lines
 from benchmarks.leaders.java_leader import JavaLeader
+from leasehold.core.assignment import worker_costs
 from leasehold.core.assignment.leader_assignment import LeaderLimits, LeaderView
 from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
 from leasehold.core.leases.liveness import next_observations
@@ -24,6 +25,24 @@ def test_a_fleet_is_balanced_with_few_moves(case: str) -> None:
     assert result.moved <= 1.1 * result.moved_min + 2
     assert result.moved_later == 0
     assert result.moved_by_other <= 1
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_slow_worker_of_a_small_fleet_is_relieved(workers: int) -> None:
+    """One becomes twice as slow, which no throughput shows. Within ten minutes the load is even, and stays so."""
+    result = run_case("skewed CPU", is_java=False, seed=1, workers=workers, shards=10 * workers)
+    assert result.even_ms is not None
+    assert result.even_ms < 600_000
+    assert 0 < result.moved <= result.moved_min + 2
+    assert result.moved_later == 0
+
+
+def test_a_leader_that_ignores_processor_use_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the load never becomes even."""
+    monkeypatch.setattr(worker_costs, "WORKERS_MIN", 10**6)
+    result = run_case("skewed CPU", is_java=False, seed=1, workers=2, shards=20)
+    assert result.even_ms is None
+    assert result.moved == 0
 
 
 def test_a_case_is_the_same_each_time() -> None:

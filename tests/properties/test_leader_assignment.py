@@ -18,6 +18,7 @@ from leasehold.core.assignment.leader_assignment import (
     plan_assignment,
 )
 from leasehold.core.assignment.lease_loads import smoothed_kbps, weigh_leases
+from leasehold.core.assignment.rebalancing import Balancing
 from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
 from leasehold.core.leases.liveness import next_observations
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
@@ -166,7 +167,7 @@ def test_by_count_it_is_even_after_two_looks(
     leases = fleet(
         [None if owner is None else owner % workers for owner in owners], [1] * len(owners), workers
     )
-    limits = replace(LIMITS, by_count=True, leases_max=most)
+    limits = replace(LIMITS, balancing=Balancing(by_count=True), leases_max=most)
     after, moves = decide(leases, workers, limits, looks=4)
     counts = [sum(lease.owner == f"w{number:04}" for lease in after) for number in range(workers)]
     assert max(counts) - min(counts) <= 1

@@ -3,7 +3,8 @@
 A worker has a processor figure in percent (or several samples, or none), and leases: `7x100` is seven of 100 KiB/s,
 `2x-` two whose throughput is unknown. Single leases are written as in peer mode: `a:X` owned by X, `a:-` free, `X/Y` on
 its way to X from Y, `@20` unchanged for twenty seconds, `@20+` since it came to its owner, `E` finished, `<p,q` child
-of p and q, `~41` on its way for forty-one seconds, `=100` its throughput.
+of p and q, `~41` on its way for forty-one seconds, `=100` its throughput. `balancing` changes when and how much to
+balance, `balanced_s_ago` is the time since the last round.
 """
 
 import re
@@ -19,9 +20,11 @@ from leasehold.core.assignment.leader_assignment import (
     LeaderView,
     plan_assignment,
 )
+from leasehold.core.assignment.move_cooldowns import RecentMove
+from leasehold.core.assignment.rebalancing import Balancing
 from leasehold.core.assignment.worker_costs import WorkerCost
 from leasehold.core.assignment.worker_health import WorkerHistory
-from leasehold.core.coordinator.worker_metrics import CPU, WorkerReport
+from leasehold.core.coordinator.worker_metrics import ALPHA, CPU, WorkerReport
 from leasehold.core.leases.liveness import Observation
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import SHARD_END, Position
@@ -42,11 +45,25 @@ GIVEN = (
     "leases_max",
     "kbps_max",
     "by_count",
+    "balancing",
+    "balanced_s_ago",
+    "newest_weight",
     "moved",
     "unreadable",
 )
 EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "left_free")
-WORKER = ("cpu", "samples", "range", "leases", "report_age_s", "silent_s", "cost", "suspect", "had")
+WORKER = (
+    "cpu",
+    "samples",
+    "range",
+    "leases",
+    "report_age_s",
+    "silent_s",
+    "cost",
+    "stable_s",
+    "suspect",
+    "had",
+)
 
 
 @scenarios("leader")
@@ -62,7 +79,8 @@ def test_leader(scenario: Scenario) -> None:
             handoff_timeout_ms=30_000,
             leases_max=given.get("leases_max"),
             kbps_max=given.get("kbps_max"),
-            by_count=given.get("by_count", False),
+            balancing=Balancing(by_count=given.get("by_count", False), **given.get("balancing", {})),
+            newest_weight=given.get("newest_weight", ALPHA),
         ),
     )
     if "has" in expect:
@@ -96,7 +114,13 @@ def _view(given: dict[str, Any]) -> LeaderView:
             seen.append(_lease(f"{name}{number}", owner=name, age_s=age_s, kbps=kbps))
         reports.append(_report(name, worker))
         updated_s = reports[-1].updated_s
-        costs[WorkerId(name)] = WorkerCost(updated_s=updated_s, applied=worker.get("cost", 1.0))
+        costs[WorkerId(name)] = WorkerCost(
+            updated_s=updated_s,
+            leases=frozenset(lease.key for lease, _ in seen if lease.actual_owner == name),
+            stable_since_ms=NOW_MS - 1000 * worker.get("stable_s", 3600),
+            learned=worker.get("cost", 1.0),
+            applied=worker.get("cost", 1.0),
+        )
         histories[WorkerId(name)] = WorkerHistory(
             updated_s=updated_s,
             last_report_ms=NOW_MS - 1000 * worker.get("report_age_s", 5),
@@ -110,7 +134,8 @@ def _view(given: dict[str, Any]) -> LeaderView:
     memory = LeaderMemory(
         workers=histories,
         costs=costs,
-        moved_ms={key: NOW_MS - 1000 * s for key, s in given.get("moved", {}).items()},
+        balanced_ms=NOW_MS - 1000 * given.get("balanced_s_ago", 3600),
+        moved={LeaseKey(key): RecentMove(NOW_MS - 1000 * s) for key, s in given.get("moved", {}).items()},
     )
     leases, observations = [lease for lease, _ in seen], {lease.key: one for lease, one in seen}
     view = LeaderView(

@@ -22,11 +22,19 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
-from leasehold.core.assignment.lease_loads import Caps, Weights, WorkerLoads, smoothed_kbps, weigh_leases
-from leasehold.core.assignment.rebalancing import is_uneven, plan_moves
-from leasehold.core.assignment.worker_costs import WorkerCosts, next_worker_costs
+from leasehold.core.assignment.lease_loads import (
+    Caps,
+    Cost,
+    Weights,
+    WorkerLoads,
+    smoothed_kbps,
+    weigh_leases,
+)
+from leasehold.core.assignment.move_cooldowns import RecentMoves, next_recent_moves, with_moves
+from leasehold.core.assignment.rebalancing import Balancing, is_uneven, plan_moves
+from leasehold.core.assignment.worker_costs import BASE_UTILISATION, WorkerCosts, next_worker_costs
 from leasehold.core.assignment.worker_health import WorkerHealth, WorkerHistories, next_worker_health
-from leasehold.core.coordinator.worker_metrics import WorkerReport
+from leasehold.core.coordinator.worker_metrics import ALPHA, WorkerReport
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms, was_just_assigned
 from leasehold.core.model import Lease, LeaseKey, WorkerId, lease_key
 from leasehold.core.shards.shard_graph import readable_leases
@@ -39,37 +47,43 @@ STARTUP_WAIT_MS: Final = 2_000
 REBALANCE_DELAY_MS: Final = 45_000
 # Loads must be uneven for this long: figures follow a change slowly, and a short peak passes by itself.
 UNEVEN_FOR_MS: Final = 30_000
-MOVE_COOLDOWN_MS: Final = 120_000  # before the same lease is moved again
 HANDOFFS_SHARE_MAX: Final = 0.25  # of the leases may be in handoff at one time
+# Balancing uses only this share of a worker's operating range. At its end, noise would move the lease back.
+RANGE_SHARE_MAX: Final = 0.98
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLimits:
-    """How long to wait for workers, and how much to assign to each. `by_count`: ignore throughput."""
+    """How long to wait for workers, how much to assign to each, and when to balance.
+
+    `newest_weight` is the weight of a worker's newest report in its utilisation.
+    """
 
     failover_ms: int
     handoff_timeout_ms: int
     leases_max: int | None = None
     kbps_max: int | None = None
-    by_count: bool = False
+    balancing: Balancing = field(default_factory=Balancing)
+    newest_weight: float = ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMemory:
     """What a leader remembers from one decision to the next. A new leader starts with an empty memory.
 
-    `moved_ms` holds the leases that were moved recently, `members` the assignable workers and since when they are the
-    same, `kbps` the smoothed throughput of each lease.
+    `moved` holds the leases that balancing moved recently, `members` the assignable workers and since when they are the
+    same, `kbps` the smoothed throughput of each lease, `balanced_ms` the time of the last round of balancing.
     """
 
     workers: WorkerHistories = field(default_factory=dict)
     costs: WorkerCosts = field(default_factory=dict)
-    moved_ms: Mapping[LeaseKey, int] = field(default_factory=dict)
+    moved: RecentMoves = field(default_factory=dict)
     members: AbstractSet[WorkerId] = frozenset()
     members_since_ms: int = 0
     uneven_since_ms: int | None = None
     kbps: Mapping[LeaseKey, float] = field(default_factory=dict)
     decided_ms: int = 0
+    balanced_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +146,7 @@ def plan_assignment(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:
         unclaimed=len(free),
         workers=len(loads.of),
         refresh_at_ms=_startup_end_ms(fleet) if is_starting else _next_silence_ms(fleet),
-        memory=_memory_after(fleet, (*overdue, *moved), uneven_since_ms),
+        memory=_memory_after(fleet, overdue, moved, uneven_since_ms),
     )
 
 
@@ -176,6 +190,7 @@ def _assess(view: LeaderView, limits: LeaderLimits) -> _Fleet:
         now_ms=view.now_ms,
         wall_s=view.wall_s,
     )
+    health = replace(health, newest_weight=limits.newest_weight)
     memory = _next_memory(view, health, readable)
     return _Fleet(
         view=view,
@@ -186,7 +201,7 @@ def _assess(view: LeaderView, limits: LeaderLimits) -> _Fleet:
         silent=silent | _assigned_to_dead(readable, just_assigned, health),
         health=health,
         memory=memory,
-        weights=weigh_leases(readable, memory.kbps, by_count=limits.by_count),
+        weights=weigh_leases(readable, memory.kbps, by_count=limits.balancing.by_count),
     )
 
 
@@ -208,36 +223,88 @@ def _next_memory(view: LeaderView, health: WorkerHealth, readable: Sequence[Leas
     return LeaderMemory(
         workers=health.histories,
         costs=next_worker_costs(before.costs, health, readable, now_ms),
-        moved_ms={key: at_ms for key, at_ms in before.moved_ms.items() if now_ms - at_ms < MOVE_COOLDOWN_MS},
+        moved=next_recent_moves(
+            before.moved, now_ms, is_same_fleet=health.histories.keys() == before.workers.keys()
+        ),
         members=before.members if is_same else frozenset(health.assignable),
         members_since_ms=before.members_since_ms if is_same else now_ms,
         kbps=smoothed_kbps(before.kbps, readable, now_ms - before.decided_ms),
         decided_ms=now_ms,
+        balanced_ms=before.balanced_ms,
     )
 
 
-def _memory_after(fleet: _Fleet, moves: Sequence[Assignment], uneven_since_ms: int | None) -> LeaderMemory:
-    moved = dict.fromkeys((move.lease.key for move in moves), fleet.view.now_ms)
-    moved_ms = {**fleet.memory.moved_ms, **moved}
-    return replace(fleet.memory, moved_ms=moved_ms, uneven_since_ms=uneven_since_ms)
+def _memory_after(
+    fleet: _Fleet,
+    overdue: Sequence[Assignment],
+    moved: Sequence[Assignment],
+    uneven_since_ms: int | None,
+) -> LeaderMemory:
+    now_ms, recent = fleet.view.now_ms, fleet.memory.moved
+    # A handoff that is ended by force is no second move.
+    ended = [line.lease.key for line in overdue if line.lease.key not in recent]
+    keys = [*ended, *(line.lease.key for line in moved)]
+    return replace(
+        fleet.memory,
+        moved=with_moves(recent, keys, now_ms),
+        uneven_since_ms=uneven_since_ms,
+        balanced_ms=now_ms if moved else fleet.memory.balanced_ms,
+    )
 
 
 def _current_loads(fleet: _Fleet) -> WorkerLoads:
     """The loads before the decision. A lease in handoff counts for its next owner."""
     health, limits = fleet.health, fleet.limits
-    costs = {worker: cost.factor for worker, cost in fleet.memory.costs.items()}
+    by_count = limits.balancing.by_count
+    above_range = frozenset() if by_count else health.above_range
+    costs, now_ms = fleet.memory.costs, fleet.view.now_ms
+    # Until the reports show the effect of the last move, a worker is not relieved of more leases.
+    to_relieve = {worker for worker in above_range if costs[worker].is_settled(now_ms)}
     loads = WorkerLoads(
         health.assignable,
-        {} if limits.by_count else costs,
-        above_range=frozenset() if limits.by_count else health.above_range,
-        unreliable=health.unreliable,
+        {} if by_count else _costs(fleet, is_exact=bool(to_relieve)),
+        above_range=to_relieve,
+        unreliable=health.unreliable | above_range,
         weights=fleet.weights,
         caps=Caps(limits.leases_max, limits.kbps_max),
     )
     for lease in fleet.readable:
         if lease.owner is not None and lease.owner in loads.of and lease.key not in fleet.silent:
             loads.add(lease.owner, lease.key, movable=_is_movable(lease, fleet))
+    if not by_count:
+        loads.most = _loads_within_range(fleet, loads.of)
     return loads
+
+
+def _costs(fleet: _Fleet, *, is_exact: bool) -> dict[WorkerId, Cost]:
+    """The cost of each worker. Without throughput, leases have no weight that could be compared with other load."""
+    has_throughput = any(fleet.weights.kbps.values())
+    return {
+        worker: Cost(cost.factor(is_exact=is_exact), cost.other_kbps if has_throughput else 0.0)
+        for worker, cost in fleet.memory.costs.items()
+    }
+
+
+def _loads_within_range(fleet: _Fleet, loads: Mapping[WorkerId, float]) -> dict[WorkerId, float]:
+    """The load with which each worker that has an operating range would stay within it."""
+    health = fleet.health
+    points = {
+        worker: max(0.0, utilisation - BASE_UTILISATION)
+        for worker in loads
+        if (utilisation := health.utilisation(worker)) is not None
+    }
+    total = sum(loads[worker] for worker in points)
+    points_per_load = sum(points.values()) / total if total else 0.0
+    most = {}
+    for worker, shown in points.items():
+        room = health.room(worker, share=RANGE_SHARE_MAX)
+        if room is None or not points_per_load:
+            continue
+        if not fleet.memory.costs[worker].is_settled(fleet.view.now_ms):
+            # Its report does not show its newest leases yet.
+            room -= max(0.0, points_per_load * loads[worker] - shown)
+        most[worker] = loads[worker] + room / points_per_load
+    return most
 
 
 def _is_movable(lease: Lease, fleet: _Fleet) -> bool:
@@ -245,7 +312,8 @@ def _is_movable(lease: Lease, fleet: _Fleet) -> bool:
     if lease.is_in_handoff or lease.key in fleet.just_assigned:
         return False
     # By count all leases are equal. None would move back, so they need no cooldown.
-    is_cool = fleet.limits.by_count or lease.key not in fleet.memory.moved_ms
+    move = fleet.memory.moved.get(lease.key)
+    is_cool = fleet.limits.balancing.by_count or move is None or move.may_move(fleet.view.now_ms)
     return is_cool and lease.key not in fleet.weights.idle
 
 
@@ -325,7 +393,8 @@ def _overdue_handoffs(fleet: _Fleet) -> list[Assignment]:
 
 def _uneven_since_ms(fleet: _Fleet, loads: WorkerLoads) -> int | None:
     """Since when the loads are uneven enough for balancing; None if they are even."""
-    if not fleet.limits.by_count and not is_uneven(loads, fleet.health.mean_utilisation):
+    balancing = fleet.limits.balancing
+    if not balancing.by_count and not is_uneven(loads, fleet.health.mean_utilisation, balancing):
         return None
     since_ms = fleet.view.memory.uneven_since_ms
     return fleet.view.now_ms if since_ms is None else since_ms
@@ -333,18 +402,23 @@ def _uneven_since_ms(fleet: _Fleet, loads: WorkerLoads) -> int | None:
 
 def _balance(fleet: _Fleet, loads: WorkerLoads, uneven_since_ms: int | None) -> list[Assignment]:
     """Moves leases between workers, if the fleet is uneven for long enough and its members are stable."""
-    now_ms, by_count = fleet.view.now_ms, fleet.limits.by_count
-    if uneven_since_ms is None or now_ms - fleet.memory.members_since_ms < REBALANCE_DELAY_MS:
-        return []
-    if not by_count and now_ms - uneven_since_ms < UNEVEN_FOR_MS:
+    if uneven_since_ms is None or not _may_balance(fleet, uneven_since_ms):
         return []
     by_key = {lease.key: lease for lease in fleet.readable}
-    moves = plan_moves(loads, _moves_max(fleet), by_count=by_count)
+    moves = plan_moves(loads, _moves_max(fleet), fleet.limits.balancing)
     return [Assignment(by_key[move.key], move.to) for move in moves]
 
 
+def _may_balance(fleet: _Fleet, uneven_since_ms: int) -> bool:
+    now_ms, balancing, balanced_ms = fleet.view.now_ms, fleet.limits.balancing, fleet.memory.balanced_ms
+    if now_ms - fleet.memory.members_since_ms < REBALANCE_DELAY_MS:
+        return False
+    is_due = balanced_ms is None or now_ms - balanced_ms >= balancing.every_ms
+    return balancing.by_count or (is_due and now_ms - uneven_since_ms >= UNEVEN_FOR_MS)
+
+
 def _moves_max(fleet: _Fleet) -> int:
-    if fleet.limits.by_count:
+    if fleet.limits.balancing.by_count:
         return len(fleet.readable)
     in_handoff = sum(lease.is_in_handoff for lease in fleet.readable)
     return ceil(HANDOFFS_SHARE_MAX * len(fleet.readable)) - in_handoff

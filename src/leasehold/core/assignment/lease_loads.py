@@ -2,7 +2,8 @@
 
 The weight of a lease is 95% its throughput and 5% the average throughput: the number of leases counts a little, and an
 idle lease is not free. A lease of unknown throughput weighs as much as an average one. If no lease has any throughput,
-all weigh the same. A lease in handoff counts for its next owner.
+all weigh the same. A lease in handoff counts for its next owner. The load of a worker is the weight of its leases times
+its cost, and the load that no lease causes.
 """
 
 from __future__ import annotations
@@ -54,6 +55,17 @@ def weigh_leases(leases: Sequence[Lease], known_kbps: Mapping[LeaseKey, float], 
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """What one unit of weight costs a worker, and its load that no lease causes."""
+
+    factor: float = 1.0
+    other: float = 0.0
+
+
+USUAL_COST: Final = Cost()
+
+
+@dataclass(frozen=True, slots=True)
 class Caps:
     """The most leases and the most throughput that one worker may be assigned."""
 
@@ -64,20 +76,22 @@ class Caps:
 class WorkerLoads:
     """The load of each worker while a decision is made. Mutable; discarded after the decision.
 
-    Workers that are `above_range` or `unreliable` are the last choice for another lease.
+    Workers that are `above_range` or `unreliable` are the last choice for another lease. `most` is the load at which a
+    worker reaches its operating range: balancing adds no lease above it.
     """
 
     def __init__(
         self,
         workers: Iterable[WorkerId],
-        costs: Mapping[WorkerId, float],
+        costs: Mapping[WorkerId, Cost],
         *,
         above_range: AbstractSet[WorkerId],
         unreliable: AbstractSet[WorkerId],
         weights: Weights,
         caps: Caps,
     ) -> None:
-        self.of: dict[WorkerId, float] = dict.fromkeys(sorted(workers), 0.0)
+        self.of = {worker: costs.get(worker, USUAL_COST).other for worker in sorted(workers)}
+        self.most: Mapping[WorkerId, float] = {}
         self.above_range = above_range
         self._last_choice = above_range | unreliable
         self._costs = costs
@@ -94,13 +108,13 @@ class WorkerLoads:
     def mean(self) -> float:
         """The load of each worker if all were even.
 
-        A worker whose only lease is above the mean cannot be relieved. It is left out, because with it the fleet would
-        never be even.
+        A worker above the mean that has no lease, or only one, cannot be relieved. It is left out, because with it the
+        fleet would never be even.
         """
         loads = dict(self.of)
         while True:
             mean = sum(loads.values()) / max(1, len(loads))
-            single = [worker for worker, load in loads.items() if load > mean and self._counts[worker] == 1]
+            single = [worker for worker, load in loads.items() if load > mean and self._counts[worker] <= 1]
             if not single or len(single) == len(loads):
                 return mean
             for worker in single:
@@ -108,11 +122,20 @@ class WorkerLoads:
 
     def cost(self, worker: WorkerId) -> float:
         """The load of this worker for one unit of weight; 1.0 is usual."""
-        return self._costs.get(worker, 1.0)
+        return self._costs.get(worker, USUAL_COST).factor
+
+    def count(self, worker: WorkerId) -> int:
+        """How many leases a worker has."""
+        return self._counts[worker]
 
     def is_last_choice(self, worker: WorkerId) -> bool:
         """Whether the worker should get another lease only if no other worker can."""
         return worker in self._last_choice
+
+    def make_last_choice(self, worker: WorkerId) -> None:
+        """Choose the worker only if no other worker can take a lease."""
+        self._last_choice = self._last_choice | {worker}
+        heapq.heappush(self._lightest, self._light_entry(worker))
 
     def load_with(self, worker: WorkerId, key: LeaseKey) -> float:
         """The load of a worker if it had this lease too."""

@@ -16,7 +16,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, REPORT_EVERY_MS, WorkerReport
+from leasehold.core.coordinator.worker_metrics import (
+    ALPHA,
+    EXPIRED_AFTER_MS,
+    REPORT_EVERY_MS,
+    WorkerReport,
+)
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 
 LATE_AFTER_MS: Final = 5_000
@@ -43,7 +48,8 @@ WorkerHistories = Mapping[WorkerId, WorkerHistory]
 class WorkerHealth:
     """The workers that may be assigned leases, and what is known about them.
 
-    `unreliable` workers may be dead: they are assigned leases only if no other worker has room.
+    `unreliable` workers may be dead: they are assigned leases only if no other worker has room. `newest_weight` is the
+    weight of the newest figure in a smoothed utilisation.
     """
 
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
@@ -51,16 +57,25 @@ class WorkerHealth:
     assignable: AbstractSet[WorkerId] = frozenset()
     unreliable: AbstractSet[WorkerId] = frozenset()
     suspects: AbstractSet[WorkerId] = frozenset()
+    newest_weight: float = ALPHA
+
+    def utilisation(self, worker: WorkerId) -> float | None:
+        """The smoothed utilisation of a worker in percent; None if it reports none."""
+        return self.reports[worker].utilisation(self.newest_weight)
+
+    def room(self, worker: WorkerId, *, share: float = 1.0) -> float | None:
+        """The points of utilisation below this share of its operating range; None if it has none."""
+        return self.reports[worker].room(self.newest_weight, share=share)
 
     @property
     def above_range(self) -> AbstractSet[WorkerId]:
         """The assignable workers that use more than the operating range in their report."""
-        return {worker for worker in self.assignable if self.reports[worker].is_above_range}
+        return {worker for worker in self.assignable if (self.room(worker) or 0.0) < 0}
 
     @property
     def mean_utilisation(self) -> float | None:
         """The mean over the assignable workers that report a utilisation."""
-        figures = [self.reports[worker].utilisation for worker in self.assignable]
+        figures = [self.utilisation(worker) for worker in self.assignable]
         known = [figure for figure in figures if figure is not None]
         return sum(known) / len(known) if known else None
 

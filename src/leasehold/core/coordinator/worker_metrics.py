@@ -36,6 +36,7 @@ FAILED_SAMPLE: Final = -1.0
 SAMPLES_KEPT_MAX: Final = 10
 METRICS_MAX: Final = 20  # the KCL has five; a malformed row may contain any number
 ALPHA: Final = 0.5  # as in the KCL: the weight of the newest sample
+RANGE_MAX: Final = 100  # the operating range of a worker that wants no limit, as in the KCL
 REPORT_EVERY_MS: Final = 30_000
 EXPIRED_AFTER_MS: Final = 2 * REPORT_EVERY_MS
 STALE_AFTER_MS: Final = 24 * 3_600_000
@@ -74,35 +75,39 @@ class WorkerReport:
             values and values[-1] == FAILED_SAMPLE for values in self.samples.values()
         )
 
-    @property
-    def utilisation(self) -> float | None:
-        """The smoothed use of its most used resource in percent; None without metrics."""
+    def figures(self, newest_weight: float = ALPHA) -> Mapping[str, float]:
+        """The smoothed use of each resource in percent; empty without metrics."""
         if self.has_no_metrics:
-            return None
-        figures = (moving_average(values) for values in self.samples.values())
-        return max((figure for figure in figures if figure is not None), default=None)
+            return {}
+        averages = {name: moving_average(values, newest_weight) for name, values in self.samples.items()}
+        return {name: average for name, average in averages.items() if average is not None}
 
-    @property
-    def is_above_range(self) -> bool:
-        """Whether it uses more of a resource than its operating range."""
-        if self.has_no_metrics:
-            return False
-        return any(
-            (figure := moving_average(values)) is not None and figure > self.ranges[name][0]
-            for name, values in self.samples.items()
+    def utilisation(self, newest_weight: float = ALPHA) -> float | None:
+        """The smoothed use of its most used resource in percent; None without metrics."""
+        return max(self.figures(newest_weight).values(), default=None)
+
+    def room(self, newest_weight: float = ALPHA, *, share: float = 1.0) -> float | None:
+        """The points of utilisation below this share of its operating range; negative above it. None: no range."""
+        return min(
+            (
+                share * self.ranges[name][0] - figure
+                for name, figure in self.figures(newest_weight).items()
+                if self.ranges[name][0] < RANGE_MAX
+            ),
+            default=None,
         )
 
 
-def moving_average(samples: Iterable[float]) -> float | None:
+def moving_average(samples: Iterable[float], newest_weight: float = ALPHA) -> float | None:
     """The moving average over samples, oldest first. Failed samples are skipped.
 
-    >>> moving_average([20, -1, 60, 80]), moving_average([-1])
-    (60.0, None)
+    >>> moving_average([20, -1, 60, 80]), moving_average([-1]), moving_average([20, 60], 1.0)
+    (60.0, None, 60.0)
     """
     average: float | None = None
     for sample in samples:
         if sample != FAILED_SAMPLE:
-            average = sample if average is None else ALPHA * sample + (1 - ALPHA) * average
+            average = sample if average is None else newest_weight * sample + (1 - newest_weight) * average
     return average
 
 
@@ -125,7 +130,9 @@ class LoadSamples:
         return LoadSamples((), (*self.reported, average)[-SAMPLES_KEPT_MAX:])
 
 
-def cpu_report(worker: WorkerId, samples: LoadSamples | None, now_s: int) -> WorkerReport:
+def cpu_report(
+    worker: WorkerId, samples: LoadSamples | None, now_s: int, range_percent: int = RANGE_MAX
+) -> WorkerReport:
     """The report of one of our members: its load as processor use. `samples` is None if it measures nothing.
 
     Without figures it also contains no range: a Java leader would take a range without figures for a free worker.
@@ -135,7 +142,7 @@ def cpu_report(worker: WorkerId, samples: LoadSamples | None, now_s: int) -> Wor
         worker=worker,
         updated_s=now_s,
         samples={CPU: samples.reported} if samples is not None and has_samples else {},
-        ranges={CPU: (100,)} if has_samples else {},
+        ranges={CPU: (range_percent,)} if has_samples else {},
         support=SUPPORTS_SINGLE_TABLE,
         support_updated_s=now_s,
     )

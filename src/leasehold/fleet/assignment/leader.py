@@ -14,6 +14,7 @@ from leasehold.core.assignment.leader_assignment import (
     LeaderPlan,
     LeaderView,
 )
+from leasehold.core.assignment.rebalancing import Balancing
 from leasehold.core.leases.liveness import Observations
 from leasehold.core.model import LeaseKey, WorkerId
 from leasehold.fleet.assignment.strategy import AssignmentContext
@@ -33,7 +34,7 @@ class Leader:
     ) -> LeaderPlan:
         """What a leader should do now. The memory of a standby holds no moves, because it executes none."""
         plan = self._decide(self._view(snapshot, observations, now_ms), self._limits())
-        self._memory = plan.memory if is_leading else replace(plan.memory, moved_ms={})
+        self._memory = plan.memory if is_leading else replace(plan.memory, moved={})
         return plan
 
     def plan_next_owners(
@@ -66,5 +67,5 @@ class Leader:
             handoff_timeout_ms=milliseconds(settings.handoff_timeout),
             leases_max=settings.max_leases,
             kbps_max=settings.max_kbps,
-            by_count=settings.balance_by is BalanceBy.COUNT,
+            balancing=Balancing(by_count=settings.balance_by is BalanceBy.COUNT),
         )

@@ -92,8 +92,8 @@ def test_the_busiest_resource_counts_and_its_range() -> None:
         samples={"C": (20.0, -1.0, 60.0, 80.0), "NI": (30.0,)},
         ranges={"C": (90,), "NI": (25,)},
     )
-    assert report.utilisation == 60.0
-    assert report.is_above_range
+    assert report.utilisation() == 60.0
+    assert report.room() == -5.0
 
 
 @pytest.mark.parametrize(
