@@ -56,6 +56,14 @@ class FleetSettings:
     leader_lock_duration: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
     balance_by: BalanceBy = BalanceBy.LOAD
     max_kbps: int | None = None  # the leader assigns no more leases to a member above it; None: no limit
+    balance_threshold: float = (
+        10.0  # percent of the mean load: balancing starts if a member is further from it
+    )
+    balance_step: float = 100.0  # percent of a member's excess load that one round of balancing moves
+    balance_every: timedelta = timedelta(seconds=1)  # the least time between two rounds
+    balance_overshoot: bool = True  # a lease may move that is larger than the excess of its member
+    newest_report_weight: float = 0.5  # of a member's newest report in its utilisation, for the leader
+    max_utilisation: int = 100  # percent; a leader relieves this member above it; 100: no limit
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -80,6 +88,13 @@ class FleetSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected at least 1, or None for no limit")
+        for name, most in (("balance_threshold", 100), ("balance_step", 100), ("newest_report_weight", 1)):
+            if not 0 < getattr(self, name) <= most:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected more than 0, and at most {most}")
+        if not 1 <= self.max_utilisation <= 100:
+            raise ConfigError(
+                f"max_utilisation={self.max_utilisation}: expected 1 to 100 percent; 100 means no limit"
+            )
         if self.refresh_every * 2 > self.failover_after:
             raise ConfigError(
                 f"refresh_every={self.refresh_every} is more than half of failover_after={self.failover_after}: "

@@ -156,6 +156,7 @@ class Member:
                 meter=self._ports.load,
                 held_leases=held_leases,
                 operations=self._operations,
+                range_percent=self._settings.max_utilisation,
             )
             tasks.append(group.create_task(reporter.run()))
         if mode.is_upgrading:

@@ -16,7 +16,7 @@ from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLU
 from leasehold.config import values
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean
-from leasehold.config.settings import FleetSettings, Mode, ReadSettings, milliseconds
+from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings, milliseconds
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.initial_position import require_past
 from leasehold.core.position import LATEST
@@ -87,6 +87,7 @@ def parse_lease_store(text: str) -> str:
 
 _on_leases_behind = values.choice(OnLeasesBehind)
 _mode = values.choice(Mode)
+_balance_by = values.choice(BalanceBy)
 
 OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "streamName": OptionSpec(str, ("stream", "streamARN", "kinesis.streamName")),
@@ -120,6 +121,27 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "mode": OptionSpec(_mode),
     "failoverAfter": OptionSpec(values.duration, ("failoverTime",)),
     "maxLeases": OptionSpec(parse_count, ("maxLeasesForWorker",)),
+    "maxUtilisation": OptionSpec(parse_count, ("maxUtilization",)),
+    "maxKbps": OptionSpec(parse_count, ("maxThroughputPerHostKBps",)),
+    "balanceBy": OptionSpec(_balance_by),
+    "balanceThreshold": OptionSpec(values.real_number, ("reBalanceThresholdPercentage",)),
+    "balanceStep": OptionSpec(values.real_number, ("dampeningPercentage",)),
+    "balanceEvery": OptionSpec(values.duration),
+    "balanceOvershoot": OptionSpec(values.boolean, ("allowThroughputOvershoot",)),
+    "newestReportWeight": OptionSpec(values.real_number, ("workerMetricsEMAAlpha",)),
+}
+# Options with which a query takes part in its fleet, or leads it, and the settings of the same meaning.
+_FLEET_SETTINGS: Final = {
+    "mode": "mode",
+    "maxLeases": "max_leases",
+    "maxUtilisation": "max_utilisation",
+    "maxKbps": "max_kbps",
+    "balanceBy": "balance_by",
+    "balanceThreshold": "balance_threshold",
+    "balanceStep": "balance_step",
+    "balanceEvery": "balance_every",
+    "balanceOvershoot": "balance_overshoot",
+    "newestReportWeight": "newest_report_weight",
 }
 _BATCH_ONLY: Final = ("endingTimestamp",)
 # Options of other connectors that this source does not need, or handles in another way.
@@ -234,7 +256,8 @@ def _connection(parsed: Mapping[str, Any]) -> ConnectionSettings:
 
 def _fleet_settings(parsed: Mapping[str, Any]) -> FleetSettings:
     default = FleetSettings()
-    settings = FleetSettings(max_leases=parsed.get("maxLeases"), mode=parsed.get("mode", default.mode))
+    chosen = {setting: parsed[option] for option, setting in _FLEET_SETTINGS.items() if option in parsed}
+    settings = FleetSettings(**chosen)
     if "failoverAfter" not in parsed:
         return settings
     failover_after = parsed["failoverAfter"]

@@ -106,6 +106,12 @@ class ConsumerOptions(HandlingOptions, total=False):
     leader_lock_duration: Duration
     balance_by: str
     max_kbps: int | None
+    balance_threshold: float
+    balance_step: float
+    balance_every: Duration
+    balance_overshoot: bool
+    newest_report_weight: float
+    max_utilisation: int
     records_per_call: int
     calls_per_second: float
     bytes_per_second: int

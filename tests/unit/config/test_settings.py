@@ -50,3 +50,19 @@ def test_an_owner_stops_before_others_may_take_its_lease() -> None:
     """A lease is valid for less than the failover time, and a failed heartbeat can be retried in time."""
     settings = FleetSettings()
     assert 1.5 * settings.renew_every < settings.lease_valid_for < settings.failover_after
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: value} for name in ("balance_threshold", "balance_step") for value in (0, 101)),
+        {"balance_every": timedelta(0)},
+        *({"newest_report_weight": value} for value in (0, 1.5)),
+        *({"max_utilisation": value} for value in (0, 101)),
+    ],
+    ids=str,
+)
+def test_a_share_outside_of_its_range_is_refused(wrong: dict[str, Any]) -> None:
+    """The error names the setting and what is expected."""
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.*expected"):
+        FleetSettings(**wrong)

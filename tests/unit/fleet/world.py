@@ -10,6 +10,7 @@ from typing import NoReturn
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings, Mode
+from leasehold.core.assignment.leader_assignment import Decide, plan_assignment
 from leasehold.core.events import Event, LeadershipTaken, LeaseTaken
 from leasehold.core.model import (
     HASH_KEY_MAX,
@@ -28,7 +29,7 @@ from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Page, Stream
+from leasehold.ports import LoadMeter, Page, Stream
 from leasehold.simulation.virtual_time import VirtualClock
 
 TICK_MS = 100
@@ -90,6 +91,8 @@ class World:
     shards: list[Shard]
     serve: Serve = deliver
     settings: FleetSettings = SETTINGS
+    decide: Decide = plan_assignment
+    meter: LoadMeter | None = None
     clock: VirtualClock = field(default_factory=VirtualClock)
     events: dict[WorkerId, list[tuple[int, Event]]] = field(default_factory=lambda: defaultdict(list))
     deliveries: dict[ShardId, list[tuple[int, WorkerId]]] = field(default_factory=lambda: defaultdict(list))
@@ -117,11 +120,13 @@ class World:
                 clock=self.clock,
                 rng=random.Random(name),
                 observe=lambda event: self.events[worker].append((self.clock.now_ms(), event)),
+                load=self.meter,
             ),
             application="billing",
             worker=worker,
             serve=lambda held: self.serve(self, worker, held),
             settings=self.settings,
+            decide=self.decide,
         )
         self._stops[worker] = asyncio.Event()
         self._tasks[worker] = asyncio.create_task(member.run(self._stops[worker]))

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from leasehold.archive.columns import ALL_COLUMNS, DEFAULT_COLUMNS
+from leasehold.config.settings import BalanceBy, FleetSettings
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, ShardId
@@ -57,6 +58,8 @@ def test_every_name_is_accepted_in_any_case(name: str) -> None:
         "fail",
         "dynamodb",
         "auto",
+        "count",
+        "0.5",
     )
     given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
     errors = []
@@ -222,3 +225,27 @@ def test_sizes_durations_and_columns_are_parsed() -> None:
     assert chosen.fleet.failover_after == timedelta(seconds=4)
     assert chosen.connection.leases == "sqlite:///leases.db"
     assert chosen.fleet.max_leases == chosen.query.max_leases == 3
+
+
+def test_a_query_takes_part_in_balancing_by_its_options() -> None:
+    """A query may lead its fleet: each option is a setting of its member."""
+    chosen = options(
+        maxUtilization="80",
+        maxKbps="700",
+        balanceBy="count",
+        balanceThreshold="20",
+        balanceStep="60",
+        balanceEvery="1m",
+        balanceOvershoot="false",
+        newestReportWeight="0.25",
+    )
+    assert chosen.fleet == FleetSettings(
+        max_utilisation=80,
+        max_kbps=700,
+        balance_by=BalanceBy.COUNT,
+        balance_threshold=20,
+        balance_step=60,
+        balance_every=timedelta(minutes=1),
+        balance_overshoot=False,
+        newest_report_weight=0.25,
+    )

@@ -67,5 +67,12 @@ class Leader:
             handoff_timeout_ms=milliseconds(settings.handoff_timeout),
             leases_max=settings.max_leases,
             kbps_max=settings.max_kbps,
-            balancing=Balancing(by_count=settings.balance_by is BalanceBy.COUNT),
+            balancing=Balancing(
+                threshold=settings.balance_threshold / 100,
+                step=settings.balance_step / 100,
+                every_ms=milliseconds(settings.balance_every),
+                may_overshoot=settings.balance_overshoot,
+                by_count=settings.balance_by is BalanceBy.COUNT,
+            ),
+            newest_weight=settings.newest_report_weight,
         )

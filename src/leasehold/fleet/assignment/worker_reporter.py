@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.core.coordinator.fleet_mode import TableLayout
-from leasehold.core.coordinator.worker_metrics import REPORT_EVERY_MS, LoadSamples, WorkerReport, cpu_report
+from leasehold.core.coordinator.worker_metrics import (
+    RANGE_MAX,
+    REPORT_EVERY_MS,
+    LoadSamples,
+    WorkerReport,
+    cpu_report,
+)
 from leasehold.core.model import WorkerId
 from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.operations import Operations
@@ -23,7 +29,10 @@ FIRST_SAMPLE_MS: Final = 500  # a meter needs two readings for its first value
 
 @dataclass(slots=True, kw_only=True)
 class WorkerReporter:
-    """The report of one member. Without a `meter` it carries no CPU load, and a leader balances by throughput alone."""
+    """The report of one member. Without a `meter` it carries no CPU load, and a leader balances by throughput alone.
+
+    `range_percent` is its operating range: above it, a leader relieves it.
+    """
 
     coordinator_rows: CoordinatorRows
     layout: TableLayout
@@ -31,6 +40,7 @@ class WorkerReporter:
     meter: LoadMeter | None
     held_leases: HeldLeases
     operations: Operations
+    range_percent: int = RANGE_MAX
     _samples: LoadSamples = field(default_factory=LoadSamples)
     _last: WorkerReport | None = None
     _in_flight: WorkerReport | None = None  # it may or may not have reached the table
@@ -63,7 +73,7 @@ class WorkerReporter:
         elif clock.now_ms() >= self._due_ms:
             self._samples = self._samples.with_average()
             samples = self._samples if self.meter is not None else None
-            report = cpu_report(self.worker, samples, clock.wall_ms() // 1000)
+            report = cpu_report(self.worker, samples, clock.wall_ms() // 1000, self.range_percent)
             # Invariant: noted before the write. If cancelled, the write may or may not have reached the table.
             self._in_flight = report
             await self.coordinator_rows.write_report(self.layout, report)

@@ -10,6 +10,8 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import Mode
+from leasehold.core.assignment.leader_assignment import LeaderLimits, LeaderPlan, LeaderView, plan_assignment
+from leasehold.core.assignment.rebalancing import Balancing
 from leasehold.core.coordinator.kcl_rows import LEADER_KEY
 from leasehold.core.events import (
     HandoffRequested,
@@ -20,6 +22,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.core.model import WorkerId
+from leasehold.ports import LoadMeter
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from tests.unit.fleet.world import (
     LEADER_SETTINGS,
@@ -324,3 +327,43 @@ def test_no_leader_assigns_to_a_member_that_cannot_read() -> None:
         assert set(world.readers().values()) == {"well"}
 
     run_test(scenario)
+
+
+class _HalfLoad(LoadMeter):
+    """A member that is always half busy."""
+
+    async def percent(self) -> float | None:
+        return 50.0
+
+
+def test_a_leader_decides_by_its_settings_and_reports_its_range() -> None:
+    """Each setting of balancing reaches the decision, and the member's limit reaches its report."""
+    seen: list[LeaderLimits] = []
+
+    def decide(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:
+        seen.append(limits)
+        return plan_assignment(view, limits)
+
+    settings = replace(
+        LEADER_SETTINGS,
+        max_kbps=700,
+        balance_threshold=20,
+        balance_step=60,
+        balance_every=timedelta(minutes=1),
+        balance_overshoot=False,
+        newest_report_weight=0.25,
+        max_utilisation=80,
+    )
+    world = World(even_shards(2), settings=settings, decide=decide, meter=_HalfLoad())
+
+    async def story() -> None:
+        worker = world.start("a")
+        await world.until(lambda: len(world.readers()) == 2, within_s=8)
+        row = await world.rows.get(worker)
+        assert row is not None
+        assert row["opr"] == {"M": {"C": {"L": [{"N": "80"}]}}}
+        await world.stop_all()
+
+    run_in_virtual_time(story())
+    assert seen[0].balancing == Balancing(threshold=0.2, step=0.6, every_ms=60_000, may_overshoot=False)
+    assert (seen[0].kbps_max, seen[0].newest_weight) == (700, 0.25)
