@@ -42,6 +42,9 @@ class LeaseWriter:
         self._on_row = on_row
         self._lock = asyncio.Lock()
         self._last_write = LastWrite(taken_at_ms, is_first=True)
+        self._unconfirmed_since_ms: int | None = (
+            None  # since the first write of this counter that had no response
+        )
         self._is_released = False
         self.lost = asyncio.Event()
 
@@ -112,14 +115,20 @@ class LeaseWriter:
 
     async def _attempt(self, write: Write) -> bool:
         """Send one write. False if it was refused but the lease is still ours: then repeat it with the new row."""
-        # Invariant: validity counts from before the request is sent, so the time is taken first.
-        began_ms = self._require_valid()
-        outcome = await write(self._lease)
+        # Invariant: validity counts from before the request is sent, so the time is taken first. If an earlier write of
+        # the same counter had no response, it may be the one that was applied, so its time counts.
+        now_ms = self._require_valid()
+        sent_ms = now_ms if self._unconfirmed_since_ms is None else self._unconfirmed_since_ms
+        try:
+            outcome = await write(self._lease)
+        except BaseException:
+            self._unconfirmed_since_ms = sent_ms
+            raise
         if outcome is self._lease:
             return True  # there was nothing to write
         if isinstance(outcome, Lease):
             self._set_lease(outcome)
-            self._last_write = LastWrite(began_ms, is_first=False)
+            self._last_write = LastWrite(sent_ms, is_first=False)
             return True
         self._continue_with_row(outcome.current)
         return False
@@ -152,4 +161,6 @@ class LeaseWriter:
 
     def _set_lease(self, lease: Lease) -> None:
         before, self._lease = self._lease, lease
+        if lease.counter != before.counter:
+            self._unconfirmed_since_ms = None  # its condition does not hold any more, if it still arrives
         self._on_row(before, lease)

@@ -290,6 +290,48 @@ def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released() -> None:
     run_in_virtual_time(scenario())
 
 
+class _AppliesLate(MemoryRows):
+    """Three times no response to a write; then the first of these writes is applied, before the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[RowWrite] | None = None
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        if self.late is not None and len(self.late) < 3:
+            self.late.append(write)
+            raise UnavailableError("no response")
+        if self.late:
+            await super().write(self.late[0])
+            self.late = None
+        return await super().write(write)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_lease_is_valid_from_the_first_write_that_may_have_been_applied(is_repeated: bool) -> None:
+    """The repeated heartbeat is refused, because the first one arrived late. Other members count from its arrival."""
+
+    async def scenario() -> None:
+        rows = _AppliesLate()
+        held, clock = await _held(rows), VirtualClock()
+        await clock.sleep_ms(1_000)
+        rows.late = []
+        sent_ms = clock.now_ms()
+        if is_repeated:
+            waiting = asyncio.create_task(held.renew())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await clock.sleep_ms(2_000)
+        await held.renew()
+        assert clock.now_ms() > sent_ms
+        assert held.last_write.at_ms == sent_ms
+        await clock.sleep_ms(1_000)
+        await held.renew()
+        assert held.last_write.at_ms == clock.now_ms()
+
+    run_in_virtual_time(scenario())
+
+
 def test_only_an_applied_write_proves_a_lease() -> None:
     """A promotion that changes nothing, because the lease has another pin or none, proves nothing about the owner."""
 
