@@ -187,7 +187,9 @@ def test_interim_responses_change_nothing(
     world.connection = {"dynamodb_endpoint": dynamodb_local.url, "lease_table": unique_name("billing")}
     with run_proxy(world.kinesis.endpoint_url) as kinesis, run_proxy(dynamodb_local.url) as dynamodb:
         for proxy in (kinesis, dynamodb):
-            proxy.interim_responses = b"HTTP/1.1 100 Continue\r\n\r\n" * 6
+            proxy.interim_responses = b"".join(
+                b"HTTP/1.1 %d Wait\r\nLink: </a>\r\n\r\n" % status for status in (100, 102, 103) * 2
+            )
         options = {"kinesis_endpoint": kinesis.url, "dynamodb_endpoint": dynamodb.url}
         process = world.start("handles_everything", **options, **FAILOVER)
         wait_until(lambda: len(world.handled()) >= 450)

@@ -1,10 +1,14 @@
 """boto3 clients with the settings of the adapters."""
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from botocore.exceptions import BotoCoreError
 
 from leasehold.adapters.aws.clients import AwsAccess, cloudwatch_client, dynamodb_client, kinesis_client
 from leasehold.errors import ConfigError
@@ -73,3 +77,58 @@ def test_a_heartbeat_has_short_timeouts() -> None:
     config = dynamodb_client(LOCAL).meta.config
     longest_s = config.retries["total_max_attempts"] * (config.connect_timeout + config.read_timeout)
     assert longest_s < 9
+
+
+class EchoHandler(BaseHTTPRequestHandler):
+    """Returns the row whose key is requested, after two interim responses."""
+
+    protocol_version = "HTTP/1.1"
+    interim: ClassVar[bytes]
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.dumps({"Item": request["Key"]}).encode()
+        self.wfile.write(self.interim)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def echo_url() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), EchoHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [100, 102, 103, 199])
+def test_interim_responses_are_skipped(echo_url: str, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Each request gets its own row, on one connection."""
+    interim = b"HTTP/1.1 %d Wait\r\nLink: </a>\r\n\r\n" % status
+    monkeypatch.setattr(EchoHandler, "interim", interim * 2, raising=False)
+    client = dynamodb_client(AwsAccess(region="eu-west-1", endpoint_url=echo_url))
+    for key in "abcdefgh":
+        row = {"leaseKey": {"S": key}}
+        assert client.get_item(TableName="leases", Key=row)["Item"] == row
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"HTTP/1.1 103 Hints\r\n\r\n" * 101]
+)
+def test_a_response_that_is_never_final_is_an_error(
+    echo_url: str, monkeypatch: pytest.MonkeyPatch, interim: bytes
+) -> None:
+    """It is not an empty response, which would mean that the row does not exist."""
+    monkeypatch.setattr(EchoHandler, "interim", interim, raising=False)
+    client = dynamodb_client(AwsAccess(region="eu-west-1", endpoint_url=echo_url))
+    with pytest.raises(BotoCoreError):
+        client.get_item(TableName="leases", Key={"leaseKey": {"S": "a"}})
+    client.close()

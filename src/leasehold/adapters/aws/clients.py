@@ -17,6 +17,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT
+from leasehold.adapters.aws.final_responses import skip_interim_responses
 from leasehold.errors import ConfigError
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -94,11 +95,13 @@ def _client(
     try:
         session = aws_session(access)
         options = _local_options(session, access.endpoint_url)
-        return session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
+        client = session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
     except BotoCoreError as error:
         raise ConfigError(
             f"cannot create a client for {service}: {error}; check region, profile and endpoint"
         ) from error
+    skip_interim_responses(client)
+    return client
 
 
 def _local_options(session: boto3.Session, endpoint_url: str | None) -> dict[str, str]:
