@@ -167,11 +167,11 @@ def _with_one_parent(lease: Any) -> Any:
 
 
 def _only_first_parent(original: Original) -> Any:
-    async def unfinished_parents(self: Any) -> Any:
-        running = await original(self)
-        return tuple(parent for parent in running if parent in _with_one_parent(self.lease).parents)
+    async def parents_ended(self: Any) -> Any:
+        parents = await original(self)
+        return {parent: parents[parent] for parent in _with_one_parent(self.lease).parents}
 
-    return unfinished_parents
+    return parents_ended
 
 
 def _children_at_latest(plan: Any) -> Any:
@@ -350,7 +350,7 @@ _plant(
 )
 _plant(
     "a lease is valid forever",
-    "stale-owners-stop",
+    "delivers-while-valid stale-owners-stop",
     _SILENCES,
     (LeaseWriter, "is_valid", _always(True)),
     (HeldLease, "wait_for_expiry", lambda _: lambda self: self.lost.wait()),
@@ -438,7 +438,7 @@ _plant(
     "the second parent is ignored",
     "parents-before-children",
     (*_RESHARDS, Fault.SLOW_HANDLERS),
-    (HeldLease, "_running_parents", _only_first_parent),
+    (HeldLease, "_parents_ended", _only_first_parent),
     (
         shard_graph,
         "unfinished_parents",
