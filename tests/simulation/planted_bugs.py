@@ -647,7 +647,7 @@ _plant(
 )
 _plant(
     "objects are named by their first record",
-    "names-have-one-content",
+    "names-have-one-content archive-equals-produced",
     (*_OWNER_CHANGES, Fault.PAUSES),
     (archive_rows, "range_of", _named_by_first_record),
     (Listing, "of", _no_ranges),
