@@ -142,7 +142,13 @@ def test_health_and_metrics_are_served_at_the_logged_address(caplog: pytest.LogC
         observe(STARTED)
         status, headers, body = send_request(url, "/health")
         assert (status, headers["Content-Type"]) == (200, "application/json")
-        assert json.loads(body) == {"ok": True, "state": "running", "problems": [], "shards": {}}
+        assert json.loads(body) == {
+            "ok": True,
+            "state": "running",
+            "problems": [],
+            "warnings": [],
+            "shards": {},
+        }
         status, headers, body = send_request(url, "/metrics")
         assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert b'leasehold_member_info{application="billing",stream="orders",worker="w-1"} 1.0' in body
