@@ -13,6 +13,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from leasehold.core.assignment.busy_time import BusyTime
 from leasehold.core.exactly_once.pinned_batch import GenerationId
@@ -20,12 +21,24 @@ from leasehold.ports import Clock, LoadMeter
 from leasehold.spark.query.driver_lock import runtime_folder
 
 
+class BatchEnds(Protocol):
+    """Where the reader of a query finds the end of the last batch, if somebody records it."""
+
+    def last_committed(self) -> GenerationId | None:
+        """Return the last generation that was recorded as committed."""
+        ...
+
+    def last_end_ms(self) -> int | None:
+        """Return when the last recorded batch ended, in milliseconds since 1970. None if no end is recorded."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class BatchLoad(LoadMeter):
     """The load of the member of one query."""
 
     clock: Clock
-    ends: BatchEndFile
+    ends: BatchEnds
     _busy: BusyTime = field(default_factory=BusyTime)
 
     def begin(self) -> None:
@@ -49,7 +62,7 @@ class BatchLoad(LoadMeter):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchEndFile:
+class BatchEndFile(BatchEnds):
     """The file in which the pipeline reports the end of the last batch to the query's reader process."""
 
     file: Path

@@ -8,86 +8,82 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.exactly_once.query_offset import QueryOffset, offset_from_json
-from leasehold.core.exactly_once.slice_limits import BatchLimits, deal_round_robin
-from leasehold.errors import ConfigError
+from leasehold.adapters.logs import LogObserver
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.core.exactly_once.slice_limits import BatchLimits
+from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions
+from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
+from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.pinned_slices import SlicePlan
-from leasehold.spark.query.query_member import QueryMember
+from leasehold.spark.query.query_member import QueryPorts
+from leasehold.spark.query.query_run import QueryRun
+from leasehold.wiring import new_rng, open_lease_table, open_stream
+
+STOP_WAIT_S: Final = 20.0
 
 
 class QueryDriver:
-    """Plans the batches of one query, from the first plan to the stop."""
+    """Runs one query on a thread, from the first plan to the stop. A driver has one for each application."""
 
     def __init__(self, options: SourceOptions) -> None:
         options.require_application()
         self._options = options
-        self._member: QueryMember | None = None
-        self._query_id: str | None = None
-        self._planned: tuple[GenerationId, list[SlicePlan]] | None = None
+        self._lock = DriverLock(options.application, str(options.connection))
+        self._loop: LoopThread | None = None
+        self._run: QueryRun | None = None
         self._is_available_now = False
 
     def read_available_now(self) -> None:
         """Read each shard to its tip once, from now on."""
         self._is_available_now = True
-        if self._member is not None:
-            self._member.planner.is_available_now = True
+        if self._run is not None:
+            self._run.is_available_now = True
 
     def plan(self, start: Mapping[str, Any], limits: BatchLimits, *, wait_for_all: bool) -> Mapping[str, Any]:
         """Plan the offset after `start`, which is committed. Returns `start` itself if there are no new records."""
-        logged = offset_from_json(start) or QueryOffset(GenerationId(self._new_query_id(), 0), {})
-        member = self._member_for(logged)
-        planned = member.loop.run(
-            member.plan(logged, limits, wait_for_all=wait_for_all or self._is_available_now)
-        )
-        if planned is None:
-            return start
-        offset, plans = planned
-        self._planned = (offset.generation_id, plans)
-        return offset.to_json()
+        loop, run = self._start()
+        return loop.run(run.plan(start, limits, wait_for_all=wait_for_all))
 
     def slices(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[list[SlicePlan]]:
         """Return the slices of a generation: one list for each task."""
-        planned = offset_from_json(end)
-        if planned is None:
-            return []
-        before = offset_from_json(start)
-        expected = (before.generation_id.number if before else 0) + 1
-        if planned.generation_id.number != expected:
-            raise ConfigError(
-                f"Spark asks for generations {expected} to {planned.generation_id.number} in one batch, as it does "
-                "with asynchronous progress tracking: turn that off"
-            )
-        member = self._member_for(planned)
-        if self._planned is not None and self._planned[0] == planned.generation_id:
-            plans = self._planned[1]
-        else:
-            plans = member.loop.run(member.replay(planned))
-        return deal_round_robin(plans, self._options.partitions or os.cpu_count() or 1)
+        loop, run = self._start()
+        return loop.run(run.slices(start, end))
 
     def report(self) -> dict[str, Any] | None:
         """Return the lag of each shard, or None before the member has started."""
-        return None if self._member is None else self._member.planner.report()
+        return None if self._run is None else self._run.report()
 
     def stop(self) -> None:
         """Release the leases and stop the member. Further calls do nothing."""
-        member, self._member = self._member, None
-        if member is not None:
-            member.stop()
+        run, self._run = self._run, None
+        if run is not None and self._loop is not None:
+            stopping = self._loop.submit(run.stop())
+            try:
+                stopping.result(STOP_WAIT_S)
+            except Exception:  # noqa: BLE001 - the leases of a member that cannot release them expire
+                stopping.cancel()
+        self._lock.release()
 
-    def _new_query_id(self) -> str:
-        self._query_id = self._query_id or secrets.token_hex(8)
-        return self._query_id
+    def _start(self) -> tuple[LoopThread, QueryRun]:
+        if self._loop is None or self._run is None:
+            self._lock.acquire()
+            self._loop = self._loop or LoopThread("leasehold-member")
+            ports = self._loop.run(_open_ports(self._options))
+            self._run = QueryRun(self._options, ports, lambda: secrets.token_hex(8))
+            self._run.is_available_now = self._is_available_now
+        return self._loop, self._run
 
-    def _member_for(self, logged: QueryOffset) -> QueryMember:
-        """Start the member at the first call. Its worker id contains the query id, so it finds its leases after a
-        crash.
-        """
-        if self._member is None:
-            self._member = QueryMember(self._options, logged)
-            self._member.planner.is_available_now = self._is_available_now
-        self._member.raise_failure()
-        return self._member
+
+async def _open_ports(options: SourceOptions) -> QueryPorts:
+    connection, clock = options.connection, SystemClock()
+    return QueryPorts(
+        table=open_lease_table(connection, options.application),
+        stream=open_stream(connection, options.stream),
+        clock=clock,
+        rng=new_rng(),
+        observe=LogObserver(clock.now_ms),
+        load=BatchLoad(clock, batch_end_file(os.getppid())),
+    )

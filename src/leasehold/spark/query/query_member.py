@@ -1,103 +1,96 @@
-"""Runs the fleet member of a query on a thread of its own, together with its lease server and its batch planner."""
+"""The fleet member of a query, together with its lease server and its batch planner. It runs on one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from leasehold.adapters.logs import LogObserver
-from leasehold.adapters.system_clock import SystemClock
-from leasehold.core.events import Event, FleetRefreshed
+from leasehold.core.events import Event, FleetRefreshed, Observer
 from leasehold.core.exactly_once.query_offset import QueryOffset
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import WorkerId
-from leasehold.errors import ConfigError, LeaseholdError, NotFoundError
+from leasehold.errors import ConfigError, NotFoundError
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
-from leasehold.loop_thread import LoopThread
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.ports import Clock, Stream
 from leasehold.spark.options import SourceOptions
-from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
+from leasehold.spark.query.batch_load import BatchLoad
 from leasehold.spark.query.batch_planner import BatchPlanner
-from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.lease_server import LeaseServer
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.tasks import retry
-from leasehold.wiring import new_rng, open_lease_table, open_stream
 
 # The longest wait of the first plan for leases. A lone member takes them at once; in a full fleet it may get none.
 FIRST_LEASES_WAIT: Final = timedelta(seconds=8)
-STOP_WAIT_S: Final = 20.0
 _CHECK_MS: Final = 50
 _ATTEMPTS_MAX: Final = 11
 _LIST_MS: Final = 250  # between two reads of the whole lease table, while a bounded run waits for leases
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryPorts:
+    """Everything that the member of a query uses outside of itself."""
+
+    stream: Stream
+    table: LeaseTable
+    clock: Clock
+    rng: random.Random
+    observe: Observer
+    load: BatchLoad
+
+
 class QueryMember:
-    """A running fleet member. Only one exists in a driver for each application."""
+    """A fleet member that plans the batches of a query. Call `start` first."""
 
-    def __init__(self, options: SourceOptions, logged: QueryOffset) -> None:
-        self._clock = SystemClock()
-        options.query.require_past_start(self._clock.wall_ms())
-        self._lock = DriverLock(options.application, str(options.connection))
-        self._lock.acquire()
-        self._log = LogObserver(self._clock.now_ms)
-        self._refreshed: FleetRefreshed | None = None
-        self._load = BatchLoad(self._clock, batch_end_file(os.getppid()))
-        self.loop = LoopThread("leasehold-member")
+    def __init__(self, options: SourceOptions, logged: QueryOffset, ports: QueryPorts) -> None:
         worker = WorkerId(f"spark-{logged.generation_id.query_id}")
-        is_new = logged.generation_id.number == 0
-        try:
-            self.server, self.planner, member = self.loop.run(self._open(options, worker, is_new=is_new))
-            # Before the member starts: a task of an earlier run could otherwise still pin.
-            if not is_new:
-                self.loop.run(self._release_leases_of_earlier_run(logged))
-        except LeaseholdError:
-            self._lock.release()
-            raise
-        self._stop: asyncio.Event = self.loop.run(_event())
-        self._running: Future[None] = self.loop.submit(member.run(self._stop))
-
-    async def _open(
-        self, options: SourceOptions, worker: WorkerId, *, is_new: bool
-    ) -> tuple[LeaseServer, BatchPlanner, Member]:
-        connection = options.connection
-        table = open_lease_table(connection, options.application)
-        stream = open_stream(connection, options.stream)
-        if is_new and options.query.starting:
-            # Later on, a shard that the options name may have been trimmed.
-            shards = await retry(
-                stream.list_shards, clock=self._clock, rng=new_rng(), attempts_max=_ATTEMPTS_MAX
-            )
-            options.query.require_known_shards({shard.id for shard in shards})
-        server = LeaseServer(stream, options.query.poll_every, self._clock, new_rng())
-        planner = BatchPlanner(
+        self._settings = options.query
+        self._ports = ports
+        self._clock = ports.clock
+        self._load = ports.load
+        self._refreshed: FleetRefreshed | None = None
+        self.server = LeaseServer(ports.stream, options.query.poll_every, ports.clock, ports.rng)
+        self.planner = BatchPlanner(
             worker=worker,
-            table=table,
-            server=server,
+            table=ports.table,
+            server=self.server,
             settings=options.query,
-            clock=self._clock,
-            rng=new_rng(),
+            clock=ports.clock,
+            rng=ports.rng,
         )
-        member = Member(
+        self._member = Member(
             MemberPorts(
-                table=table,
-                streams=Streams.single(stream, options.stream, options.query.initial),
-                clock=self._clock,
-                rng=new_rng(),
+                table=ports.table,
+                streams=Streams.single(ports.stream, options.stream, options.query.initial),
+                clock=ports.clock,
+                rng=ports.rng,
                 observe=self._observe,
-                load=self._load,
+                load=ports.load,
             ),
             application=options.application,
             worker=worker,
-            serve=server.serve,
+            serve=self.server.serve,
             settings=options.fleet,
         )
-        return server, planner, member
+        self._stop = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self, logged: QueryOffset) -> None:
+        """Check the settings, release the leases of an earlier run, and join the fleet."""
+        self._settings.require_past_start(self._clock.wall_ms())
+        if logged.generation_id.number == 0:
+            await self._check_starting_shards()
+        else:
+            # Before the member starts: a task of an earlier run could otherwise still pin.
+            with suppress(NotFoundError):  # the table does not exist: the plan reports what that means
+                await self.planner.release_leases_of_earlier_run(logged)
+        self._running = asyncio.create_task(self._member.run(self._stop))
 
     async def plan(
         self, logged: QueryOffset, limits: BatchLimits, *, wait_for_all: bool
@@ -123,35 +116,37 @@ class QueryMember:
 
     def raise_failure(self) -> None:
         """Raise the error that ended the member, if it has ended."""
-        if self._running.done():
+        if self._running is not None and self._running.done():
             self._running.result()
             raise ConfigError("the fleet member of this query has stopped: restart the query")
 
-    def stop(self) -> None:
-        """Stop the member, and wait until it has released its leases."""
-        self.loop.loop.call_soon_threadsafe(self._begin_stop)
-        try:
-            self._running.result(STOP_WAIT_S)
-        except Exception:  # noqa: BLE001 - the leases of a member that cannot release them expire
-            self._running.cancel()
-        self._lock.release()
-
-    def _begin_stop(self) -> None:
+    async def stop(self) -> None:
+        """Stop the member, and wait until it has released its leases. If cancelled, it ends without releasing them."""
         self.server.stop(self._load.ends.last_committed())
         self._stop.set()
+        if self._running is not None:
+            await self._running
 
-    async def _release_leases_of_earlier_run(self, logged: QueryOffset) -> None:
-        with suppress(NotFoundError):  # the table does not exist: the plan reports what that means
-            await self.planner.release_leases_of_earlier_run(logged)
+    async def _check_starting_shards(self) -> None:
+        """Refuse unknown shards in the options. Later on, a shard that they name may have been trimmed."""
+        if not self._settings.starting:
+            return
+        shards = await retry(
+            self._ports.stream.list_shards,
+            clock=self._clock,
+            rng=self._ports.rng,
+            attempts_max=_ATTEMPTS_MAX,
+        )
+        self._settings.require_known_shards({shard.id for shard in shards})
 
     def _observe(self, event: Event) -> None:
-        self._log(event)
+        self._ports.observe(event)
         if isinstance(event, FleetRefreshed):
             self._refreshed = event
 
     def _has_leases(self) -> bool:
         """True if the member has had time to take its share of the leases, or has failed."""
-        if self._running.done():
+        if self._running is None or self._running.done():
             return True
         if self._refreshed is None:
             return False
@@ -162,7 +157,3 @@ class QueryMember:
         until_ms = self._clock.now_ms() + patience // timedelta(milliseconds=1)
         while not condition() and self._clock.now_ms() < until_ms:
             await self._clock.sleep_ms(_CHECK_MS)
-
-
-async def _event() -> asyncio.Event:
-    return asyncio.Event()

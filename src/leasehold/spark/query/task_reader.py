@@ -6,10 +6,11 @@ same rows in the same order.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -24,27 +25,46 @@ from leasehold.spark.query.task_resources import task_loop, task_ports
 # Slices of one task that are fetched concurrently. Each is in memory until it is pinned and yielded.
 SLICES_AT_A_TIME: Final = 16
 
+F = TypeVar("F", bound="Future[Any] | asyncio.Future[Any]")
+
+
+class FetchWindow(Generic[F]):
+    """Starts the fetches of a task in the order of its plans, some at a time, and returns them in this order."""
+
+    def __init__(self, plans: Sequence[SlicePlan], fetch: Callable[[SlicePlan], F]) -> None:
+        self._waiting = deque(plans)
+        self._fetch = fetch
+        self._fetching: deque[F] = deque()
+
+    def next(self) -> F | None:
+        """Return the next fetch, which may not have ended yet. None if there are no more."""
+        while self._waiting and len(self._fetching) < SLICES_AT_A_TIME:
+            self._fetching.append(self._fetch(self._waiting.popleft()))
+        return self._fetching.popleft() if self._fetching else None
+
+    def cancel(self) -> None:
+        """Cancel the fetches that were not returned."""
+        for each in self._fetching:
+            each.cancel()
+
 
 def read_slices(
     plans: Sequence[SlicePlan], options: SourceOptions, report: Callable[[Sequence[RangeName]], None]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, then report its ranges. Closing the iterator early cancels fetches and the report."""
     loop = task_loop()
-    waiting, delivered = deque(plans), list[RangeName]()
-    fetching: deque[Future[PinnedSlice | None]] = deque()
+    window = FetchWindow(plans, lambda plan: _fetch(loop, plan, options))
+    delivered: list[RangeName] = []
     try:
-        while waiting or fetching:
-            while waiting and len(fetching) < SLICES_AT_A_TIME:
-                fetching.append(_fetch(loop, waiting.popleft(), options))
-            pinned = fetching.popleft().result()
+        while (fetching := window.next()) is not None:
+            pinned = fetching.result()
             if pinned is not None and pinned.records:
-                yield from _to_batches(pinned, options)
+                yield from to_batches(pinned, options)
                 delivered.append(_range_name(pinned))
         # Before the iterator ends: the sink reads the report when it has got the last row.
         report(delivered)
     finally:
-        for each in fetching:
-            each.cancel()
+        window.cancel()
 
 
 def _fetch(loop: LoopThread, plan: SlicePlan, options: SourceOptions) -> Future[PinnedSlice | None]:
@@ -54,7 +74,8 @@ def _fetch(loop: LoopThread, plan: SlicePlan, options: SourceOptions) -> Future[
     return loop.submit(fetch())
 
 
-def _to_batches(pinned: PinnedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def to_batches(pinned: PinnedSlice, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """Convert a pinned slice to rows."""
     lease = pinned.plan.lease
     yield from record_batches(
         pinned.records,
