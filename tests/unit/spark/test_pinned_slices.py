@@ -291,3 +291,20 @@ def test_a_pinned_slice_that_was_trimmed_is_an_error() -> None:
         assert done is None or not done.records
 
     run_in_virtual_time(main())
+
+
+def test_a_pinned_slice_of_an_ended_shard_that_was_trimmed_is_an_error() -> None:
+    """The end of the shard comes before the pinned end. That is no reason to deliver less."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        first = await world.slice_of(plan_for(await world.taken()))
+        assert first is not None
+        world.split()
+        await world.clock.sleep_ms(25 * HOUR_MS - 1)
+        again = plan_for(await world.lease(), start=ReadStart(TRIM_HORIZON), replay_to=first.end)
+        with pytest.raises(DataLossError, match="were trimmed"):
+            await world.slice_of(again)
+
+    run_in_virtual_time(main())

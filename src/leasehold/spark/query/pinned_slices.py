@@ -236,11 +236,12 @@ class _Fetched:
         self.kept = kept if kept < len(self.records) else None
 
     async def fill_to(self, end: Position) -> None:
-        """Read on up to `end`."""
-        while self.children is None and (self.read_through is None or self.read_through < end):
-            chunk = await self._next()
-            if not chunk.records and chunk.millis_behind == 0 and self.children is None:
-                # The tip lies before the pinned end: the records in between were trimmed.
+        """Read on up to `end`, which is the position of a record that was delivered before."""
+        while self.read_through is None or self.read_through < end:
+            chunk = await self._next() if self.children is None else None
+            is_at_tip = chunk is not None and not chunk.records and chunk.millis_behind == 0
+            if chunk is None or (is_at_tip and self.children is None):
+                # The tip, or the end of the shard, lies before the pinned end: the records in between were trimmed.
                 self._refuse_gap(Gap(self.read_through or self.plan.start.position, None, None))
                 return
 
