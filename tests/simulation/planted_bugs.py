@@ -19,6 +19,7 @@ from leasehold.archive.archive import Archive
 from leasehold.archive.listings import Listing
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings
 from leasehold.core.assignment import peer_assignment
+from leasehold.core.exactly_once import pinned_batch
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.leases import lease_rules
@@ -44,9 +45,13 @@ from leasehold.ports import Created
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
 from leasehold.simulation.environment.objects import Put, SimulatedObjects
 from leasehold.simulation.environment.process import ProcessClock
+from leasehold.simulation.environment.query_history import CommittedBatch
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.virtual_time import START_WALL_MS
+from leasehold.simulation.world import World
+from leasehold.spark.query import batch_planner, pinned_slices
+from leasehold.spark.query.idle_probe import IdleProbe
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder
 from leasehold.worker.checkpointing.checkpoints import Checkpoints
@@ -290,6 +295,17 @@ def _store_in_background(original: Original) -> Any:
         return None
 
     return try_to_store
+
+
+async def _deliver_without_pin(_plan: Any, _ports: Any, end: Any, _fetched: Any) -> Any:
+    return end
+
+
+def _store_under_a_new_name(original: Original) -> Any:
+    def store(self: World, committed: CommittedBatch) -> None:
+        original(self, replace(committed, batch=committed.batch + 1_000_000 * len(self.query.sink)))
+
+    return store
 
 
 # -- writes and their conditions -----------------------------------------------------------------------------------
@@ -647,11 +663,12 @@ _plant(
 )
 _plant(
     "objects are named by their first record",
-    "names-have-one-content archive-equals-produced",
-    (*_OWNER_CHANGES, Fault.PAUSES),
+    "names-have-one-content",
+    (*_OWNER_CHANGES, Fault.PAUSES, Fault.SLOW_CALLS, Fault.LOST_CALLS),
     (archive_rows, "range_of", _named_by_first_record),
     (Listing, "of", _no_ranges),
     (BatchBuilder, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
+    first_seed=6,
     runtime=Runtime.ARCHIVE,
 )
 _plant(
@@ -667,4 +684,80 @@ _plant(
     (Fault.STORE_CONFLICTS,),
     (Archive, "_create", lambda _: _put_once),
     runtime=Runtime.ARCHIVE,
+)
+
+# -- Spark queries -------------------------------------------------------------------------------------------------
+
+_plant(
+    "a task delivers rows before it pins them",
+    "pinned-before-delivered",
+    (),
+    (pinned_slices, "_pin", lambda _: _deliver_without_pin),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "every attempt pins its own end",
+    "batch-ends-never-move repeated-batches-are-identical stale-owners-stop",
+    (Fault.SLOW_CALLS, Fault.LATE_CALLS, Fault.SLOW_HANDLERS),
+    (lease_rules, "pin", lambda original: lambda *args, **kw: _only_if_the_row_exists(original(*args, **kw))),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "a task delivers rows beyond the pinned end",
+    "repeated-batches-are-identical",
+    (Fault.SLOW_CALLS, Fault.SLOW_HANDLERS, Fault.CRASHES),
+    (pinned_slices._Fetched, "up_to", lambda _: lambda self, _end: tuple(self.records)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "rows of a task are out of order",
+    "rows-in-order",
+    (),
+    (pinned_slices._Fetched, "up_to", lambda original: lambda self, end: original(self, end)[::-1]),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "trimmed records do not stop a query",
+    "data-loss-stops-the-query",
+    (Fault.TRIMS, Fault.CRASHES),
+    (pinned_slices._Fetched, "_refuse_gap", _always(None)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "an old checkpoint location is not noticed",
+    "old-logs-are-refused",
+    (Fault.OLD_LOGS,),
+    (pinned_batch, "latest_generation", _always(None)),
+    (batch_planner, "latest_generation", _always(None)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "a lease behind the log is not noticed",
+    "committed-rows-are-not-repeated",
+    (Fault.DELETIONS,),
+    (batch_planner, "is_lease_behind_log", _always(False)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "an idle query plans batches",
+    "idle-queries-plan-nothing",
+    (),
+    (IdleProbe, "_has_new_records", _always(True)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "the sink stores a repeated batch again",
+    "batches-equal-produced",
+    (Fault.CRASHES, Fault.DUPLICATE_IDS),
+    (World, "_store_batch", _store_under_a_new_name),
+    first_seed=10,
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "a query does not wait for parents",
+    "parents-before-children",
+    (*_RESHARDS, Fault.SLOW_HANDLERS),
+    (HeldLease, "wait_for_parents", _do_nothing),
+    (shard_graph, "unfinished_parents", _always(())),
+    runtime=Runtime.SPARK,
 )

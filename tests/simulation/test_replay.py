@@ -17,8 +17,17 @@ print(simulate(SimulationOptions(seed={seed}, steady_refreshes=5, runtime=Runtim
 """
 
 
-@pytest.mark.parametrize("runtime", Runtime)
-@pytest.mark.parametrize("seed", [3, 6, 28])
+@pytest.mark.parametrize(
+    ("seed", "runtime"),
+    [
+        (3, Runtime.WORKER),
+        (6, Runtime.WORKER),
+        (28, Runtime.WORKER),
+        (6, Runtime.ARCHIVE),
+        (6, Runtime.SPARK),
+        (19, Runtime.SPARK),
+    ],
+)
 def test_the_same_seed_gives_the_same_trace(seed: int, runtime: Runtime) -> None:
     """Run a seed here and in an interpreter with another hash seed."""
     digest = simulate(SimulationOptions(seed=seed, steady_refreshes=5, runtime=runtime)).digest

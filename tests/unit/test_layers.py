@@ -77,7 +77,10 @@ SEPARATE = {
     ("local", "archive"),
     ("local", "spark"),
     ("spark", "worker"),
-    ("simulation", "spark"),
+    # These need pyspark.
+    ("simulation", "spark.source"),
+    ("simulation", "spark.archive_sink"),
+    ("simulation", "spark.pipeline"),
     ("simulation", "local"),
     ("testing", "spark"),
     ("testing", "local"),
@@ -184,8 +187,18 @@ def test_fleet_has_effects_only_through_ports(path: Path) -> None:
     assert found <= {"asyncio", "random"}
 
 
-# The parts of the worker that do not run in the simulator: processes, threads, files, and wiring.
+# The parts that do not run in the simulator: processes, threads, files, pyspark, and wiring.
 NOT_SIMULATED = {
+    "archive.archive",  # its default for `in_thread` is a thread
+    "archive.verification",
+    "spark.archive_sink",
+    "spark.registration",
+    "spark.source",
+    "spark.query.driver",
+    "spark.query.driver_lock",
+    "spark.query.task_reader",  # the simulator runs its FetchWindow
+    "spark.query.task_resources",
+    "spark.query.time_range_read",
     "worker.consumer",
     "worker.dead_letters",
     "worker.engine.engine_thread",
@@ -195,8 +208,9 @@ NOT_SIMULATED = {
 SIMULATED = [
     path
     for path in MODULES
-    if _package(path) in {"core", "kinesis_model", "tasks", "fleet", "worker"}
+    if _package(path) in {"core", "kinesis_model", "tasks", "fleet", "worker", "archive", "spark"}
     and _name(path) not in NOT_SIMULATED
+    and not _is_in(_name(path), "spark.pipeline")
 ]
 
 

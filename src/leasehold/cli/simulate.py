@@ -1,4 +1,4 @@
-"""`leasehold simulate`: runs the shipped worker in the simulator."""
+"""`leasehold simulate`: runs the shipped code in the simulator."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ _DEFAULT_MINUTES: Final = 1.0
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["drawn", "worker", "archive"]),
+    type=click.Choice(["drawn", "worker", "archive", "spark"]),
     default="drawn",
     show_default=True,
-    help="What runs: workers with handlers, or workers that archive.",
+    help="What runs: workers with handlers, workers that archive, or a Spark query.",
 )
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
-    """Run the shipped worker in the simulator.
+    """Run the shipped code in the simulator.
 
     Time is virtual, faults are drawn from the seed, and every promise in docs/simulation.md is checked during the
     run. The same seed and version give exactly the same trace. The exit code is 1 if a promise was broken; the output

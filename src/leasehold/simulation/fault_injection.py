@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.leases.lease_row import COUNTER, ENTITY_TYPE, KEY, OWNER_SWITCHES, PARENTS
@@ -16,7 +16,7 @@ from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.kinesis_model.shard import ShardState
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN, FOREIGN_ATTRIBUTE
 from leasehold.simulation.environment.network import CallFault, Dependency, Partition
-from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, Role, SimulatedProcess
 from leasehold.simulation.environment.services import STREAM
 from leasehold.simulation.environment.trace import WORLD, short_shard
 from leasehold.simulation.faults import Fault
@@ -45,11 +45,29 @@ class TableLoss:
     backup: Sequence[Row] = ()
 
 
+class RestartedQuery(Protocol):
+    """A Spark query that is restarted whenever its driver ends, unless it is held."""
+
+    is_held: bool
+
+    @property
+    def running(self) -> Sequence[SimulatedProcess]: ...
+    def start(self) -> None: ...
+    def ensure_running(self) -> None: ...
+    def keep_one_driver(self) -> None: ...
+    def back_up_log(self) -> None: ...
+    def has_old_log(self) -> bool: ...
+    def put_back_old_log(self) -> None: ...
+
+
 class FaultInjector:
     """Injects faults into one world, and remembers what to repair."""
 
-    def __init__(self, world: World, *, workers: int, shards_max: int) -> None:
+    def __init__(
+        self, world: World, *, workers: int, shards_max: int, query: RestartedQuery | None = None
+    ) -> None:
         self.world = world
+        self.query = query
         self.workers = workers
         self.shards_max = shards_max
         self.rng = world.spec.rng_for("acts")
@@ -60,7 +78,8 @@ class FaultInjector:
 
     def inject_one(self) -> None:
         """Inject one of the faults of this seed, if it has any."""
-        injections = {**INJECTIONS, **ARCHIVE_INJECTIONS} if self.world.is_archived else INJECTIONS
+        is_plain = self.query is None and not self.world.is_archived
+        injections = INJECTIONS if is_plain else {**INJECTIONS, **ARCHIVE_INJECTIONS}
         chosen = [
             inject for fault in injections if self.world.spec.mix.has(fault) for inject in injections[fault]
         ]
@@ -93,10 +112,14 @@ class FaultInjector:
             repair()
         self._repairs.clear()
         self._kill_duplicate_ids()
-        for process in world.running[self.workers :]:
+        for process in world.running_workers[self.workers :]:
             world.stop(process)
-        for _ in range(self.workers - len(world.running)):
+        for _ in range(self.workers - len(world.running_workers)):
             world.start()
+        if self.query is not None:
+            self.query.is_held = False
+            self.query.keep_one_driver()
+            self.query.ensure_running()
         world.trace.add(WORLD, "faults end")
 
     def repair_row_later(self, key: str, repair: Callable[[], None]) -> None:
@@ -114,13 +137,16 @@ class FaultInjector:
         return key in self._repairs
 
     def start_replacement(self, process: SimulatedProcess) -> None:
-        """Start another process some time later, with the same worker id or a new one."""
+        """Start another worker some time later, with the same worker id or a new one. Spark replaces its processes."""
+        if process.role is not Role.WORKER:
+            return
         worker = process.worker if self.rng.random() < 0.5 else None
         self.call_later(self.rng.choice((100, 2_000, 15_000)), lambda: self._start(worker))
 
     def may_start(self) -> bool:
         """Return whether another process may be started."""
-        return not self.table_loss.is_under_way and len(self.world.running) < self.workers + 2
+        is_possible = self.workers > 0 and not self.table_loss.is_under_way
+        return is_possible and len(self.world.running_workers) < self.workers + 2
 
     def _start(self, worker: str | None) -> None:
         if self.may_start():
@@ -128,7 +154,7 @@ class FaultInjector:
 
     def _kill_duplicate_ids(self) -> None:
         seen: set[str] = set()
-        for process in self.world.running:
+        for process in self.world.running_workers:
             if process.worker in seen:
                 process.kill()
             seen.add(process.worker)
@@ -187,9 +213,15 @@ def jump_clock(injector: FaultInjector) -> None:
 def start_duplicate_id(injector: FaultInjector) -> None:
     """Start a second process with a worker id that is in use."""
     process = injector.pick_process()
-    if process is not None and injector.may_start():
-        duplicate = injector.world.start(process.worker)
-        injector.record("same id", "", f"{duplicate.name} as {process.name}")
+    if process is None:
+        return
+    if process.role is Role.WORKER:
+        if injector.may_start():
+            duplicate = injector.world.start(process.worker)
+            injector.record("same id", "", f"{duplicate.name} as {process.name}")
+    elif injector.query is not None and len(injector.query.running) == 1:
+        injector.record("two drivers")
+        injector.query.start()
 
 
 def stop_member(injector: FaultInjector) -> None:
@@ -338,6 +370,8 @@ def lose_table(injector: FaultInjector) -> None:
     loss.is_under_way, loss.next_ms = True, now_ms + _BETWEEN_TABLE_LOSSES_MS
     backup = injector.rng.choice(((), loss.backup))
     injector.record("table lost", "", f"in {_TABLE_LOST_AFTER_MS} ms, {len(backup)} rows are restored")
+    if injector.query is not None:
+        injector.query.is_held = True
     for process in injector.world.processes:
         process.kill()
     injector.call_later(_TABLE_LOST_AFTER_MS, lambda: _replace_table(injector, backup))
@@ -350,6 +384,39 @@ def _replace_table(injector: FaultInjector, backup: Sequence[Row]) -> None:
         injector.world.overwrite_row(row[KEY]["S"], row)
     for _ in range(injector.workers):
         injector.world.start()
+    if injector.query is not None:
+        injector.query.is_held = False
+        injector.query.ensure_running()
+
+
+def back_up_log(injector: FaultInjector) -> None:
+    """Copy the checkpoint location of the query."""
+    if injector.query is not None:
+        injector.query.back_up_log()
+
+
+def put_back_old_log(injector: FaultInjector) -> None:
+    """End the query, replace its checkpoint location by an older copy, and start it."""
+    query = injector.query
+    if query is None or query.is_held or not query.has_old_log():
+        return
+    query.is_held, is_clean = True, injector.rng.random() < 0.5
+    injector.record("old log", "", "after a clean stop" if is_clean else "after a crash")
+    for process in query.running:
+        if is_clean:
+            injector.world.stop(process)
+        else:
+            process.kill()
+    injector.call_later(_TABLE_LOST_AFTER_MS, lambda: _start_with_old_log(injector, query))
+
+
+def _start_with_old_log(injector: FaultInjector, query: RestartedQuery) -> None:
+    for process in injector.world.processes:
+        if process.role is not Role.WORKER:
+            process.kill()
+    query.put_back_old_log()
+    query.is_held = False
+    query.ensure_running()
 
 
 def add_malformed_row(injector: FaultInjector) -> None:
@@ -420,5 +487,6 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
 }
 # A lease table may not be lost while members of it run: see docs/archive.md.
 ARCHIVE_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
+    Fault.OLD_LOGS: (back_up_log, put_back_old_log),
     Fault.DELETIONS: (back_up_table, lose_table),
 }

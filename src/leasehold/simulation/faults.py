@@ -45,12 +45,13 @@ class Fault(Enum):
     TRIMS = "trims"  # records leave the stream before they are read
     DELETIONS = "deletions"  # a row, or every row, is deleted
     STORE_CONFLICTS = "store-conflicts"  # the object store refuses a put although no object exists
+    OLD_LOGS = "old-logs"  # the checkpoint location of a Spark query is replaced by an older copy
 
 
 # These faults destroy data, so some promises do not hold with them. They are rare.
 _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 # These faults have no effect on plain workers. They are drawn last, and so do not change the other draws.
-_DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS})
+_DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS, Fault.OLD_LOGS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ class Runtime(Enum):
 
     WORKER = "worker"  # workers with handlers of a user
     ARCHIVE = "archive"  # workers that archive their batches
+    SPARK = "spark"  # a Spark query, in some runs beside workers that archive
 
 
 def draw_runtime(rng: random.Random) -> Runtime:
     """Draw the runtime of a seed."""
-    return rng.choices((Runtime.WORKER, Runtime.ARCHIVE), (3, 1))[0]
+    return rng.choices((Runtime.WORKER, Runtime.ARCHIVE, Runtime.SPARK), (2, 1, 1))[0]

@@ -12,11 +12,11 @@ from leasehold.config.settings import Mode
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import BrokenPromise
 from leasehold.simulation.checkers.hash_coverage import find_hole
-from leasehold.simulation.environment.process import SimulatedLoop
+from leasehold.simulation.environment.process import Role, SimulatedLoop
 from leasehold.simulation.environment.producer import Producer
 from leasehold.simulation.environment.services import STREAM
 from leasehold.simulation.environment.trace import WORLD
-from leasehold.simulation.fault_injection import FaultInjector
+from leasehold.simulation.fault_injection import FaultInjector, RestartedQuery
 from leasehold.simulation.faults import Fault, FaultMix, draw_fault_mix, without_poison
 from leasehold.simulation.runtime import Runtime, draw_runtime
 from leasehold.simulation.worker_process import worker_main, worker_settings
@@ -98,6 +98,16 @@ def _settings_and_main(
     return archiving.archiving_settings(mix, options.mode, rng), archiving.archiving_worker_main
 
 
+def _create_query(world: World) -> RestartedQuery | None:
+    if world.spec.runtime is not Runtime.SPARK:
+        return None
+    from leasehold.simulation.spark.operated_query import OperatedQuery  # noqa: PLC0415 - needs pyarrow
+
+    world.query.has_query = True
+    world.query.has_archive = world.spec.rng_for("sink").random() < 0.6
+    return OperatedQuery(world)
+
+
 class _Run:
     def __init__(
         self,
@@ -155,7 +165,14 @@ class _Run:
         spec = WorldSpec(seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime)
         world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
-        self._injector = FaultInjector(world, workers=self._workers, shards_max=2 * shards + 4)
+        self._query = _create_query(world)
+        if self._query is not None:
+            # The query is a member. Workers share its stream only if both write to the archive.
+            self._workers = self._workers - 1 if world.is_archived else 0
+            world.query.is_alone = self._workers == 0
+        self._injector = FaultInjector(
+            world, workers=self._workers, shards_max=2 * shards + 4, query=self._query
+        )
         self._producer = Producer(
             world.services.kinesis, STREAM, world.ledger, mix.workload, spec.rng_for("producer")
         )
@@ -180,6 +197,8 @@ class _Run:
         world, mix = self.world, self.world.spec.mix
         for _ in range(self._workers):
             world.start()
+        if self._query is not None:
+            self._query.start()
         producing = asyncio.ensure_future(self._produce())
         services = world.services
         services.network.conditions.chances = mix.chances
@@ -213,8 +232,11 @@ class _Run:
         self.world.promises.notify(lambda checker: checker.steady_state_ended())
 
     async def _stop(self) -> None:
+        if self._query is not None:
+            self._query.is_held = True
         for process in self.world.running:
-            self.world.stop(process)
+            if process.role in {Role.WORKER, Role.DRIVER}:
+                self.world.stop(process)
         await self._wait_until(
             lambda: not any(each.is_alive for each in self.world.processes), _STOP_BOUND_MS
         )

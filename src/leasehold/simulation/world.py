@@ -26,8 +26,15 @@ from leasehold.simulation.environment.ownership import Delivery, Ownerships, lea
 from leasehold.simulation.environment.process import (
     ProcessClock,
     ProcessState,
+    Role,
     SimulatedLoop,
     SimulatedProcess,
+)
+from leasehold.simulation.environment.query_history import (
+    CommittedBatch,
+    DeliveredSlice,
+    PlannedBatch,
+    QueryHistory,
 )
 from leasehold.simulation.environment.services import SimulatedServices
 from leasehold.simulation.environment.table import RowChange
@@ -78,6 +85,7 @@ class World:
         self.ledger = Ledger()
         self.ownerships = Ownerships()
         self.archived: dict[str, ArchivedObject] = {}
+        self.query = QueryHistory()
         self.processes: list[SimulatedProcess] = []
         self.rows_were_destroyed = False
         # A shard that was trimmed before it was read ends without naming its children.
@@ -85,7 +93,7 @@ class World:
         self.promises = PromiseMonitor(self, self.trace)
         self._loop = loop
         self._make_main = make_main
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()  # belongs to no process
 
     @property
     def settings(self) -> ConsumerSettings:
@@ -100,7 +108,7 @@ class World:
     @property
     def is_archived(self) -> bool:
         """Whether the processes write their records to the archive."""
-        return self.spec.runtime is Runtime.ARCHIVE
+        return self.spec.runtime is Runtime.ARCHIVE or self.query.has_archive
 
     @property
     def clock(self) -> ProcessClock:
@@ -114,20 +122,37 @@ class World:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def start(self, worker: str | None = None) -> SimulatedProcess:
-        """Start a process with this worker id, or with a new one."""
-        name = f"p{len(self.processes)}"
-        process = SimulatedProcess(name, WorkerId(worker or f"w-{len(self.processes)}"), self._loop)
+        """Start a worker with this worker id, or with a new one."""
+        return self.start_process(self._make_main, worker=worker)
+
+    def start_process(
+        self,
+        make_main: MakeMain,
+        *,
+        worker: str | None = None,
+        role: Role = Role.WORKER,
+        runs_for: SimulatedProcess | None = None,
+    ) -> SimulatedProcess:
+        """Start a process. It writes to the lease table for the member `runs_for`, by default for itself."""
+        number = len(self.processes)
+        name = WorkerId(worker or f"w-{number}")
+        process = SimulatedProcess(f"p{number}", name, self._loop, role=role, runs_for=runs_for)
         process.on_killed = lambda: self._process_exited(process)
         self.processes.append(process)
-        process.start(lambda: self._make_main(self, process))
+        process.start(lambda: make_main(self, process))
         assert process.main is not None
-        process.main.add_done_callback(lambda _: self._main_done(process), context=self._context)
+        process.main.add_done_callback(lambda _: self._main_done(process), context=self.context)
         return process
 
     @property
     def running(self) -> list[SimulatedProcess]:
         """The processes that are alive and were not asked to stop."""
         return [process for process in self.processes if process.is_alive and not process.is_stopping]
+
+    @property
+    def running_workers(self) -> list[SimulatedProcess]:
+        """The running processes that are workers."""
+        return [process for process in self.running if process.role is Role.WORKER]
 
     def stop(self, process: SimulatedProcess) -> None:
         """Send SIGTERM."""
@@ -180,6 +205,33 @@ class World:
             self.ledger.shard(delivery.shard).mark_done(range(delivery.first, delivery.last + 1))
         self.promises.notify(lambda checker: checker.delivery_done(delivery))
 
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        """A task of a query passes rows to its sink."""
+        if delivered.by.is_alive:
+            self.promises.notify(lambda checker: checker.slice_delivered(delivered))
+
+    def batch_planned(self, planned: PlannedBatch) -> None:
+        """Spark has logged a batch."""
+        number = planned.generation_id.number
+        self.trace.add(planned.by.name, "plans", "", f"batch {planned.batch}, generation {number}")
+        self.promises.notify(lambda checker: checker.batch_planned(planned))
+
+    def batch_committed(self, committed: CommittedBatch) -> None:
+        """All tasks of a batch have succeeded. A sink that stores batch ids keeps the first commit of each batch."""
+        rows = sum(len(each.records) for each in committed.slices)
+        self.trace.add(committed.by.name, "commits", "", f"batch {committed.batch}, {rows} rows")
+        if not self.is_archived:
+            self._store_batch(committed)
+        self.promises.notify(lambda checker: checker.batch_committed(committed))
+
+    def _store_batch(self, committed: CommittedBatch) -> None:
+        stored = self.query.sink.setdefault(
+            (committed.generation_id.query_id, committed.batch), committed.slices
+        )
+        for each in stored:
+            shard_ledger = self.ledger.shard(each.shard)
+            shard_ledger.mark_done(shard_ledger.index_of[key] for key in each.records)
+
     def dead_letter_stored(self, shard: ShardId, record: UserRecord) -> None:
         """A record was stored as a dead letter."""
         shard_ledger = self.ledger.shard(shard)
@@ -225,3 +277,6 @@ class World:
         verb = "killed" if process.state is ProcessState.DEAD else "ended"
         self.trace.add(WORLD, verb, "", f"{process.name} {process.worker}")
         self.promises.notify(lambda checker: checker.process_exited(process))
+        # The reactions to an exit belong to no process.
+        for react in list(process.on_exit):
+            self.context.copy().run(react)

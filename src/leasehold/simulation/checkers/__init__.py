@@ -17,13 +17,25 @@ from leasehold.simulation.checkers.delivery_order import OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
 from leasehold.simulation.checkers.lag_to_zero import LagToZero
-from leasehold.simulation.checkers.losses_reported import LossesAreReported
+from leasehold.simulation.checkers.losses_reported import DataLossStopsTheQuery, LossesAreReported
 from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
 from leasehold.simulation.checkers.object_contents import NamesHaveOneContent, ObjectsAreNeverReplaced
 from leasehold.simulation.checkers.one_leader import OneLeaderAtATime
 from leasehold.simulation.checkers.parents import ParentsBeforeChildren
 from leasehold.simulation.checkers.pins_before_objects import PinnedBeforeWritten
+from leasehold.simulation.checkers.query_batches import (
+    BatchesEqualProduced,
+    CommittedRowsAreNotRepeated,
+    IdleQueriesPlanNothing,
+    OldLogsAreRefused,
+)
+from leasehold.simulation.checkers.query_slices import (
+    BatchEndsNeverMove,
+    PinnedBeforeDelivered,
+    RepeatedBatchesAreIdentical,
+    RowsInOrder,
+)
 from leasehold.simulation.checkers.sink_contents import SinkEqualsProduced
 from leasehold.simulation.checkers.stale_owners import StaleOwnersStop
 from leasehold.simulation.checkers.unfinished_handlers import NoCheckpointPastAnUnfinishedHandler
@@ -49,6 +61,15 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     ObjectsAreNeverReplaced,
     NamesHaveOneContent,
     ArchiveEqualsProduced,
+    PinnedBeforeDelivered,
+    BatchEndsNeverMove,
+    RepeatedBatchesAreIdentical,
+    RowsInOrder,
+    DataLossStopsTheQuery,
+    OldLogsAreRefused,
+    CommittedRowsAreNotRepeated,
+    IdleQueriesPlanNothing,
+    BatchesEqualProduced,
     BufferWithinBudget,
     NoBugs,
     EveryShardOwned,

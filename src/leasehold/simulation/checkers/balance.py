@@ -14,7 +14,7 @@ _BOUND_MS: Final = 180_000
 
 def count_shards(world: WorldView) -> Counter[SimulatedProcess]:
     """Count the shards that each running process owns."""
-    running = [each for each in world.processes if each.state is ProcessState.RUNNING]
+    running = [each for each in world.processes if each.is_member and each.state is ProcessState.RUNNING]
     held = Counter(dict.fromkeys(running, 0))
     current = world.ownerships.current
     held.update(

@@ -13,6 +13,12 @@ from leasehold.simulation.environment.ledger import Ledger
 from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.query_history import (
+    CommittedBatch,
+    DeliveredSlice,
+    PlannedBatch,
+    QueryHistory,
+)
 from leasehold.simulation.environment.services import SimulatedServices
 from leasehold.worker.settings import ConsumerSettings
 
@@ -38,6 +44,8 @@ class WorldView(Protocol):
     def handlers_fail_at_random(self) -> bool: ...
     @property
     def is_archived(self) -> bool: ...
+    @property
+    def query(self) -> QueryHistory: ...
     @property
     def archived(self) -> Mapping[str, ArchivedObject]: ...
 
@@ -83,6 +91,15 @@ class Checker:
 
     def object_put(self, put: Put, stored: ArchivedObject | None) -> None:
         """A put has reached the object store. `stored` is the archived object with this name after it, if any."""
+
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        """A task of a Spark query passes rows to its sink."""
+
+    def batch_planned(self, planned: PlannedBatch) -> None:
+        """Spark has logged a batch."""
+
+    def batch_committed(self, committed: CommittedBatch) -> None:
+        """All tasks of a batch have succeeded, and the sink has committed it."""
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         """A process has emitted an event."""

@@ -11,7 +11,7 @@ from leasehold.fleet.reading.chunking import weight_of
 from leasehold.ports import Page
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery
-from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.process import Role, SimulatedProcess
 
 # A read reserves the size of the last response, and the next response may be larger. This may happen for all shards
 # that are read at the same time.
@@ -51,6 +51,8 @@ class BufferWithinBudget(Checker):
             self._forget(buffered, [number for number in buffered if number <= last])
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
+        if process.role is Role.EXECUTOR:
+            return  # the limits of a batch bound what its tasks hold
         match event:
             case ReadingStarted(shard=shard):
                 self._held[process][shard] = {}

@@ -33,12 +33,13 @@ class CallsWithinBudget(Checker):
         self._before = {each: self._count_calls(each) for each in (Dependency.LEASES, Dependency.STREAM)}
         self._budget = self._budget_per_hour()
         # Each finished lease is deleted in the steady state, after reads of its shard and of related leases.
-        self._cleanup_calls = 50 + 3 * sum(
-            lease.checkpoint.is_shard_end for lease in self.world.services.leases()
-        )
+        self._cleanup_calls = 50 + 3 * self._count_finished()
 
     def steady_state_ended(self) -> None:
         hours = (self.world.now_ms() - self._since_ms) / _HOUR_MS
+        # A finished lease stays until its children have been read. Each cleanup reads it again, and its children.
+        cleanups = hours * _per_hour(milliseconds(self.world.settings.fleet.clean_up_every))
+        self._cleanup_calls += round(3 * cleanups * self._count_finished())
         for dependency, before in self._before.items():
             made, allowed = (
                 self._count_calls(dependency) - before,
@@ -53,7 +54,9 @@ class CallsWithinBudget(Checker):
         """Per shard: heartbeats (with checkpoints) and polls. Per member: refreshes, audits and cleanups."""
         fleet, read = self.world.settings.fleet, self.world.settings.read
         shards = len(self.world.services.active_leases())
-        members = sum(process.state is ProcessState.RUNNING for process in self.world.processes)
+        members = sum(
+            process.is_member and process.state is ProcessState.RUNNING for process in self.world.processes
+        )
         rounds = _per_hour(milliseconds(fleet.audit_every)) + _per_hour(milliseconds(fleet.clean_up_every))
         polls = _per_hour(milliseconds(read.idle_poll_every))
         is_led = fleet.mode is Mode.LEADER
@@ -82,6 +85,9 @@ class CallsWithinBudget(Checker):
         idle = max(0, members - len(held)) * refreshes
         standby = _per_hour(milliseconds(fleet.leader_lock_duration * STANDBY_REFRESH_LOCKS))
         return leader + extra + idle + members * (_per_hour(REPORT_EVERY_MS) + standby)
+
+    def _count_finished(self) -> int:
+        return sum(lease.checkpoint.is_shard_end for lease in self.world.services.leases())
 
     def _count_calls(self, dependency: Dependency) -> int:
         calls = self.world.services.network.calls

@@ -7,6 +7,7 @@ from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.query_history import DeliveredSlice
 
 
 class LossesAreReported(Checker):
@@ -38,6 +39,31 @@ class LossesAreReported(Checker):
     def delivery_began(self, delivery: Delivery) -> None:
         self._require_report(delivery.process, delivery.shard)
 
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        if not delivered.continues_poll:
+            self._require_report(delivered.by, delivered.shard)
+
     def _require_report(self, process: SimulatedProcess, shard: ShardId) -> None:
         if (process, shard) in self._gaps_to_report:
             self.report(f"{process.name} delivers from {shard} and has not reported the trimmed records")
+
+
+class DataLossStopsTheQuery(Checker):
+    """With failOnDataLoss, a task that finds a gap fails, and delivers nothing from this shard."""
+
+    promise = "data-loss-stops-the-query"
+
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._gaps: set[tuple[SimulatedProcess, ShardId]] = set()
+
+    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
+        match event:
+            case GapFound(shard=shard) if process in self.world.query.fail_on_data_loss:
+                self._gaps.add((process, shard))
+            case ReadingStarted(shard=shard):
+                self._gaps.discard((process, shard))
+
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        if (delivered.by, delivered.shard) in self._gaps:
+            self.report(f"{delivered.by.name} delivers from {delivered.shard} although records were trimmed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.core.events import Event, OperationFailed
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
+from leasehold.simulation.environment.process import ProcessState, Role, SimulatedProcess
 
 
 class NoBugs(Checker):
@@ -24,5 +24,5 @@ class NoBugs(Checker):
         error = None if main.cancelled() else main.exception()
         if error is not None:
             self.report(f"{process.name} ended with {error!r}")
-        elif not process.is_stopping:
+        elif not process.is_stopping and process.role is not Role.DRIVER:
             self.report(f"{process.name} ended without being asked to: {main.result()!r}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.query_history import DeliveredSlice
 
 
 class ParentsBeforeChildren(Checker):
@@ -30,15 +32,21 @@ class ParentsBeforeChildren(Checker):
             self._unfinished.discard(shard)
 
     def delivery_began(self, delivery: Delivery) -> None:
-        if delivery.shard not in self._leased:
+        self._require_finished_parents(delivery.process, delivery.shard)
+
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        self._require_finished_parents(delivered.by, delivered.shard)
+
+    def _require_finished_parents(self, process: SimulatedProcess, shard: ShardId) -> None:
+        if shard not in self._leased:
             return  # its row was destroyed; its owner sees this at its next heartbeat
-        for parent in self._parents_of(delivery.shard):
+        for parent in self._parents_of(shard):
             open_records = self._count_open(parent)
             if parent in self._unfinished or open_records:
                 state = (
                     "is not finished" if parent in self._unfinished else f"has {open_records} open records"
                 )
-                self.report(f"{delivery.process.name} delivers from {delivery.shard} while {parent} {state}")
+                self.report(f"{process.name} delivers from {shard} while {parent} {state}")
 
     def _count_open(self, parent: ShardId) -> int:
         shard_ledger = self.world.ledger.shard(parent)

@@ -28,7 +28,7 @@ class StaleOwnersStop(Checker):
         if row.by is not None and row.before is not None and row.after is not None:
             moved = any(row.before.get(name) != row.after.get(name) for name in _PROGRESS)
             begins = session_in(row.before) != session_in(row.after)
-            if moved and not begins and (owner is None or owner.process is not row.by):
+            if moved and not begins and (owner is None or owner.process is not row.by.member):
                 self.report(
                     f"{row.by.name} moved {row.key}, whose owner is {owner.process.name if owner else 'no process'}"
                 )

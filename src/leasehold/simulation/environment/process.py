@@ -40,6 +40,15 @@ class ProcessState(Enum):
     ENDED = "ended"  # its main coroutine returned or raised
 
 
+class Role(Enum):
+    """What a process does."""
+
+    WORKER = "worker"
+    DRIVER = "driver"  # Spark's JVM, which runs the batches of a query
+    READER = "reader"  # the Python process of a query's source on the driver: a member of the fleet
+    EXECUTOR = "executor"  # a Python process that runs tasks of a query
+
+
 class SimulatedTask(asyncio.Task[Any]):
     """A task that knows its process and has the same hash in every run."""
 
@@ -134,11 +143,25 @@ class ProcessClock(Clock):
 
 
 class SimulatedProcess:
-    """One operating-system process of a worker."""
+    """One operating-system process.
 
-    def __init__(self, name: str, worker: WorkerId, loop: SimulatedLoop) -> None:
+    It has more than 12 attributes because it is all that the simulator knows of a process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: WorkerId,
+        loop: SimulatedLoop,
+        *,
+        role: Role = Role.WORKER,
+        runs_for: SimulatedProcess | None = None,
+    ) -> None:
         self.name = name
         self.worker = worker
+        self.role = role
+        self.member = runs_for or self  # the member of the fleet for which it writes to the lease table
+        self.on_exit: list[Callable[[], None]] = []
         self.clock = ProcessClock(loop)
         self.state = ProcessState.RUNNING
         self.steps_left: int | None = None  # until it is killed; None: no kill is scheduled
@@ -157,13 +180,22 @@ class SimulatedProcess:
         return self.state in {ProcessState.RUNNING, ProcessState.PAUSED}
 
     @property
+    def is_member(self) -> bool:
+        """Whether it is a member of the fleet."""
+        return self.role in {Role.WORKER, Role.READER}
+
+    @property
     def is_stopping(self) -> bool:
         """Whether it was asked to stop."""
         return self.stop.is_set()
 
     def start(self, main: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Start to run `main`."""
-        self.main = self._context.run(lambda: self._loop.create_task(main(), context=self._context))
+        self.main = self.spawn(main)
+
+    def spawn(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        """Start another task of this process."""
+        return self._context.run(lambda: self._loop.create_task(main(), context=self._context))
 
     def may_step(self) -> bool:
         """Return whether the next step may run. The loop asks before each step; a scheduled kill counts the calls."""
@@ -195,10 +227,11 @@ class SimulatedProcess:
         """Send SIGKILL. `tasks` are the process's tasks, if the caller has listed them already."""
         if self.is_alive:
             self.state = ProcessState.DEAD
+            # The references keep the tasks alive: garbage collection would run their cleanup at a random moment. They
+            # are made first, since a step may have the only reference to its task.
+            self._tasks_left = list(self._loop.tasks_of(self) if tasks is None else tasks)
             self._postponed.clear()
             self._loop.drop_steps_of(self)
-            # The references keep the tasks alive: garbage collection would run their cleanup at a random moment.
-            self._tasks_left = list(self._loop.tasks_of(self) if tasks is None else tasks)
             self.on_killed()
 
     def add_task(self, task: SimulatedTask) -> None:

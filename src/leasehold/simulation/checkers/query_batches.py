@@ -1,0 +1,112 @@
+"""What a Spark query promises about its batches: no record twice, no old log, nothing without records."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.model import ShardId
+from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.environment.ledger import RecordKey
+from leasehold.simulation.environment.query_history import CommittedBatch, DeliveredSlice, PlannedBatch
+
+_Record = tuple[ShardId, RecordKey]
+
+
+class BatchesEqualProduced(Checker):
+    """At the end, a sink that stores batch ids holds every record exactly once."""
+
+    promise = "batches-equal-produced"
+
+    def all_stopped(self) -> None:
+        query = self.world.query
+        if not query.has_query or query.has_archive:
+            return
+        held = Counter(
+            (each.shard, key) for slices in query.sink.values() for each in slices for key in each.records
+        )
+        expected = {
+            (shard, key)
+            for shard, shard_ledger in self.world.ledger.shards.items()
+            for index, key in enumerate(shard_ledger.keys)
+            if index not in shard_ledger.lost_to_trim
+        }
+        missing = expected - held.keys()
+        if missing:
+            self.report(f"{len(missing)} records are in no batch, the first is {min(missing)}")
+        duplicates = [key for key, times in held.items() if times > 1]
+        if duplicates and not query.may_repeat:
+            self.report(f"{len(duplicates)} records are in two batches, the first is {min(duplicates)}")
+
+
+class CommittedRowsAreNotRepeated(Checker):
+    """A query does not deliver a record again in a later batch, unless its operator has allowed it after an error.
+
+    This does not hold if workers share the stream: a worker that repeats a pinned batch removes the name of the query
+    from it. If the lease table is lost after the first batch of a shard, this batch is delivered again.
+    """
+
+    promise = "committed-rows-are-not-repeated"
+
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._committed_in: dict[_Record, GenerationId] = {}
+        self._batches_of: dict[ShardId, set[GenerationId]] = {}
+
+    def batch_committed(self, committed: CommittedBatch) -> None:
+        for each in committed.slices:
+            if each.records:
+                self._batches_of.setdefault(each.shard, set()).add(committed.generation_id)
+            for key in each.records:
+                self._committed_in.setdefault((each.shard, key), committed.generation_id)
+
+    def slice_delivered(self, delivered: DeliveredSlice) -> None:
+        if self.world.query.may_repeat or not self.world.query.is_alone:
+            return
+        for key in delivered.records[:1]:
+            before = self._committed_in.get((delivered.shard, key))
+            if before is None or before == delivered.generation_id:
+                continue
+            if self.world.rows_were_destroyed and len(self._batches_of[delivered.shard]) == 1:
+                continue
+            self.report(
+                f"{delivered.by.name} delivers {key} of {delivered.shard} in generation "
+                f"{delivered.generation_id.number}, although generation {before.number} with it is committed"
+            )
+
+
+class OldLogsAreRefused(Checker):
+    """A query whose checkpoint location is an old copy fails. It does not plan a generation a second time."""
+
+    promise = "old-logs-are-refused"
+
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._committed: set[GenerationId] = set()
+
+    def batch_committed(self, committed: CommittedBatch) -> None:
+        if any(each.records for each in committed.slices):
+            self._committed.add(committed.generation_id)
+
+    def batch_planned(self, planned: PlannedBatch) -> None:
+        if planned.generation_id in self._committed:
+            self.report(
+                f"{planned.by.name} plans generation {planned.generation_id.number} again, which is committed"
+            )
+
+
+class IdleQueriesPlanNothing(Checker):
+    """While no record arrives, there is no batch."""
+
+    promise = "idle-queries-plan-nothing"
+    _is_steady: bool = False
+
+    def steady_state_began(self) -> None:
+        self._is_steady = True
+
+    def steady_state_ended(self) -> None:
+        self._is_steady = False
+
+    def batch_planned(self, planned: PlannedBatch) -> None:
+        if self._is_steady:
+            self.report(f"{planned.by.name} plans batch {planned.batch} although no record has arrived")

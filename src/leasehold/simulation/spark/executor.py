@@ -1,0 +1,120 @@
+"""An executor's Python process: runs attempts at tasks. It keeps its archive from task to task, as Spark's does.
+
+An attempt runs the shipped code: it fetches and pins the slices of the task in order, turns them into rows, and
+writes them to the archive. Without an archive it returns the rows, and the driver commits them by batch id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.archive.archive import Archive
+from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.simulation.archiving_worker import open_simulated_archive
+from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.query_history import DeliveredSlice
+from leasehold.simulation.world import World
+from leasehold.spark.options import SourceOptions
+from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
+from leasehold.spark.query.task_reader import FetchWindow, to_batches
+from leasehold.spark.range_assembly import assemble_ranges
+
+
+class FlakyTaskError(Exception):
+    """Raised by user code that fails at random."""
+
+
+async def executor_main(_world: World, process: SimulatedProcess) -> None:
+    """Wait until the executor is stopped. Its tasks are calls of the driver, and end with it."""
+    await process.stop.wait()
+    process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """One executor of one run of a query."""
+
+    world: World
+    process: SimulatedProcess
+    options: SourceOptions
+    rng: random.Random
+    archive: Archive | None
+
+    @classmethod
+    def of(cls, world: World, process: SimulatedProcess, options: SourceOptions) -> Executor:
+        """Return the executor that runs in a process."""
+        archive = open_simulated_archive(world, process) if world.is_archived else None
+        if options.fail_on_data_loss:
+            world.query.fail_on_data_loss.add(process)
+        return cls(world, process, options, world.spec.rng_for(f"{process.name}:executor"), archive)
+
+    async def run_attempt(self, plans: Sequence[SlicePlan]) -> tuple[DeliveredSlice, ...]:
+        """Run one attempt at a task. Returns what it delivered."""
+        ports = self._ports()
+        window = FetchWindow(plans, lambda plan: _fetch(plan, ports))
+        delivered: list[DeliveredSlice] = []
+        together: list[Any] | None = [] if self.rng.random() < 0.5 else None
+        fetching = None
+        try:
+            while (fetching := window.next()) is not None:
+                pinned = await fetching
+                if pinned is not None:
+                    delivered.append(await self._deliver(pinned, together))
+            if together and self.archive is not None:
+                await self.archive.write(assemble_ranges(together))
+        finally:
+            window.cancel()
+            if fetching is not None:
+                fetching.cancel()
+        return tuple(delivered)
+
+    async def _deliver(self, pinned: PinnedSlice, together: list[Any] | None) -> DeliveredSlice:
+        """Pass the rows of a slice to the sink, or collect them so that all rows are written at the end."""
+        generation_id, shard = pinned.plan.generation_id, pinned.plan.lease.shard_id
+        keys = tuple((int(each.sequence_number), each.sub_sequence_number) for each in pinned.records)
+        continues_poll = pinned.plan.iterator is not None
+        delivered = DeliveredSlice(self.process, generation_id, shard, keys, pinned.end, continues_poll)
+        self.world.slice_delivered(delivered)
+        await self._work()
+        rows = list(to_batches(pinned, self.options))
+        if together is not None:
+            together.extend(rows)
+        elif self.archive is not None:
+            await self.archive.write(assemble_ranges(rows))
+        return delivered
+
+    async def _work(self) -> None:
+        """Run user code: it takes time, and may fail."""
+        mix = self.world.spec.mix
+        slow = self.rng.random() < mix.slow_handler_share
+        await self.process.clock.sleep_ms(
+            self.rng.randint(1_000, 30_000) if slow else self.rng.randint(1, 50)
+        )
+        if self.rng.random() < mix.failing_share:
+            raise FlakyTaskError
+
+    def _ports(self) -> ReaderPorts:
+        world, process, options = self.world, self.process, self.options
+        return ReaderPorts(
+            stream=world.services.stream_for(process, world.page_read),
+            table=LeaseTable(world.services.rows_for(process)),
+            clock=process.clock,
+            rng=self.rng,
+            observe=lambda event: world.observe(process, event),
+            budget=ByteBudget(options.read.buffer_bytes),
+            read=options.read,
+            deaggregation=options.deaggregation,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+
+
+def _fetch(plan: SlicePlan, ports: ReaderPorts) -> asyncio.Future[PinnedSlice | None]:
+    task = asyncio.ensure_future(fetch_and_pin(plan, ports))
+    # If an earlier slice fails, nobody waits for this one.
+    task.add_done_callback(lambda each: each.cancelled() or each.exception())
+    return task
