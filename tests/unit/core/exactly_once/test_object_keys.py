@@ -64,6 +64,7 @@ def test_the_keys_of_a_shard_and_minute_sort_in_stream_order(many: list[ObjectKe
         "",
         "orders/2023/11/14/22/13/readme.txt",
         TEXT.replace("orders/", "order/"),
+        TEXT.replace("orders/", "clicks/"),
         TEXT.replace("2023/11", "2023/13"),
         TEXT.replace("2023/11/14/22/13", "1969/11/14/22/13"),
         TEXT.replace("/22/13", "/24/13"),
@@ -102,5 +103,8 @@ def test_positions_that_do_not_fit_are_refused() -> None:
     for position in (Position("1" * 57), Position("1" * 56, 10**10)):
         with pytest.raises(InvalidPositionError, match="does not fit"):
             key_to_text(ObjectKey(0, ShardId("s"), Range(position, position), "parquet"))
-    with pytest.raises(InvalidPositionError, match="1970 to 9999"):
-        minute_path(-1)
+    last_minute = 4_223_371_679
+    assert minute_path(last_minute) == "9999/12/31/23/59"
+    for minute in (-1, last_minute + 1):
+        with pytest.raises(InvalidPositionError, match="1970 to 9999"):
+            minute_path(minute)
