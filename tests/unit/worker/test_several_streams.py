@@ -291,7 +291,7 @@ def test_a_stream_under_two_identifiers_is_refused() -> None:
         streams = Streams(tracked, is_multi_stream=True)
         await streams.identify(tracked[0])
         await streams.identify(tracked[1])
-        with pytest.raises(ConfigError, match="name it once"):
+        with pytest.raises(ConfigError, match="configure it once"):
             await streams.identify(tracked[2])
         of_orders = unknown_lease(stream=identifier(ORDERS), key=lease_key(FIRST, identifier(ORDERS)))
         assert streams.of(of_orders) is None
