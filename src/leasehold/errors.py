@@ -8,6 +8,7 @@ LeaseholdError
 + MalformedAggregateError   a KPL aggregate cannot be deaggregated, or only at an unreasonable cost
 + MalformedRowError         a row of the lease table is invalid
 + BlockedLeasesError        leases are not created, because rows of the lease table are invalid
++ RecreatedStreamError      the stream was deleted and created again, and its leases belong to the earlier one
 + ShardListError            the list of shards is incomplete or inconsistent; list again
 + LeaseLostError            another member owns the shard; stop working on it
 + CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
@@ -71,6 +72,10 @@ class MalformedRowError(LeaseholdError):
 
 class BlockedLeasesError(LeaseholdError):
     """Leases are not created, because rows of the lease table are invalid."""
+
+
+class RecreatedStreamError(LeaseholdError):
+    """The stream was deleted and created again, and its leases belong to the earlier one."""
 
 
 class ShardListError(LeaseholdError):

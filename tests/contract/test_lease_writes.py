@@ -12,7 +12,7 @@ import pytest
 from leasehold import errors
 from leasehold.core.leases.lease_row import KEY, lease_from_row
 from leasehold.core.leases.row_writes import Row, are_equal
-from leasehold.core.model import HashRange, Lease, LeaseSessionId, ShardId, WorkerId, lease_key
+from leasehold.core.model import HashRange, Lease, LeaseSessionId, Shard, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
@@ -80,6 +80,9 @@ def _argument(parent: Lease, name: str, value: Any) -> Any:
             return Decimal(value)
         case "hash_range":
             return HashRange(int(value[0]), int(value[1]))
+        case "shard":
+            keys = HashRange(*map(int, value["hash_range"]))
+            return Shard(parent.shard_id, keys, "1", parents=tuple(map(ShardId, value["parents"])))
         case "children":
             new = tuple(_child(parent, child) for child in value if isinstance(child, dict))
             return CreateChildren(new, frozenset(lease.shard_id for lease in new))

@@ -380,3 +380,29 @@ def test_every_kind_of_handler_consumes_everything_once_across_a_restart(
         of_shard = [int(line.split()[1]) for line in lines if line.split()[0] == shard]
         assert of_shard == sorted(of_shard)
     assert world.owners() == {None}
+
+
+def test_a_recreated_stream_is_named_and_can_be_started_over(world: ProcessWorld) -> None:
+    """The process ends with an error that names the remedy. With the remedy it reads the new stream from its start."""
+    world.put(*(f"old {number}" for number in range(20)))
+    first = world.start("handles_everything")
+    wait_until(lambda: len(world.handled()) == 20)
+    first.send_signal(signal.SIGTERM)
+    wait_for_exit(first)
+    world.client.delete_stream(StreamName=world.stream)
+    world.client.get_waiter("stream_not_exists").wait(StreamName=world.stream, WaiterConfig={"Delay": 1})
+    world.client.create_stream(StreamName=world.stream, ShardCount=3)
+    world.client.get_waiter("stream_exists").wait(StreamName=world.stream, WaiterConfig={"Delay": 1})
+    new = [f"new {number}" for number in range(30)]
+    world.put(*new)
+
+    errors = wait_for_exit(world.start("handles_everything"), code=1)
+    assert f"stream {world.stream} was deleted and created again at 20" in errors
+    assert "on_recreated_stream='start_over'" in errors
+    assert len(world.handled()) == 20
+
+    again = world.start("handles_everything", on_recreated_stream="start_over", initial_position="latest")
+    wait_until(lambda: len(world.handled()) == 50)
+    assert sorted(world.handled()[20:]) == sorted(new)
+    again.send_signal(signal.SIGTERM)
+    wait_for_exit(again)

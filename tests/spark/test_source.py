@@ -254,6 +254,23 @@ def test_a_lost_lease_table(spark: Any, make_world: MakeWorld, tmp_path: Path) -
     assert set(files) <= set(world.archive.rglob("*.parquet"))
 
 
+def test_a_recreated_stream(spark: Any, make_world: MakeWorld, tmp_path: Path) -> None:
+    """The query fails with the remedy. With it, and with a new checkpoint, it reads the new stream from its start."""
+    world = make_world(shards=2)
+    world.put(40)
+    world.read_all(spark)
+    client = world.production.kinesis
+    client.delete_stream(StreamName=world.name)
+    client.get_waiter("stream_not_exists").wait(StreamName=world.name, WaiterConfig={"Delay": 1})
+    client.create_stream(StreamName=world.name, ShardCount=2)
+    wait_for_stream(world)
+    world.put(30)
+    with pytest.raises(PySparkException, match=r"deleted and created again.*onRecreatedStream"):
+        world.read_all(spark)
+    world.read_all(spark, checkpoint=tmp_path, onRecreatedStream="start_over")
+    world.check()
+
+
 def test_operations_that_drop_whole_ranges_are_refused(
     spark: Any, make_world: MakeWorld, tmp_path: Path
 ) -> None:

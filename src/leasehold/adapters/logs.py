@@ -39,6 +39,7 @@ from leasehold.core.events import (
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
+    LeaseRestarted,
     LeasesRenewed,
     LeaseTaken,
     MemberStarted,
@@ -58,6 +59,7 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    StreamRecreated,
     WorkerFailed,
 )
 
@@ -101,6 +103,10 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ),
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
     RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem} consequence={consequence}"),
+    StreamRecreated: Line(FLEET, ERROR, "stream recreated name={name} problem={problem}"),
+    LeaseRestarted: Line(
+        FLEET, WARNING, "lease restarted at the oldest record key={key} checkpoint={checkpoint}"
+    ),
     RowRecovered: Line(FLEET, INFO, "row recovered key={key}"),
     RowIgnored: Line(FLEET, INFO, "row ignored, it is not a lease key={key} problem={problem}"),
     LeaseTaken: Line(
@@ -181,6 +187,8 @@ def _level(event: Event, line: Line) -> int:
             return WARNING  # the owner failed; records since its checkpoint will be processed again
         case ShardsSynced(created=created) if created:
             return INFO
+        case StreamRecreated(is_fatal=False):
+            return WARNING
         case DeaggregationFailed(dropped=0):
             return DEBUG  # delivered as a raw record, nothing dropped
         case _:

@@ -40,6 +40,7 @@ from leasehold.core.events import (
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
+    LeaseRestarted,
     LeasesRenewed,
     LeaseTaken,
     MemberStarted,
@@ -59,6 +60,7 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    StreamRecreated,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
@@ -182,6 +184,8 @@ class PrometheusMetrics(Collector):
                 RowRejected()
                 | RowRecovered()
                 | RowIgnored()
+                | StreamRecreated()
+                | LeaseRestarted()
                 | HandoffRequested()
                 | ShardBlockedOnParents()
                 | ReadingStarted()

@@ -29,6 +29,13 @@ class BalanceBy(Enum):
     COUNT = "count"  # the number of leases
 
 
+class OnRecreatedStream(Enum):
+    """What to do if the stream was deleted and created again under its name, so that its leases are outdated."""
+
+    FAIL = "fail"  # stop with an error; nothing is changed
+    START_OVER = "start_over"  # let all leases begin at the oldest record of the new stream
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
     """How a member keeps its leases and shares the shards with other members.
@@ -53,6 +60,7 @@ class FleetSettings:
     audit_confirmations: int = 3
     clean_up_every: timedelta = timedelta(seconds=60)
     ignore_unexpected_child_shards: bool = False
+    on_recreated_stream: OnRecreatedStream = OnRecreatedStream.FAIL
     leader_lock_duration: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
     balance_by: BalanceBy = BalanceBy.LOAD
     max_kbps: int | None = None  # the leader assigns no more leases to a member above it; None: no limit

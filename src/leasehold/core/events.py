@@ -108,6 +108,26 @@ class RowIgnored:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRecreated(StreamEvent):
+    """The stream was deleted and created again. `problem` says what shows it, and what to do or what happens now.
+
+    If `is_fatal`, the member stops.
+    """
+
+    name: str
+    problem: str
+    is_fatal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRestarted:
+    """A lease of an earlier stream begins anew, at the oldest record. `checkpoint` is its former checkpoint."""
+
+    key: LeaseKey
+    checkpoint: Position
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseTaken(LeaseEvent):
     """The member started to serve a lease.
 
@@ -349,6 +369,8 @@ Event = (
     | RowRejected
     | RowRecovered
     | RowIgnored
+    | StreamRecreated
+    | LeaseRestarted
     | LeaseTaken
     | HandoffRequested
     | LeaseAssigned

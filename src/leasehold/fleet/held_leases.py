@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseReleased, LeaseTaken, OperationFailed
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId, parent_keys
-from leasehold.errors import LeaseholdError, LeaseLostError
+from leasehold.errors import (
+    IteratorExpiredError,
+    LeaseholdError,
+    LeaseLostError,
+    RecreatedStreamError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.fleet.heartbeat_loop import HeartbeatLoop
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.operations import Operations
@@ -100,6 +108,11 @@ class HeldLeases:
     def leases_max(self) -> int | None:
         """How many leases this member may have; None: no limit."""
         return self._health.leases_max(self._settings.max_leases)
+
+    @property
+    def read_refused(self) -> asyncio.Event:
+        """Set when a service refused to read a shard: was its stream deleted and created again?"""
+        return self._health.refused
 
     @property
     def is_healthy(self) -> bool:
@@ -227,10 +240,14 @@ class HeldLeases:
             return
         if error is not None and not isinstance(error, LeaseLostError):
             self._operations.observe(OperationFailed(f"serve {held.lease.key}", _safe_text(error)))
+        if _is_refused(error):
+            self.read_refused.set()
         if not held.draining.is_set():
             cooldown_ms = milliseconds(self._settings.cooldown_after_failure)
             self._history.cooling_until_ms[held.lease.key] = self._operations.clock.now_ms() + cooldown_ms
-            self._health.note_given_up(has_progressed=held.has_progressed)
+            # A shard of a recreated stream says nothing about this member.
+            if not isinstance(error, RecreatedStreamError):
+                self._health.note_given_up(has_progressed=held.has_progressed)
 
     async def _release(self, held: HeldLease) -> None:
         if held.lost.is_set():
@@ -246,6 +263,12 @@ class HeldLeases:
         self._operations.observe(LeaseReleased(key, held.shard, to))
         if to is not None and self._departure is not None:
             await self._departure.nudge(to)
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether a service refused to read the shard, in a way that a retry does not cure."""
+    is_transient = isinstance(error, ThrottledError | UnavailableError | IteratorExpiredError)
+    return isinstance(error, RecreatedStreamError | ServiceError) and not is_transient
 
 
 def _safe_text(error: BaseException) -> str:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from leasehold.config.settings import FleetSettings, Mode, milliseconds
 from leasehold.core.assignment.leader_assignment import Decide, plan_assignment
 from leasehold.core.coordinator.fleet_mode import PEERS, FleetMode, resolve_mode
 from leasehold.core.events import MemberStarted, MemberStopped, Observer
 from leasehold.core.model import WorkerId
+from leasehold.errors import RecreatedStreamError
 from leasehold.fleet.assignment.fleet_search import find_fleet
 from leasehold.fleet.assignment.leader_strategy import LeaderStrategy
 from leasehold.fleet.assignment.peer_strategy import PeerStrategy
@@ -41,6 +43,7 @@ REFRESH_PAUSE_MIN_MS: Final = 100  # even if refreshes fail, or take longer than
 # A fleet changes between KCL versions once in its life. The Java KCL checks at the same interval.
 MODE_CHECK_EVERY_MS: Final = 60_000
 TABLE_CHECK_EVERY_MS: Final = 300_000
+IDENTITY_CHECK_PAUSE_MS: Final = 5_000  # between two checks after refused reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +90,14 @@ class Member:
         self._operations = Operations(ports.clock, ports.rng, ports.observe)
         self._maintenance = LeaseMaintenance(ports.table, ports.streams, settings, self._operations)
         self._mode = PEERS
+        self._failure: RecreatedStreamError | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take part in the fleet until `stop` is set; then let every shard finish, and release everything."""
+        """Take part in the fleet until `stop` is set; then let every shard finish, and release everything.
+
+        Sets `stop` itself, and raises RecreatedStreamError at the end, if a stream was deleted and created again and
+        the settings say to stop then.
+        """
         observe, streams = self._ports.observe, self._ports.streams
         observe(MemberStarted(self._worker, self._application, ",".join(streams.names)))
         released = 0
@@ -109,6 +117,8 @@ class Member:
                     released = held_leases.released
         finally:
             observe(MemberStopped(self._worker, released))
+        if self._failure is not None:
+            raise self._failure
 
     async def _start(self) -> None:
         await self._ports.table.prepare()
@@ -126,9 +136,10 @@ class Member:
         current = self._begin(self._mode, held_leases, group)
         tasks = [
             group.create_task(held_leases.renew()),
-            group.create_task(self._audit_loop(current)),
+            group.create_task(self._stop_if_recreated(self._audit_loop(current), stop)),
+            group.create_task(self._stop_if_recreated(self._maintenance.join_rest(), stop)),
+            group.create_task(self._stop_if_recreated(self._check_refused_reads(held_leases), stop)),
             group.create_task(self._clean_up_loop(current)),
-            group.create_task(self._maintenance.join_rest()),
         ]
         mode_checks = group.create_task(self._mode_check_loop(current, held_leases, group))
         await self._refresh_loop(current, held_leases, stop)
@@ -237,6 +248,21 @@ class Member:
         # Responses to heartbeats may put the next refresh off, so its time is computed again after each wait.
         while (wait_ms := current.strategy.next_refresh_ms() - clock.now_ms()) > 0:
             await clock.sleep_ms(wait_ms)
+
+    async def _stop_if_recreated(self, maintenance: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+        try:
+            await maintenance
+        except RecreatedStreamError as error:
+            self._failure = error
+            stop.set()
+
+    async def _check_refused_reads(self, held_leases: HeldLeases) -> None:
+        """Find out whether a stream was recreated as soon as a read is refused, and not only by the next audit."""
+        while True:
+            await held_leases.read_refused.wait()
+            held_leases.read_refused.clear()
+            await self._maintenance.check_identities()
+            await self._ports.clock.sleep_ms(IDENTITY_CHECK_PAUSE_MS)
 
     async def _audit_loop(self, current: _Participation) -> None:
         clock = self._ports.clock

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.events import Observer, OperationFailed, with_stream
 from leasehold.core.model import StreamIdentifier
-from leasehold.errors import ConfigError, LeaseholdError
+from leasehold.errors import ConfigError, LeaseholdError, RecreatedStreamError
 from leasehold.ports import Clock
 from leasehold.tasks import first_of
 
@@ -26,21 +26,26 @@ class Operations:
     observe: Observer
 
     async def attempt(self, name: str, operation: Operation) -> bool:
-        """Run an operation once. Report a `LeaseholdError` and return False; every other error is raised."""
+        """Run an operation once. Report a `LeaseholdError` and return False.
+
+        Every other error is raised, and so is a RecreatedStreamError, which ends the member.
+        """
         try:
             await operation()
+        except RecreatedStreamError:
+            raise
         except LeaseholdError as error:
             self.report_failure(name, error)
             return False
         return True
 
     async def retry_until_success(self, name: str, operation: Operation, stop: asyncio.Event) -> None:
-        """Run an operation until it succeeds or `stop` is set. A `ConfigError` is raised: a retry would not help."""
+        """Run an operation until it succeeds or `stop` is set. An error that a retry would not cure is raised."""
         attempt = 0
         while not stop.is_set():
             try:
                 await operation()
-            except ConfigError:
+            except (ConfigError, RecreatedStreamError):
                 raise
             except LeaseholdError as error:
                 self.report_failure(name, error)

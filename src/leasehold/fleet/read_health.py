@@ -6,6 +6,7 @@ leases for a while, longer with every failure, and then a single one until readi
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from leasehold.ports import Clock
@@ -22,6 +23,9 @@ class ReadHealth:
         self._cooldown_ms = cooldown_ms
         self._read_failures = 0
         self._backoff_until_ms = 0
+        self.refused = (
+            asyncio.Event()
+        )  # a service refused to read a shard; the member checks why, and clears it
 
     @property
     def may_take(self) -> bool:

@@ -16,7 +16,14 @@ from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLU
 from leasehold.config import values
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean
-from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings, milliseconds
+from leasehold.config.settings import (
+    BalanceBy,
+    FleetSettings,
+    Mode,
+    OnRecreatedStream,
+    ReadSettings,
+    milliseconds,
+)
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.initial_position import require_past
 from leasehold.core.position import LATEST
@@ -86,6 +93,7 @@ def parse_lease_store(text: str) -> str:
 
 
 _on_leases_behind = values.choice(OnLeasesBehind)
+_on_recreated_stream = values.choice(OnRecreatedStream)
 _mode = values.choice(Mode)
 _balance_by = values.choice(BalanceBy)
 
@@ -111,6 +119,7 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "maxArrivalSpanPerTrigger": OptionSpec(values.duration),
     "failOnDataLoss": OptionSpec(values.boolean, ("kinesis.failOnDataLoss",)),
     "onLeasesBehind": OptionSpec(_on_leases_behind),
+    "onRecreatedStream": OptionSpec(_on_recreated_stream),
     "columns": OptionSpec(parse_columns),
     "numPartitions": OptionSpec(parse_count, ("maxPartitions", "minPartitions")),
     "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
@@ -134,6 +143,7 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
 _FLEET_SETTINGS: Final = {
     "mode": "mode",
     "maxLeases": "max_leases",
+    "onRecreatedStream": "on_recreated_stream",
     "maxUtilisation": "max_utilisation",
     "maxKbps": "max_kbps",
     "balanceBy": "balance_by",

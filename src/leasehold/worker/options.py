@@ -103,6 +103,7 @@ class ConsumerOptions(HandlingOptions, total=False):
     audit_confirmations: int
     clean_up_every: Duration
     ignore_unexpected_child_shards: bool
+    on_recreated_stream: str
     leader_lock_duration: Duration
     balance_by: str
     max_kbps: int | None

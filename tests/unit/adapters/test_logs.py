@@ -23,6 +23,7 @@ from leasehold.core.events import (
     RowRejected,
     ShardBlockedOnParents,
     ShardsSynced,
+    StreamRecreated,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
@@ -73,7 +74,12 @@ def test_only_a_failed_worker_is_an_error(log: EventLog) -> None:
     """ERROR is reserved for a worker that stops."""
     for kind in EVENT_TYPES:
         log.observe(sample(kind, error="ConfigError"))
-    assert log.lines(logging.ERROR) == ["worker failed and stops error=ConfigError"]
+    assert sorted(log.lines(logging.ERROR)) == [
+        "stream recreated name=text problem=text",
+        "worker failed and stops error=ConfigError",
+    ]
+    log.observe(StreamRecreated("orders", "it starts over", is_fatal=False))
+    assert len(log.lines(logging.ERROR)) == 2
 
 
 def test_the_line_of_a_gap_says_may(log: EventLog) -> None:

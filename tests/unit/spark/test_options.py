@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from leasehold.archive.columns import ALL_COLUMNS, DEFAULT_COLUMNS
-from leasehold.config.settings import BalanceBy, FleetSettings
+from leasehold.config.settings import BalanceBy, FleetSettings, OnRecreatedStream
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, ShardId
@@ -21,6 +21,12 @@ NEW_YEAR_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
 def options(**given: str) -> SourceOptions:
     return source_options(NEEDED | given)
+
+
+def test_the_reaction_to_a_recreated_stream() -> None:
+    """The query fails by default."""
+    assert options().fleet.on_recreated_stream is OnRecreatedStream.FAIL
+    assert options(onRecreatedStream="start_over").fleet.on_recreated_stream is OnRecreatedStream.START_OVER
 
 
 def test_the_tables_of_a_fleet_can_be_named() -> None:

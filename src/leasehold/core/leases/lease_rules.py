@@ -29,9 +29,11 @@ from leasehold.core.leases.lease_row import (
     HASH_END,
     HASH_START,
     KEY,
+    LATEST_AT,
     NUDGE,
     OWNER,
     OWNER_SWITCHES,
+    PARENTS,
     PENDING,
     PENDING_STATE,
     PENDING_SUB,
@@ -54,8 +56,8 @@ from leasehold.core.leases.row_writes import (
     text,
     text_set,
 )
-from leasehold.core.model import HashRange, Lease, LeaseSessionId, Pin, ShardId, WorkerId
-from leasehold.core.position import SHARD_END, Position
+from leasehold.core.model import HashRange, Lease, LeaseSessionId, Pin, Shard, ShardId, WorkerId
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import CheckpointRejectedError
 
 NO_PIN = (PENDING, PENDING_SUB, PENDING_STATE)
@@ -291,6 +293,31 @@ def set_hash_range(lease: Lease, hash_range: HashRange) -> UpdateRow:
     """Store the hash range of a lease that was created without one."""
     ends = {HASH_START: text(str(hash_range.start)), HASH_END: text(str(hash_range.end))}
     return UpdateRow(key=lease.key, when=(_row_exists(lease),), set=ends, proof=_are(ends))
+
+
+def restart(lease: Lease, shard: Shard) -> UpdateRow:
+    """Let a lease of an earlier stream begin at the oldest record of the shard that now has its id.
+
+    The lease is free afterwards. An owner that has written since is not overruled, and one that has not is fenced off.
+    """
+    ends = {HASH_START: text(str(shard.hash_range.start)), HASH_END: text(str(shard.hash_range.end))}
+    parents = frozenset(shard.parents)
+    changes: dict[str, Attribute] = {
+        **_done_up_to(TRIM_HORIZON),
+        **ends,
+        COUNTER: number(_next_counter(lease)),
+        **({PARENTS: text_set(parents)} if parents else {}),
+    }
+    return UpdateRow(
+        key=lease.key,
+        when=(_counter(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number))),
+        set=changes,
+        remove=(
+            *(OWNER, CHECKPOINT_OWNER, SESSION, *NO_PIN, CHILDREN, LATEST_AT, GENERATIONS),
+            *(() if parents else (PARENTS,)),
+        ),
+        proof=(_counter_after(lease), *_is_at(TRIM_HORIZON), *_are(ends), Absent(OWNER)),
+    )
 
 
 def delete(lease: Lease) -> DeleteRow:

@@ -29,6 +29,7 @@ from leasehold.core.events import (
     RowRecovered,
     RowRejected,
     ShardsSynced,
+    StreamRecreated,
 )
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.observing.lag import LagTracker, ShardProgress
@@ -81,6 +82,7 @@ class Health:
         self._state = "starting"
         self._table_response_ms = now_ms
         self._renewed_ms = now_ms
+        self._recreated: str | None = None
         self._rejected_rows: dict[str, RowRejected] = {}
 
     def observe(self, event: Event, now_ms: int) -> None:
@@ -96,6 +98,8 @@ class Health:
                 self._renewed_ms = self._table_response_ms = now_ms
             case FleetRefreshed() | ShardsSynced():
                 self._table_response_ms = now_ms
+            case StreamRecreated(problem=problem, is_fatal=True):
+                self._recreated = problem
             case RowRejected(key=key):
                 self._rejected_rows[key] = event
             case RowRecovered(key=key):
@@ -131,6 +135,8 @@ class Health:
         return tuple(shown)
 
     def _member_problem(self, now_ms: int) -> str | None:
+        if self._recreated is not None:
+            return self._recreated
         if self._state == "stopped":
             return "the member has stopped"
         unrenewed_ms = now_ms - self._renewed_ms

@@ -29,6 +29,7 @@ from leasehold.core.events import (
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
+    LeaseRestarted,
     LeasesRenewed,
     LeaseTaken,
     MemberStarted,
@@ -48,6 +49,7 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    StreamRecreated,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, ShardId
@@ -173,6 +175,8 @@ class LagTracker:
                 | RowRejected()
                 | RowRecovered()
                 | RowIgnored()
+                | StreamRecreated()
+                | LeaseRestarted()
                 | HandoffRequested()
                 | LeasesRenewed()
                 | ShardStalled()

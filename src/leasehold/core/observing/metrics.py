@@ -36,6 +36,7 @@ from leasehold.core.events import (
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
+    LeaseRestarted,
     LeasesRenewed,
     LeaseTaken,
     MemberStarted,
@@ -55,6 +56,7 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    StreamRecreated,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, parse_lease_key
@@ -239,6 +241,8 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             | RowRejected()
             | RowRecovered()
             | RowIgnored()
+            | StreamRecreated()
+            | LeaseRestarted()
             | HandoffRequested()
             | LeaseReleased()
             | ShardBlockedOnParents()

@@ -16,8 +16,9 @@ from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import refuse_mixed_streams
-from leasehold.errors import BlockedLeasesError, ConfigError, LeaseholdError
+from leasehold.errors import BlockedLeasesError, ConfigError, LeaseholdError, RecreatedStreamError
 from leasehold.fleet.maintenance.shard_sync import ShardSync
+from leasehold.fleet.maintenance.stream_identity import StreamIdentity
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
@@ -34,6 +35,7 @@ class _MaintainedStream:
     """One stream, and what is remembered of its leases."""
 
     sync: ShardSync
+    identity: StreamIdentity
     is_complete: bool = (
         True  # False while rows that cannot be parsed keep some of its first leases from being created
     )
@@ -67,7 +69,7 @@ class LeaseMaintenance:
         for tracked in self._not_joined():
             try:
                 await self._join(tracked)
-            except ConfigError:
+            except (ConfigError, RecreatedStreamError):
                 raise
             except LeaseholdError as error:
                 failures[tracked.name] = error
@@ -93,6 +95,11 @@ class LeaseMaintenance:
             self._report_mixed_streams(listing.leases)
             await self._for_each_stream("audit", partial(self._audit, listing))
 
+    async def check_identities(self) -> None:
+        """Check whether streams were deleted and created again. Raises RecreatedStreamError if the settings say so."""
+        if (listing := await self._list("check streams", 1)) is not None:
+            await self._for_each_stream("check streams", partial(self._check_identity, listing))
+
     async def clean_up(self, maintainers: int) -> None:
         """Delete leases of finished shards. Of `maintainers` members, chance picks about two each time."""
         if (listing := await self._list("clean up", maintainers)) is not None:
@@ -108,13 +115,18 @@ class LeaseMaintenance:
         tracked = await self._streams.identify(tracked)
         operations = self._operations.for_stream(tracked.id)
         sync = ShardSync(self._table, tracked, self._settings, operations)
+        identity = StreamIdentity(self._table, tracked, self._settings, operations)
+        await self._operations.attempt(f"check stream {tracked.name}", partial(self._check_first, identity))
         is_complete = True
         try:
             await sync.bootstrap()
         except BlockedLeasesError as error:
             is_complete = False  # the other leases exist, and are read meanwhile
             self._operations.report_failure(f"join stream {tracked.name}", error)
-        self._maintained[tracked.name] = _MaintainedStream(sync, is_complete)
+        self._maintained[tracked.name] = _MaintainedStream(sync, identity, is_complete)
+
+    async def _check_first(self, identity: StreamIdentity) -> None:
+        await identity.check(await list_leases(self._table, self._operations.observe), is_start=True)
 
     async def _list(self, name: str, maintainers: int) -> _Listing | None:
         """Read the leases once for all streams. None if it is the turn of other members, or if the read fails."""
@@ -147,7 +159,11 @@ class LeaseMaintenance:
         except ConfigError as error:
             self._operations.observe(OperationFailed(CHECK_KEY_FORMAT, str(error)))
 
+    async def _check_identity(self, listing: _Listing, stream: _MaintainedStream) -> None:
+        await stream.identity.check(listing.leases)
+
     async def _audit(self, listing: _Listing, stream: _MaintainedStream) -> None:
+        await stream.identity.check(listing.leases)
         stream.sightings = await stream.sync.audit(stream.sightings, listing.leases)
 
     async def _clean_up(self, listing: _Listing, stream: _MaintainedStream) -> None:

@@ -22,8 +22,8 @@ from typing import Final
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseDeleted, ShardsSynced
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import Lease, ShardId
-from leasehold.core.position import LATEST
+from leasehold.core.model import InitialPosition, Lease, ShardId, have_same_stream_name
+from leasehold.core.position import LATEST, TRIM_HORIZON
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
 from leasehold.core.shards.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
 from leasehold.core.shards.lease_creation import (
@@ -71,6 +71,11 @@ class ShardSync:
         if listing.unreadable_shards(self.tracked.id):
             await self.create_blocked()
             return
+        sync = self._from_oldest_record() if self._has_earlier_stream(listing) else self
+        await sync.create_first(began_ms)
+
+    async def create_first(self, listed_ms: int) -> None:
+        """Create the first leases of a stream that had none at `listed_ms`."""
         new, shards = await retry(
             self._plan_first_leases,
             clock=self.operations.clock,
@@ -79,7 +84,7 @@ class ShardSync:
             attempts_max=LIST_ATTEMPTS_MAX,
             pause_ms=LIST_RETRY_MS,
         )
-        if await self._create(new, shards, began_ms) < len(new):
+        if await self._create(new, shards, listed_ms) < len(new):
             # Some of the first leases would otherwise count as all of them. Nothing was read yet, so nothing is lost.
             await self.sync(repair=False)
 
@@ -102,6 +107,20 @@ class ShardSync:
         if audit.sync_now:
             await self.sync()
         return audit.sightings
+
+    def _has_earlier_stream(self, listing: LeaseListing) -> bool:
+        """Whether the table has leases of an earlier stream with this name: the stream was deleted and created again.
+
+        In a table of a single stream the keys do not show that; `StreamIdentity` does.
+        """
+        own = self.tracked.id
+        return own is not None and any(
+            lease.stream is not None and have_same_stream_name(lease.stream, own) for lease in listing.leases
+        )
+
+    def _from_oldest_record(self) -> ShardSync:
+        """The same for a recreated stream: this fleet has read the stream until now, so it skips no record."""
+        return replace(self, tracked=replace(self.tracked, initial=InitialPosition(TRIM_HORIZON)))
 
     async def create_blocked(self) -> None:
         """Create the missing leases. Raises BlockedLeasesError while rows that cannot be parsed block some of them."""

@@ -60,6 +60,11 @@ class Cursor:
         # The record that the next page must begin with; otherwise there is a gap.
         self._expected: Position | None = None
 
+    @property
+    def position(self) -> Position:
+        """The last record that was read, or the start."""
+        return self._position
+
     async def read(self, limit: int) -> tuple[Page, Sequence[Record]]:
         """Read the next page. Return it as it came, and its new records."""
         if self._iterator is None:

@@ -2,13 +2,13 @@
 
 A reader never gives up: it retries a throttled or failed read with growing pauses, and reports each failure. The
 consumer decides how long that may last. Errors that a retry cannot cure (a start that the settings do not explain, an
-aggregate that must not be delivered raw) are raised to the consumer.
+aggregate that must not be delivered raw, a position in an earlier stream of this name) are raised to the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,13 +20,16 @@ from leasehold.core.events import (
     ReadingStarted,
     ReadThrottled,
 )
+from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import Record
 from leasehold.core.records.deaggregation import Incident
 from leasehold.core.records.pacing import CallSize, call_size, next_call_ms, retry_wait_ms
+from leasehold.core.shards.recreated_stream import position_before_start
 from leasehold.errors import (
     IteratorExpiredError,
     NotFoundError,
+    RecreatedStreamError,
     ServiceError,
     ThrottledError,
     UnavailableError,
@@ -197,10 +200,14 @@ class _Reader:
 
     async def _handle_failure(self, error: ServiceError) -> bool:
         """Plan a retry. Return False if the shard no longer exists, so that there is nothing to retry."""
-        if isinstance(error, NotFoundError) and await self._is_deleted():
-            self._cursor.report_unread_rest()
-            await self._chunks.put(ReadChunk((), 0, None, self._deaggregator.read_through, ()))
-            return False
+        if not isinstance(error, ThrottledError | UnavailableError | IteratorExpiredError):
+            shards = await self._list_shards()
+            # Ending a shard without children is final, so one NotFoundError is not enough.
+            if isinstance(error, NotFoundError) and shards is not None and self._shard not in shards:
+                self._cursor.report_unread_rest()
+                await self._chunks.put(ReadChunk((), 0, None, self._deaggregator.read_through, ()))
+                return False
+            self._refuse_recreated(shards or {})
         self._failures += 1
         context = self._context
         wait_ms = retry_wait_ms(self._failures, context.rng.random(), context.settings)
@@ -217,14 +224,18 @@ class _Reader:
             context.observe(ReadFailed(self._shard, str(error), wait_ms))
         return True
 
-    async def _is_deleted(self) -> bool:
-        """Whether the list of shards confirms that the shard is gone.
-
-        Ending a shard without children is final, so one NotFoundError is not enough.
-        """
+    async def _list_shards(self) -> Mapping[ShardId, Shard] | None:
+        """The shards of the stream, none if it was deleted; None if they cannot be listed."""
         try:
-            return self._shard not in {shard.id for shard in await self._context.stream.list_shards()}
+            return {shard.id: shard for shard in await self._context.stream.list_shards()}
         except NotFoundError:
-            return True  # the whole stream was deleted
+            return {}
         except ServiceError:
-            return False
+            return None
+
+    def _refuse_recreated(self, shards: Mapping[ShardId, Shard]) -> None:
+        """Raise RecreatedStreamError if our position cannot be in this shard. A retry would fail for ever."""
+        shard = shards.get(self._shard)
+        fact = shard and position_before_start(self._cursor.position, shard)
+        if fact:
+            raise RecreatedStreamError(f"the stream was deleted and created again: {fact}")

@@ -20,6 +20,7 @@ from leasehold.core.model import (
     Lease,
     LeaseKey,
     LeaseSessionId,
+    Shard,
     ShardId,
     StreamIdentifier,
     WorkerId,
@@ -203,6 +204,10 @@ class LeaseTable:
     async def set_hash_range(self, lease: Lease, hash_range: HashRange) -> Lease | Contended:
         """Write the hash range of a lease that has none."""
         return await self._apply(lease_rules.set_hash_range(lease, hash_range))
+
+    async def restart(self, lease: Lease, shard: Shard) -> bool:
+        """Let a lease of an earlier stream begin anew. Return False if it has changed since it was read."""
+        return isinstance(await write_and_confirm(self._rows, lease_rules.restart(lease, shard)), Applied)
 
     async def delete(self, lease: Lease) -> bool:
         """Delete a lease. Return False if it has changed since it was read."""

@@ -21,6 +21,7 @@ from leasehold.core.events import (
     LeaseDeleted,
     LeaseLost,
     LeaseReleased,
+    LeaseRestarted,
     LeaseTaken,
     MemberStarted,
     MemberStopped,
@@ -34,6 +35,7 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    StreamRecreated,
     WorkerFailed,
 )
 from leasehold.core.leases.lease_view import short_position
@@ -127,6 +129,10 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "deletes", key, ""
         case RowRejected(key=key, problem=problem):
             return "rejects", key, problem
+        case StreamRecreated(name=name, problem=problem):
+            return "recreated", name, problem
+        case LeaseRestarted(key=key, checkpoint=checkpoint):
+            return "restarts", key, f"before at {checkpoint}"
         case RowIgnored(key=key, problem=problem):
             return "ignores", key, problem
         case RowRecovered(key=key):

@@ -19,7 +19,7 @@ from leasehold.core.leases.row_writes import (
     RowWrite,
     UpdateRow,
 )
-from leasehold.core.model import HashRange, Lease, LeaseKey, LeaseSessionId, Pin, ShardId, WorkerId
+from leasehold.core.model import HashRange, Lease, LeaseKey, LeaseSessionId, Pin, Shard, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
@@ -78,6 +78,9 @@ def all_writes() -> Iterator[tuple[str, RowWrite]]:
     yield "release to, in handoff", rules.release_to(IN_HANDOFF, WorkerId("third"))
     yield "set children", rules.set_children(MINE, CHILDREN)
     yield "set hash range", rules.set_hash_range(MINE, HashRange(0, 9))
+    root = Shard(ShardId("shard"), HashRange(0, 9), "1000")
+    yield "restart", rules.restart(PINNED, root)
+    yield "restart, child", rules.restart(PINNED, replace(root, parents=(ShardId("parent"),)))
     yield "delete", rules.delete(MINE)
 
 
