@@ -66,6 +66,7 @@ def test_a_write_without_a_response_is_confirmed(location: TableLocation, fault:
             lambda table, lease: table.pin(lease, Position("200")),
             lambda table, lease: table.repin(lease, b"ours"),
             lambda table, lease: table.promote(lease),
+            lambda table, lease: table.stamp(lease, ("00c0ffee", 3)),
             lambda table, lease: table.request_handoff(lease, B),
             lambda table, lease: table.renew(lease),
             lambda table, lease: table.complete_handoff(lease),

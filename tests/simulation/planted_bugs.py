@@ -50,7 +50,7 @@ from leasehold.simulation.faults import Fault
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.simulation.world import World
-from leasehold.spark.query import batch_planner, pinned_slices
+from leasehold.spark.query import batch_planner, log_comparison, pinned_slices
 from leasehold.spark.query.idle_probe import IdleProbe
 from leasehold.worker.batch_handler import _FunctionConsumer
 from leasehold.worker.batching.batch_builder import BatchBuilder
@@ -735,7 +735,8 @@ _plant(
     "a lease behind the log is not noticed",
     "committed-rows-are-not-repeated",
     (Fault.DELETIONS,),
-    (batch_planner, "is_lease_behind_log", _always(False)),
+    (log_comparison, "find_lost_leases", _always([])),
+    (batch_planner, "compare_lease", _always(None)),
     runtime=Runtime.SPARK,
 )
 _plant(

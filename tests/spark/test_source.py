@@ -1,6 +1,7 @@
 """The source in a real Spark session, with leases in DynamoDB Local or SQLite: exactly once under all conditions."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -241,13 +242,12 @@ def test_a_lost_lease_table(spark: Any, make_world: MakeWorld, tmp_path: Path) -
     does not change.
     """
     world = make_world(shards=2)
-    for _ in range(2):  # from the second batch on, the log contains the positions of shards
-        world.put()
-        world.read_all(spark)
+    world.put()
+    world.read_all(spark)
     files = sorted(world.archive.rglob("*.parquet"))
     world.dynamodb.client("dynamodb").delete_table(TableName=world.name)
     world.put(50)
-    with pytest.raises(PySparkException, match=r"the lease is at TRIM_HORIZON.*onLeasesBehind=offsets"):
+    with pytest.raises(PySparkException, match=r"the shard has no lease.*onLeasesBehind=offsets"):
         world.read_all(spark)
     world.read_all(spark, checkpoint=tmp_path, maxRecordsPerTrigger="70")
     world.check()
@@ -330,12 +330,71 @@ def test_a_lease_file_that_was_deleted_between_two_runs(
         assert sum(each["numInputRows"] for each in query.recentProgress) == 20
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_lease_table_that_is_lost_after_a_split(
+    spark: Any, make_world: MakeWorld, tmp_path: Path, shards: int
+) -> None:
+    """Spark's file sink gets no record twice: by default the query is refused, with `offsets` it continues exactly."""
+    world = make_world(shards=shards)
+    for count in (500, 1500, 1500):
+        world.put(count)
+        read_to_files(spark, world, tmp_path)
+        if count == 500:
+            split(world, 0)
+    assert numbers_in_files(spark, tmp_path) == Counter(range(3500))
+    world.dynamodb.client("dynamodb").delete_table(TableName=world.name)
+    with pytest.raises(PySparkException, match=r"the shard has no lease.*onLeasesBehind=offsets"):
+        read_to_files(spark, world, tmp_path)
+    assert not world.leases(), "a refused query creates no leases"
+    read_to_files(spark, world, tmp_path, onLeasesBehind="offsets")
+    assert numbers_in_files(spark, tmp_path) == Counter(range(3500))
+    world.put(50)
+    read_to_files(spark, world, tmp_path)
+    assert numbers_in_files(spark, tmp_path) == Counter(range(3550))
+
+
+def test_an_old_copy_of_the_checkpoint_location(spark: Any, make_world: MakeWorld, tmp_path: Path) -> None:
+    """The query is refused although its last run was stopped cleanly. With the newest copy it loses nothing."""
+    world = make_world(shards=1)
+    copies = tmp_path / "copies"
+    for number in range(3):
+        world.put(100)
+        read_to_files(spark, world, tmp_path)
+        shutil.copytree(tmp_path / "checkpoint", copies / str(number))
+    world.put(100)
+    use_checkpoint(tmp_path, copies / "0")
+    with pytest.raises(PySparkException, match=r"generation \d+ of this query .* old copy"):
+        read_to_files(spark, world, tmp_path)
+    use_checkpoint(tmp_path, copies / "2")
+    read_to_files(spark, world, tmp_path)
+    assert numbers_in_files(spark, tmp_path) == Counter(range(400))
+
+
 # -- helpers ---------------------------------------------------------------------------------------------------
 
 
 def numbers_in(batch: Any) -> Counter[int]:
     """The numbers of the records in a DataFrame."""
     return Counter(int(row.data) for row in batch.select("data").collect())
+
+
+def read_to_files(spark: Any, world: PipelineWorld, folder: Path, **changes: str) -> None:
+    """Write all available records with Spark's own file sink, which skips batch ids that it knows."""
+    rows = world.load(spark, columns="default", **changes).select("data")
+    writer = rows.writeStream.format("parquet").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "files"))
+    assert query.awaitTermination(PATIENCE_S), "the query does not end"
+
+
+def numbers_in_files(spark: Any, folder: Path) -> Counter[int]:
+    """The numbers of the records that the file sink has written."""
+    return numbers_in(spark.read.parquet(str(folder / "files")))
+
+
+def use_checkpoint(folder: Path, copy: Path) -> None:
+    """Replace the checkpoint location with a copy."""
+    shutil.rmtree(folder / "checkpoint")
+    shutil.copytree(copy, folder / "checkpoint")
 
 
 def steal_lease(world: PipelineWorld, key: LeaseKey) -> Lease:

@@ -239,6 +239,10 @@ class HeldLease:
 
         await self._writer.write(promote)
 
+    async def stamp(self, generation: tuple[str, int]) -> None:
+        """Write the generation of a query that reads nothing from the shard."""
+        await self._writer.write(lambda lease: self._table.stamp(lease, generation))
+
     async def finish(self, children: Sequence[ChildShard]) -> None:
         """Write the end of the shard together with the leases of its children.
 

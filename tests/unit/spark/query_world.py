@@ -5,7 +5,7 @@ offset log, commit log and sink. Each test decides what crashes, hangs or comes 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -160,15 +160,15 @@ class QueryRun:
     async def start(self) -> None:
         """Start the member, as the driver does."""
         if self.world.log.offsets:
-            await self.planner.release_leases_of_earlier_run(self.world.log.offsets[-1])
+            await self.planner.prepare(self.world.log.offsets[-1])
         self._life = asyncio.create_task(self._member.run(self._stop))
         await self.world.clock.sleep_ms(2000)
 
     async def kill(self) -> None:
-        """End without releasing any lease."""
-        assert self._life is not None
-        self._life.cancel()
-        await asyncio.gather(self._life, return_exceptions=True)
+        """End without releasing any lease. A run that was refused at its start has nothing to end."""
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
 
     async def stop(self, committed: GenerationId | None = None) -> None:
         """Stop and release all leases. `committed` is the last generation that Spark reported as committed."""
@@ -237,11 +237,20 @@ class QueryWorld:
         middle = (found.hash_range.start + found.hash_range.end) // 2 + 1
         self.service.split_shard(self.clock.wall_ms(), "orders", shard, middle)
 
+    def merge(self, lower: ShardId, upper: ShardId) -> None:
+        """Merge two adjacent open shards."""
+        self.service.merge_shards(self.clock.wall_ms(), "orders", lower, upper)
+
     async def open_shards(self) -> list[ShardId]:
         """The shards without children."""
         shards = await self.stream.list_shards()
         parents = {parent for each in shards for parent in each.parents}
         return [each.id for each in shards if each.id not in parents]
+
+    def replace_rows(self, rows: Sequence[Row]) -> None:
+        """Replace the lease table, while no run is alive."""
+        self.rows = MemoryRows(rows)
+        self.table = LeaseTable(self.rows)
 
     # -- tasks -------------------------------------------------------------------------------------------------
 
@@ -288,6 +297,25 @@ class QueryWorld:
             assert self.clock.now_ms() < until_ms, "did not happen in time"
             if not await self.run_batch(run):
                 await self.clock.sleep_ms(500)
+
+    async def read_all_available(self) -> None:
+        """A bounded run, from its start to its end, as with Trigger.AvailableNow."""
+        run = QueryRun(self)
+        await run.start()
+        run.planner.is_available_now = True
+        while True:
+            if await self.run_batch(run):
+                continue
+            if not await run.planner.has_read_all_available():
+                await self.clock.sleep_ms(250)
+                continue
+            final = run.planner.plan_final(self.log.committed)
+            if final is None:
+                break
+            self.log.offsets.append(final)
+            await run.planner.stamp(final.generation_id)
+            self.commit([])
+        await run.stop()
 
     # -- another member ----------------------------------------------------------------------------------------
 

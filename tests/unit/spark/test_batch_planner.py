@@ -12,9 +12,8 @@ from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
-from leasehold.errors import OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
+from leasehold.spark.query_settings import QuerySettings
 from tests.unit.spark.query_world import QUERY_ID, QueryRun, QueryWorld, until
 
 FIRST = ShardId("shardId-000000000000")
@@ -267,7 +266,7 @@ def test_latest_is_kept_while_another_member_owns_the_lease() -> None:
         ):
             world.put(1)
             await world.clock.sleep_ms(1000)
-        assert world.log.offsets[-1].starts[FIRST] == ReadStart(AT_TIMESTAMP, first_ms)
+        assert world.log.offsets[-1].released[FIRST] == ReadStart(AT_TIMESTAMP, first_ms)
         await run.stop()
 
     run_in_virtual_time(main())
@@ -314,41 +313,6 @@ def test_children_are_read_after_their_parent_is_committed() -> None:
         world.check_once()
         assert all(shards == {FIRST} for shards in shards_read[:3])  # 30 records, 12 a batch
         assert FIRST not in set().union(*shards_read[3:])
-
-    run_in_virtual_time(main())
-
-
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [(OnLeasesBehind.OFFSETS, Counter(range(20, 30))), (OnLeasesBehind.LEASES, Counter(range(30)))],
-)
-def test_a_lost_lease_table_is_an_error_unless_the_options_choose_a_side(
-    choice: OnLeasesBehind, expected: Counter[int]
-) -> None:
-    """By default the error names both positions and the remedies. The options can choose either position."""
-
-    async def main() -> None:
-        world = QueryWorld(shards=1, limits=BatchLimits())
-        world.put(20)
-        run = await start_run(world)
-        await world.run_batch(run)
-        world.put(5)
-        await world.drain(run, lambda: not world.missing())
-        await run.stop()
-        for lease in (await world.table.list()).leases:
-            await world.table.delete(lease)
-        world.put(5)
-        run = await start_run(world)
-        known = world.log.committed.starts[FIRST]
-        with pytest.raises(OffsetMismatchError, match=f"up to {known} .* is at TRIM_HORIZON.*onLeasesBehind"):
-            await run.next_plans()
-        await run.stop()
-        world.settings = replace(world.settings, on_leases_behind=choice)
-        world.sink.ranges.clear()
-        run = await start_run(world)
-        await world.drain(run, lambda: 29 in world.sink.numbers())
-        assert world.sink.numbers() == expected
-        await run.stop()
 
     run_in_virtual_time(main())
 

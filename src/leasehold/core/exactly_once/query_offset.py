@@ -2,7 +2,14 @@
 
 An offset names the generation and where each shard of the query begins in it. The ends of the slices are not known yet
 when Spark logs the offset; the leases hold them (`pinned_batch`). The positions in the offset are a copy. They reveal a
-lease table that was deleted or restored from a backup, and they keep the meaning of "latest" across restarts.
+lease table that was deleted or restored from a backup (`lost_leases`), and they keep the meaning of "latest" across
+restarts. For this, an offset also names shards that the query does not read any more:
+
+* `released`: the lease left this query. The position is the last one that the query knew.
+* `finished`: the query has read the shard to its end.
+
+An offset does not grow for ever. If it names a shard, all ancestors of the shard are finished, so they need not be
+named. Nor need a shard that has left the stream: no lease of it can be created again.
 
 Spark compares offsets as text, so the keys have a fixed order. The planner makes no plan that changes nothing.
 """
@@ -10,18 +17,23 @@ Spark compares offsets as text, so the keys have a fixed order. The planner make
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import InitialPosition, Lease, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.core.shards.shard_graph import ShardGraph
 from leasehold.errors import ConfigError, InvalidPositionError
 
 # Constant, because Spark asks for it again when it repeats the first batch.
 INITIAL_OFFSET: Final[Mapping[str, Any]] = {"generation": 0}
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_FORMAT_WITHOUT_FORMER_SHARDS: Final = (
+    1  # of a development version; its offsets name only shards that the query reads
+)
 _QUERY_ID: Final = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -62,10 +74,22 @@ def read_start_from_text(text: str) -> ReadStart:
 
 @dataclass(frozen=True, slots=True)
 class QueryOffset:
-    """The plan of one generation: where each shard of the query begins."""
+    """The plan of one generation: where each shard of the query begins, and what became of its former shards."""
 
     generation_id: GenerationId
     starts: Mapping[ShardId, ReadStart]
+    released: Mapping[ShardId, ReadStart] = field(default_factory=dict)
+    finished: frozenset[ShardId] = frozenset()
+
+    @property
+    def known_starts(self) -> Mapping[ShardId, ReadStart]:
+        """The last known position of each shard that the query has not finished."""
+        return {**self.released, **self.starts}
+
+    @property
+    def shards(self) -> AbstractSet[ShardId]:
+        """All shards that the offset names."""
+        return self.starts.keys() | self.released.keys() | self.finished
 
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark logs."""
@@ -74,6 +98,8 @@ class QueryOffset:
             "query": self.generation_id.query_id,
             "generation": self.generation_id.number,
             "from": {shard: str(self.starts[shard]) for shard in sorted(self.starts)},
+            "released": {shard: str(self.released[shard]) for shard in sorted(self.released)},
+            "finished": sorted(self.finished),
         }
 
 
@@ -92,10 +118,65 @@ def offset_from_json(members: Mapping[str, Any]) -> QueryOffset | None:
 
 def _parse_offset(members: Mapping[str, Any]) -> QueryOffset:
     query_id, generation = members["query"], members["generation"]
-    if members["format"] != _FORMAT or not _QUERY_ID.fullmatch(query_id) or type(generation) is not int:
+    if not _QUERY_ID.fullmatch(query_id) or type(generation) is not int:
         raise ValueError(query_id)
-    starts = {ShardId(shard): read_start_from_text(text) for shard, text in members["from"].items()}
-    return QueryOffset(GenerationId(query_id, generation), starts)
+    generation_id, starts = GenerationId(query_id, generation), _parse_starts(members["from"])
+    if members["format"] == _FORMAT_WITHOUT_FORMER_SHARDS:
+        return QueryOffset(generation_id, starts)
+    finished = members["finished"]
+    if members["format"] != _FORMAT or not isinstance(finished, list):
+        raise ValueError(members["format"])
+    shards = frozenset(ShardId(_require_text(shard)) for shard in finished)
+    return QueryOffset(generation_id, starts, _parse_starts(members["released"]), shards)
+
+
+def _parse_starts(starts: Mapping[str, Any]) -> Mapping[ShardId, ReadStart]:
+    return {ShardId(shard): read_start_from_text(text) for shard, text in starts.items()}
+
+
+def _require_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def finished_shards(logged: QueryOffset, graph: ShardGraph) -> frozenset[ShardId]:
+    """The shards that are finished according to the log: those that it names, and the ancestors of all it names.
+
+    A shard that is read again, because the user chose so, is not finished.
+    """
+    return (logged.finished | _strict_ancestors(logged.shards, graph)) - logged.starts.keys()
+
+
+def _strict_ancestors(shards: Collection[ShardId], graph: ShardGraph) -> frozenset[ShardId]:
+    parents = {parent for shard in shards if shard in graph.shards for parent in graph.parents_of(shard)}
+    return graph.upward_from(parents)
+
+
+def next_offset(
+    logged: QueryOffset,
+    starts: Mapping[ShardId, ReadStart],
+    finished: AbstractSet[ShardId],
+    graph: ShardGraph | None = None,
+    forgotten: AbstractSet[ShardId] = frozenset(),
+) -> QueryOffset:
+    """The offset after `logged`: `starts` are the shards that the query reads, `finished` those that it has finished.
+
+    With the shards of the stream, shards that need not be named any more are dropped. `forgotten` shards are dropped,
+    too: the user has chosen to read an ancestor of them again.
+    """
+    all_finished = (logged.finished | finished) - starts.keys() - forgotten
+    gone = starts.keys() | all_finished | forgotten
+    released = {shard: start for shard, start in logged.known_starts.items() if shard not in gone}
+    offset = QueryOffset(logged.generation_id.next, starts, released, all_finished)
+    return offset if graph is None else _without_obsolete(offset, graph)
+
+
+def _without_obsolete(offset: QueryOffset, graph: ShardGraph) -> QueryOffset:
+    ancestors = _strict_ancestors(offset.shards, graph)
+    needed = graph.shards.keys() - ancestors
+    released = {shard: start for shard, start in offset.released.items() if shard in needed}
+    return replace(offset, released=released, finished=offset.finished & needed)
 
 
 def resolve_start(

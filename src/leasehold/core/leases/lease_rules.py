@@ -189,6 +189,11 @@ def promote(lease: Lease) -> UpdateRow:
     )
 
 
+def stamp(lease: Lease, generation: tuple[str, int]) -> UpdateRow:
+    """Store that a generation of a query is logged, although it reads nothing from the shard. Counts as a heartbeat."""
+    return _own_write(lease, _generations_with(lease, generation))
+
+
 def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
     """Store that the shard is read to its end. Written in one transaction with the leases of its children."""
     if lease.checkpoint.is_shard_end:

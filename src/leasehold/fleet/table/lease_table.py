@@ -145,6 +145,10 @@ class LeaseTable:
         """Write that the pinned batch is done."""
         return await self._apply(lease_rules.promote(lease))
 
+    async def stamp(self, lease: Lease, generation: tuple[str, int]) -> Lease | Contended:
+        """Write the generation of a query that reads nothing from the shard."""
+        return await self._apply(lease_rules.stamp(lease, generation))
+
     async def finish(self, lease: Lease, plan: CreateChildren) -> Lease | Contended:
         """Write the end of the shard and create the leases of its children, both or neither.
 

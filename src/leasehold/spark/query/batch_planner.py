@@ -10,10 +10,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from leasehold.core.exactly_once.bounded_run import leases_that_may_come
+from leasehold.core.exactly_once.lost_leases import (
+    BehindLog,
+    LoggedShards,
+    Unfinished,
+    children_in,
+    compare_lease,
+    logged_shards,
+)
 from leasehold.core.exactly_once.pinned_batch import (
     GenerationId,
     LeaseAheadOfLog,
@@ -21,20 +31,25 @@ from leasehold.core.exactly_once.pinned_batch import (
     generation_end,
     latest_generation,
 )
-from leasehold.core.exactly_once.query_offset import (
-    QueryOffset,
-    ReadStart,
-    is_lease_behind_log,
-    resolve_start,
+from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart, next_offset, resolve_start
+from leasehold.core.exactly_once.shard_phase import (
+    Ended,
+    Idle,
+    InBatch,
+    Ready,
+    Taken,
+    TipProgress,
+    next_phase,
 )
-from leasehold.core.exactly_once.shard_phase import Idle, InBatch, Ready, Taken, TipProgress, next_phase
 from leasehold.core.exactly_once.slice_limits import BatchLimits, SliceLimits, limits_per_shard
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
-from leasehold.errors import LeaseLostError, OffsetMismatchError, ServiceError
+from leasehold.core.shards.shard_graph import ShardGraph
+from leasehold.errors import LeaseLostError, OffsetMismatchError, ServiceError, UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Clock
 from leasehold.spark.query.lease_server import LeaseServer
+from leasehold.spark.query.log_comparison import LogComparison, explain_lost_leases
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_shard import QueryShard
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
@@ -66,26 +81,54 @@ class BatchPlanner:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._comparison = LogComparison(table, server.stream, settings, clock, rng)
         self._first_counters: dict[LeaseKey, int] = {}
+        self._forgotten: set[ShardId] = set()  # descendants of shards that the user has chosen to read again
+        self._graph: ShardGraph | None = None  # listed for a new lease, until the next offset
 
     async def plan(
         self, logged: QueryOffset, limits: BatchLimits
     ) -> tuple[QueryOffset, list[SlicePlan]] | None:
         """Plan the generation after `logged`, which is committed. Returns None if no shard has new records."""
-        await all_of(*(self._resolve_after_commit(each, logged) for each in self._shards.values()))
+        graph = await self._list_shards_for_new_leases(logged)
+        compare = partial(self._compare_with_log, logged, graph, logged_shards(logged, graph))
+        await all_of(*(self._resolve_after_commit(each, logged, compare) for each in self._shards.values()))
         ready = sorted(self._shards_to_read(), key=lambda pair: pair[0].held.shard)
         if not ready:
             return None
         generation_id, share = logged.generation_id.next, limits_per_shard(limits, len(ready))
         plans = [_slice_plan(shard, phase, generation_id, share) for shard, phase in ready]
-        starts = {
-            name: each.phase.start
-            for name, each in self._shards.items()
-            if isinstance(each.phase, Idle | Ready)
-        }
+        offset = self._next_offset(logged)
         for shard, phase in ready:
             shard.move(InBatch(phase.start, phase.committed_to))
-        return QueryOffset(generation_id, {**self._timestamps_in(logged), **starts}), plans
+        return offset, plans
+
+    def plan_final(self, logged: QueryOffset) -> QueryOffset | None:
+        """Plan a generation without slices, for the end of a bounded run. Returns None if the log is up to date.
+
+        An offset contains the beginnings of slices, so only the next one contains the ends of the last batch. With
+        this one the log knows all that the run has read, and could restore a lost lease table exactly.
+        """
+        offset = self._next_offset(logged)
+        return None if replace(offset, generation_id=logged.generation_id) == logged else offset
+
+    async def stamp(self, generation_id: GenerationId) -> None:
+        """Write a generation without slices to a lease, so that an older log can be recognised. Call it once the
+        generation is logged.
+        """
+        shards = sorted(self._shards.values(), key=lambda shard: shard.held.shard)
+        with suppress(LeaseLostError, ServiceError):
+            for shard in shards[:1]:
+                await shard.held.stamp((generation_id.query_id, generation_id.number))
+
+    async def prepare(self, logged: QueryOffset) -> None:
+        """Compare the log of an earlier run with the lease table, and release its leases. Call it before the member
+        starts.
+
+        Raises OffsetMismatchError if the log is an old copy, or if leases are lost.
+        """
+        await self.release_leases_of_earlier_run(logged)
+        await self._comparison.require_leases(logged)
 
     async def replay(self, logged: QueryOffset) -> list[SlicePlan]:
         """Plan a logged generation again: exactly the slices that it delivered before, and nothing new.
@@ -106,18 +149,19 @@ class BatchPlanner:
         return plans
 
     async def release_leases_of_earlier_run(self, logged: QueryOffset) -> None:
-        """Release every lease that an earlier run of this query still owns. Call it before the member starts.
+        """Release every lease that an earlier run of this query still owns.
 
         Tasks of the earlier run cannot pin after this, so its pins are final. And the leases of a killed run need not
         expire first. Raises OffsetMismatchError, before it releases a lease, if the log is an old copy: another run
         with the current log may own the leases.
         """
-        listing = await self._retry(self._table.list)
+        listing = await self._comparison.list_leases()
         for lease in listing.leases:
             latest = latest_generation(lease, logged.generation_id.query_id)
             if latest is not None and latest.number > logged.generation_id.number:
                 raise OffsetMismatchError(_outdated_log(lease, latest, logged))
-        keys = {LeaseKey(shard) for shard in logged.starts}
+        # The listing may be older than the last writes, so the shards of the log are read in any case.
+        keys = {LeaseKey(shard) for shard in logged.starts} if listing.leases else set()
         keys |= {lease.key for lease in listing.leases if lease.actual_owner == self._worker}
         await all_of(*(self._release(key) for key in sorted(keys)))
 
@@ -158,25 +202,48 @@ class BatchPlanner:
             if isinstance(shard.phase, Ready) and not is_done and not shard.held.draining.is_set():
                 yield shard, shard.phase
 
-    def _timestamps_in(self, logged: QueryOffset) -> dict[ShardId, ReadStart]:
-        """The moment that "latest" means for each shard without a delivered record, whether it is held now or not."""
-        return {
-            shard: start
-            for shard, start in logged.starts.items()
-            if start.timestamp_ms is not None and shard not in self._server.finished
+    def _next_offset(self, logged: QueryOffset) -> QueryOffset:
+        starts = {
+            name: each.phase.start
+            for name, each in self._shards.items()
+            if isinstance(each.phase, Idle | Ready)
         }
+        self._forgotten -= starts.keys()
+        # Every shard that a plan has named since the list was made is in the list: a new one causes a new list.
+        offset = next_offset(logged, starts, self._server.finished, self._graph, self._forgotten)
+        self._graph = None
+        self._server.finished.clear()  # from now on the log names them
+        return offset
+
+    async def _list_shards_for_new_leases(self, logged: QueryOffset) -> ShardGraph | None:
+        """List the shards if a lease was taken whose shard the log does not name: it may name a relative."""
+        known = logged.known_starts
+        is_needed = logged.shards and any(
+            isinstance(each.phase, Taken) and name not in known for name, each in self._shards.items()
+        )
+        graph = await self._comparison.list_shards() if is_needed else None
+        self._graph = graph or self._graph
+        return graph
 
     # -- after a commit ----------------------------------------------------------------------------------------
 
-    async def _resolve_after_commit(self, shard: QueryShard, logged: QueryOffset) -> None:
+    async def _resolve_after_commit(
+        self, shard: QueryShard, logged: QueryOffset, compare: Callable[[QueryShard], Awaitable[None]]
+    ) -> None:
         """Move a shard to its phase after the logged generation, which is committed."""
         before = shard.phase
         if not isinstance(before, Taken | InBatch):
             return
         try:
-            lease = await self._lease_to_resolve(shard, before, logged)
+            if isinstance(before, InBatch):
+                await shard.held.refresh()
+            else:
+                await compare(shard)
         except (LeaseLostError, ServiceError):
             return  # the member stops serving a lost lease; otherwise the next plan retries
+        if shard.phase is not before:
+            return
+        lease = shard.held.lease
         decision = next_phase(before, lease, logged, partial(self._resolve_start, lease, logged))
         if isinstance(decision, LeaseAheadOfLog):
             raise OffsetMismatchError(_outdated_log(lease, decision.generation_id, logged))
@@ -185,25 +252,29 @@ class BatchPlanner:
         shard.reach_tip(decision.tip)
         shard.move(decision.phase)
 
-    async def _lease_to_resolve(
-        self, shard: QueryShard, before: Taken | InBatch, logged: QueryOffset
-    ) -> Lease:
-        if isinstance(before, InBatch):
-            return await shard.held.refresh()
-        lease, known = shard.held.lease, logged.starts.get(shard.held.shard)
-        if known is None or not is_lease_behind_log(lease, known):
-            return lease
-        match self._settings.on_leases_behind:
-            case OnLeasesBehind.LEASES:
-                return lease
-            case OnLeasesBehind.OFFSETS:
-                await shard.held.checkpoint(known.position)
-                return shard.held.lease
-            case OnLeasesBehind.FAIL:
-                raise OffsetMismatchError(_lease_behind(lease, known))
+    async def _compare_with_log(
+        self, logged: QueryOffset, graph: ShardGraph | None, shards: LoggedShards, shard: QueryShard
+    ) -> None:
+        """Compare a new lease with the log. If the lease is behind, do what the options say."""
+        held = shard.held
+        if graph is None and logged.shards and held.shard not in shards.starts:
+            raise UnavailableError(f"shard {held.shard}: the shards of the stream could not be listed")
+        lost = compare_lease(held.lease, shards)
+        if lost is None:
+            return
+        match self._settings.on_leases_behind, lost:
+            case OnLeasesBehind.LEASES, _:
+                if isinstance(lost, Unfinished) and graph is not None:
+                    self._forgotten |= graph.downward_from([held.shard]) - {held.shard}
+            case OnLeasesBehind.OFFSETS, BehindLog(logged=known):
+                await held.checkpoint(known.position)
+            case OnLeasesBehind.OFFSETS, Unfinished() if graph is not None and graph.children_of(held.shard):
+                shard.move(Ended(children_in(graph, held.shard)))
+            case _:
+                raise OffsetMismatchError(explain_lost_leases([lost]))
 
     def _resolve_start(self, lease: Lease, logged: QueryOffset, after: Position) -> ReadStart:
-        known = logged.starts.get(lease.shard_id)
+        known = logged.known_starts.get(lease.shard_id)
         if known is None or known.position.is_record:
             known = self._settings.starting.get(lease.shard_id)
         latest_ms = self._clock.wall_ms() if lease.latest_at_ms is None else lease.latest_at_ms
@@ -250,7 +321,7 @@ def _slice_plan(
 
 def _outdated_log(lease: Lease, delivered: GenerationId, logged: QueryOffset) -> str:
     end = lease.pin.end if lease.pin else lease.checkpoint
-    start = logged.starts.get(lease.shard_id, "an unknown position")
+    start = logged.known_starts.get(lease.shard_id, "an unknown position")
     return (
         f"shard {lease.shard_id}: according to the lease table, generation {delivered.number} of this query is "
         f"delivered, and the shard is read up to {end}. The checkpoint location only knows generation "
@@ -258,14 +329,4 @@ def _outdated_log(lease: Lease, delivered: GenerationId, logged: QueryOffset) ->
         "run of this query is active. Stop the other run, or restore the newest copy, or give the query a new "
         "checkpoint location: it then continues where the lease table says (Spark's file sink also needs a new folder, "
         "because it skips batch ids that it knows)"
-    )
-
-
-def _lease_behind(lease: Lease, known: ReadStart) -> str:
-    return (
-        f"shard {lease.shard_id}: according to the checkpoint location, everything up to {known} is committed, but the "
-        f"lease is at {lease.checkpoint}. The lease table was deleted, or restored from an older backup. Restore the "
-        f"right table; or set onLeasesBehind=offsets to continue after {known} (the last batch may be delivered "
-        f"twice); or set onLeasesBehind=leases to read again from {lease.checkpoint} (everything since then is "
-        "delivered twice; the archive drops duplicates)"
     )

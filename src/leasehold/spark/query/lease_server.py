@@ -39,8 +39,10 @@ class LeaseServer:
 
     def __init__(self, stream: Stream, poll_every: timedelta, clock: Clock, rng: random.Random) -> None:
         self.shards: dict[ShardId, QueryShard] = {}
-        self.finished: set[ShardId] = set()
-        self._stream = stream
+        self.finished: set[ShardId] = (
+            set()
+        )  # shards whose end was written, and that the log does not name yet
+        self.stream = stream
         self._poll_ms = milliseconds(poll_every)
         self._clock = clock
         self._rng = rng
@@ -49,7 +51,7 @@ class LeaseServer:
 
     async def serve(self, held: HeldLease) -> None:
         """Serve a lease until its shard is finished, or until the lease must be released and no batch reads it."""
-        await held.wait_for_parents(self._stream)
+        await held.wait_for_parents(self.stream)
         shard = QueryShard(held)
         self.shards[held.shard] = shard
         try:
@@ -106,7 +108,7 @@ class LeaseServer:
     async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
         """Poll once for new records. Returns the pause before the next poll."""
         shard.probe = probe = shard.probe or IdleProbe(
-            self._stream, idle.lease.shard_id, idle.start, was_just_read=idle.was_read_to_tip
+            self.stream, idle.lease.shard_id, idle.start, was_just_read=idle.was_read_to_tip
         )
         try:
             result = await probe.poll()

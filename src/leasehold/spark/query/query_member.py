@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -14,7 +13,7 @@ from leasehold.core.events import Event, FleetRefreshed, Observer
 from leasehold.core.exactly_once.query_offset import QueryOffset
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import WorkerId
-from leasehold.errors import ConfigError, NotFoundError
+from leasehold.errors import ConfigError
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -82,14 +81,13 @@ class QueryMember:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self, logged: QueryOffset) -> None:
-        """Check the settings, release the leases of an earlier run, and join the fleet."""
+        """Check the settings, compare the log of an earlier run with the lease table, and join the fleet."""
         self._settings.require_past_start(self._clock.wall_ms())
         if logged.generation_id.number == 0:
             await self._check_starting_shards()
         else:
-            # Before the member starts: a task of an earlier run could otherwise still pin.
-            with suppress(NotFoundError):  # the table does not exist: the plan reports what that means
-                await self.planner.release_leases_of_earlier_run(logged)
+            # Before the member starts: it would create missing leases, and a task of an earlier run could still pin.
+            await self.planner.prepare(logged)
         self._running = asyncio.create_task(self._member.run(self._stop))
 
     async def plan(
@@ -103,8 +101,11 @@ class QueryMember:
             if planned is not None:
                 self._load.begin()
                 return planned
-            if not wait_for_all or await self.planner.has_read_all_available():
+            if not wait_for_all:
                 return None
+            if await self.planner.has_read_all_available():
+                final = self.planner.plan_final(logged)
+                return None if final is None else (final, [])
             self.raise_failure()
             await self._clock.sleep_ms(_LIST_MS)
 

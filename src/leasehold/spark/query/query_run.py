@@ -61,6 +61,8 @@ class QueryRun:
             plans = self._planned[1]
         else:
             plans = await member.replay(planned)
+        if not plans:
+            await member.planner.stamp(planned.generation_id)
         return deal_round_robin(plans, self._options.partitions or os.cpu_count() or 1)
 
     def report(self) -> dict[str, Any] | None:

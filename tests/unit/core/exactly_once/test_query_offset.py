@@ -1,6 +1,7 @@
 """The offsets of a query, which Spark logs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +11,14 @@ from leasehold.core.exactly_once.query_offset import (
     QueryOffset,
     ReadStart,
     is_lease_behind_log,
+    next_offset,
     offset_from_json,
     read_start_from_text,
     resolve_start,
 )
-from leasehold.core.model import InitialPosition, Lease, LeaseKey, Pin, ShardId
+from leasehold.core.model import HashRange, InitialPosition, Lease, LeaseKey, Pin, Shard, ShardId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ConfigError, InvalidPositionError
 
 STAMP = GenerationId("00c0ffee", 3)
@@ -24,14 +27,17 @@ STARTS = {
     ShardId("shardId-000000000001"): ReadStart(AT_TIMESTAMP, 1_700_000_000_000),
     ShardId("shardId-000000000003"): ReadStart(TRIM_HORIZON),
 }
+AT_10, AT_20 = ReadStart(Position("10")), ReadStart(Position("20"))
 FROM_LATEST = InitialPosition(LATEST)
 NOW_MS = 1_800_000_000_000
 
 
 def test_an_offset_is_parsed_as_it_was_written() -> None:
     """Spark stores it as JSON."""
-    logged = json.loads(json.dumps(QueryOffset(STAMP, STARTS).to_json()))
-    assert offset_from_json(logged) == QueryOffset(STAMP, STARTS)
+    offset = QueryOffset(
+        STAMP, STARTS, {ShardId("shardId-000000000000"): AT_10}, frozenset(map(ShardId, "ab"))
+    )
+    assert offset_from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 def test_equal_offsets_are_equal_as_text() -> None:
@@ -42,6 +48,57 @@ def test_equal_offsets_are_equal_as_text() -> None:
     )
 
 
+def test_an_offset_of_the_first_format_is_still_read() -> None:
+    """It names only shards that the query read."""
+    members = QueryOffset(STAMP, STARTS).to_json() | {"format": 1}
+    del members["released"], members["finished"]
+    assert offset_from_json(members) == QueryOffset(STAMP, STARTS)
+
+
+def test_shards_that_the_query_no_longer_reads_are_remembered() -> None:
+    """Without the shards of the stream nothing is dropped."""
+    a, b, c = map(ShardId, "abc")
+    logged = QueryOffset(STAMP, {a: AT_10, b: AT_10}, {c: AT_10})
+    after = next_offset(logged, {b: AT_20}, {a})
+    assert after == QueryOffset(STAMP.next, {b: AT_20}, {c: AT_10}, frozenset({a}))
+    assert next_offset(after, {}, frozenset()).released == {b: AT_20, c: AT_10}
+    assert next_offset(after, {a: AT_10}, frozenset(), forgotten={c}).shards == {a, b}, "a is read again"
+
+
+def test_an_offset_does_not_grow_with_the_reshards_of_the_stream() -> None:
+    """After a thousand reshards it names the shards that are read, those of other members, and no ancestor of them."""
+    whole = HashRange(0, 2**128 - 1)
+    lower, upper = HashRange(0, 2**127 - 1), HashRange(2**127, 2**128 - 1)
+    shards = [Shard(ShardId("m0"), whole, "1")]
+    logged = QueryOffset(STAMP, {shards[0].id: AT_10})
+    sizes = []
+    for number in range(500):  # each is a split and a merge
+        open_before = shards.pop()
+        halves = [
+            Shard(ShardId(f"{half}{number}"), keys, str(2 * number + 2), "9", (open_before.id,))
+            for half, keys in (("l", lower), ("u", upper))
+        ]
+        merged = Shard(
+            ShardId(f"m{number + 1}"), whole, str(2 * number + 3), parents=tuple(each.id for each in halves)
+        )
+        shards += [replace(open_before, ending_sequence_number="9"), *halves, merged]
+        graph = shard_graph(shards[-60:])  # older shards have left the stream
+        left, right = (each.id for each in halves)
+        logged = next_offset(logged, {left: AT_10, right: AT_10}, {open_before.id}, graph)
+        # The query loses one half to another member, which finishes it, and later gets the child.
+        logged = next_offset(logged, {left: AT_20}, frozenset())
+        logged = next_offset(logged, {merged.id: AT_20}, {left}, graph)
+        sizes.append(len(logged.shards))
+    assert max(sizes) == 1
+
+
+def test_a_shard_that_has_left_the_stream_is_forgotten() -> None:
+    """Another member has read all descendants, so the log names none."""
+    graph = shard_graph([Shard(ShardId("b"), HashRange(0, 9), "1")])
+    logged = QueryOffset(STAMP, {}, {ShardId("a"): AT_10}, frozenset({ShardId("f")}))
+    assert next_offset(logged, {ShardId("b"): AT_20}, frozenset(), graph).shards == {"b"}
+
+
 def test_the_initial_offset_is_parsed_as_none() -> None:
     """It belongs to a query that has not begun."""
     assert offset_from_json(dict(INITIAL_OFFSET)) is None
@@ -50,7 +107,12 @@ def test_the_initial_offset_is_parsed_as_none() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
+        {"released": None},
+        {"released": {"s": "12x"}},
+        {"finished": None},
+        {"finished": "s"},
+        {"finished": [7]},
         {"query": "../x"},
         {"query": 7},
         {"generation": True},

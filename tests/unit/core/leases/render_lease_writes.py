@@ -64,6 +64,7 @@ def all_writes() -> Iterator[tuple[str, RowWrite]]:
     yield "pin in handoff", rules.pin(IN_HANDOFF, END, b"state")
     yield "repin", rules.repin(PINNED, b"state", ("query", 5))
     yield "promote", rules.promote(PINNED)
+    yield "stamp", rules.stamp(MINE, ("query", 5))
     yield "finish", rules.finish(MINE, CHILDREN)
     yield "finish without children", rules.finish(MINE, frozenset())
     yield "assign, free", rules.assign(FREE, OTHER)

@@ -1,0 +1,138 @@
+"""Compares the lease table with the offset log of a query before the query reads, and restores what the table lost.
+
+The decisions are in `core.exactly_once.lost_leases`. Here the leases and shards are listed, the option `onLeasesBehind`
+is applied, and the error is worded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from leasehold.core.exactly_once.lost_leases import (
+    BehindLog,
+    LostLease,
+    SkipsRecords,
+    Unfinished,
+    find_lost_leases,
+    plan_restore,
+)
+from leasehold.core.exactly_once.query_offset import QueryOffset
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.model import Lease
+from leasehold.core.position import LATEST
+from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
+from leasehold.errors import NotFoundError, OffsetMismatchError, ShardListError
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.ports import Clock, Stream
+from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
+from leasehold.tasks import TRANSIENT_ERRORS, retry
+
+_ATTEMPTS_MAX: Final = 11
+# A list that was read during a reshard may contradict itself for a moment.
+_LIST_ERRORS: Final[tuple[type[Exception], ...]] = (*TRANSIENT_ERRORS, ShardListError)
+
+
+@dataclass(frozen=True, slots=True)
+class LogComparison:
+    """The lease table and the stream of one query, to be compared with its log."""
+
+    table: LeaseTable
+    stream: Stream
+    settings: QuerySettings
+    clock: Clock
+    rng: random.Random
+
+    async def list_leases(self) -> LeaseListing:
+        """List all leases. A table that does not exist has none."""
+        try:
+            return await retry(self.table.list, clock=self.clock, rng=self.rng, attempts_max=_ATTEMPTS_MAX)
+        except NotFoundError:
+            return LeaseListing(())
+
+    async def list_shards(self) -> ShardGraph | None:
+        """List the shards of the stream. Returns None if they cannot be listed now."""
+        try:
+            return await self._list_shards()
+        except _LIST_ERRORS:
+            return None
+
+    async def require_leases(self, logged: QueryOffset) -> None:
+        """Compare all leases with the log. Call it before the member starts, which would create missing leases.
+
+        Raises OffsetMismatchError if leases are lost, unless the options choose a side. If they choose the log, this
+        creates the missing leases; a lease that exists and is behind is corrected once this query owns it.
+        """
+        listing = await self.list_leases()
+        graph = await retry(
+            self._list_shards,
+            clock=self.clock,
+            rng=self.rng,
+            errors=_LIST_ERRORS,
+            attempts_max=_ATTEMPTS_MAX,
+        )
+        lost = find_lost_leases(listing.leases, logged, graph, listing.unreadable_shards(None))
+        if not lost or self.settings.on_leases_behind is OnLeasesBehind.LEASES:
+            return
+        if self.settings.on_leases_behind is OnLeasesBehind.FAIL:
+            raise OffsetMismatchError(explain_lost_leases(lost))
+        await self._restore(listing, logged, graph)
+
+    async def _list_shards(self) -> ShardGraph:
+        return shard_graph(await self.stream.list_shards())
+
+    async def _restore(self, listing: LeaseListing, logged: QueryOffset, graph: ShardGraph) -> None:
+        await self.table.prepare()
+        plan = plan_restore(
+            listing.leases, logged, graph, self.settings.initial, listing.unreadable_shards(None)
+        )
+        for lease in plan.delete:
+            if lease.actual_owner is not None:
+                raise OffsetMismatchError(explain_lost_leases([SkipsRecords(lease.shard_id, lease)]))
+            await self.table.delete(lease)
+        for lease in plan.create:
+            is_new = lease.checkpoint == LATEST and lease.latest_at_ms is None
+            created = replace(lease, latest_at_ms=self.clock.wall_ms()) if is_new else lease
+            await retry(
+                partial(self.table.create, created),
+                clock=self.clock,
+                rng=self.rng,
+                attempts_max=_ATTEMPTS_MAX,
+            )
+
+
+def explain_lost_leases(lost: Sequence[LostLease]) -> str:
+    """The message of the error: the first contradiction, and the remedies."""
+    others = len(lost) - 1
+    more = f" {others} more shards contradict it, too." if others else ""
+    return (
+        f"{_contradiction(lost[0])}.{more} The lease table was deleted, or restored from an older backup. Restore the "
+        "right table; or set onLeasesBehind=offsets to continue where the checkpoint location says (the last batch may "
+        "be delivered twice); or set onLeasesBehind=leases to continue where the lease table says (what it lost is "
+        "delivered again, and the archive drops duplicates; from LATEST, records are skipped)"
+    )
+
+
+def _contradiction(lost: LostLease) -> str:
+    says = f"shard {lost.shard}: according to the checkpoint location,"
+    match lost:
+        case BehindLog(logged=logged, lease=None):
+            return f"{says} everything up to {logged} is committed, but the shard has no lease"
+        case BehindLog(logged=logged, lease=Lease(checkpoint=found)):
+            return f"{says} everything up to {logged} is committed, but the lease is at {found}"
+        case Unfinished(lease=None):
+            return f"{says} the shard is read to its end, but neither the shard nor a child of it has a lease"
+        case Unfinished(lease=Lease(checkpoint=found)):
+            return f"{says} the shard is read to its end, but the lease is at {found}"
+        case SkipsRecords(lease=lease):
+            owner = (
+                f" {lease.actual_owner} owns the lease: stop this member first." if lease.actual_owner else ""
+            )
+            return (
+                f"{says} a parent of the shard was read, so the shard begins at its first record, but the lease is at "
+                f"{lease.checkpoint} and would skip records.{owner}"
+            ).removesuffix(".")
+    raise AssertionError(lost)
