@@ -52,6 +52,8 @@ ONCE_FAILED = {
     # A heartbeat without a response arrived late, and its repetition was confirmed by the row: the lease counted as
     # valid from the repetition on.
     (70049, Mode.LEADER, Runtime.ARCHIVE),
+    # The simulator restored a damaged row from a backup of the table, and never repaired it.
+    (60101, Mode.PEER, Runtime.ARCHIVE),
 }
 
 

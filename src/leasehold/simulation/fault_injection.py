@@ -358,8 +358,9 @@ def delete_all_rows(injector: FaultInjector) -> None:
 
 
 def back_up_table(injector: FaultInjector) -> None:
-    """Copy every row, as a backup of the table does."""
-    injector.table_loss.backup = injector.world.services.table.rows()
+    """Copy every row, as a backup of the table does. A damaged row would never be repaired after it was restored."""
+    rows = injector.world.services.table.rows()
+    injector.table_loss.backup = [row for row in rows if not injector.is_damaged(row[KEY]["S"])]
 
 
 def lose_table(injector: FaultInjector) -> None:
