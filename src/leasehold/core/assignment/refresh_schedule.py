@@ -116,11 +116,17 @@ def workers_to_nudge_on_resign(leases: Iterable[Lease], me: WorkerId) -> Abstrac
 
 
 def leases_to_nudge(leases: Sequence[Lease], workers: AbstractSet[WorkerId]) -> list[Lease]:
-    """The leases into which to write a nudge for these workers. Java members ignore nudges, so they get none."""
-    served: defaultdict[WorkerId, list[Lease]] = defaultdict(list)
+    """The leases into which to write a nudge for these workers. Java members ignore nudges, so they get none.
+
+    A member may hold nothing but leases of finished shards. It renews them too, so it finds a nudge there.
+    """
+    held: defaultdict[WorkerId, list[Lease]] = defaultdict(list)
     for lease in leases:
-        is_served = lease.session is not None and not lease.checkpoint.is_shard_end
-        if is_served and lease.actual_owner is not None and lease.actual_owner in workers:
-            served[lease.actual_owner].append(lease)
+        if lease.session is not None and lease.actual_owner is not None and lease.actual_owner in workers:
+            held[lease.actual_owner].append(lease)
+    served = {
+        worker: [lease for lease in each if not lease.checkpoint.is_shard_end] or each
+        for worker, each in held.items()
+    }
     # Evenly spaced: leases that were taken one after the other also have their heartbeats one after the other.
     return [lease for each in served.values() for lease in each[:: ceil(len(each) / NUDGES_PER_WORKER)]]

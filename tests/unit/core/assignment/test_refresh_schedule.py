@@ -1,5 +1,7 @@
 """Looks are rare where word is left, and frequent where nobody would tell us anything."""
 
+from dataclasses import replace
+
 from leasehold.core.assignment.refresh_schedule import (
     NUDGED_WORKERS_MAX,
     NUDGES_PER_WORKER,
@@ -96,6 +98,13 @@ def test_word_is_left_where_it_is_heard() -> None:
     )
     assert [each.key for each in chosen] == ["s-0", "s-3", "s-6"]
     assert len(chosen) <= NUDGES_PER_WORKER
+
+
+def test_a_member_with_nothing_but_finished_leases_is_nudged_there() -> None:
+    """It renews them, and would otherwise learn late that a lease was assigned to it."""
+    finished = replace(lease("done", A), checkpoint=SHARD_END)
+    assert leases_to_nudge([finished, lease("other", B)], {A}) == [finished]
+    assert leases_to_nudge([finished, lease("s-0", A)], {A}) == [lease("s-0", A)]
 
 
 def test_all_others_are_alerted_when_an_owner_is_late() -> None:
