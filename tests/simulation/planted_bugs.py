@@ -697,7 +697,7 @@ _plant(
 )
 _plant(
     "every attempt pins its own end",
-    "batch-ends-never-move repeated-batches-are-identical stale-owners-stop",
+    "batch-ends-never-move checkpoints-never-go-back repeated-batches-are-identical stale-owners-stop",
     (Fault.SLOW_CALLS, Fault.LATE_CALLS, Fault.SLOW_HANDLERS),
     (lease_rules, "pin", lambda original: lambda *args, **kw: _only_if_the_row_exists(original(*args, **kw))),
     runtime=Runtime.SPARK,
