@@ -663,12 +663,12 @@ _plant(
 )
 _plant(
     "objects are named by their first record",
-    "names-have-one-content",
+    "names-have-one-content archive-equals-produced",
     (*_OWNER_CHANGES, Fault.PAUSES, Fault.SLOW_CALLS, Fault.LOST_CALLS),
     (archive_rows, "range_of", _named_by_first_record),
     (Listing, "of", _no_ranges),
     (BatchBuilder, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
-    first_seed=6,
+    first_seed=7,
     runtime=Runtime.ARCHIVE,
 )
 _plant(

@@ -38,7 +38,7 @@ _FORMATS: Final = (("parquet", "zstd"), ("jsonl", "none"))
 
 def archiving_settings(mix: FaultMix, mode: Mode, rng: random.Random) -> ConsumerSettings:
     """Return the settings of every archiving worker: those that `archive_batches` fixes, and shorter waits."""
-    settings = worker_settings(mix, mode)
+    settings = worker_settings(mix, mode, rng)
     batch = BatchSettings(max_records=rng.choice((5, 50, 50_000)), max_wait=timedelta(seconds=2))
     errors = ErrorSettings(retry_max_wait=timedelta(seconds=2), bisect=False, on_poison=OnPoison.HOLD)
     handling = HandlingSettings(batch=batch, errors=errors, checkpoints=settings.handling.checkpoints)

@@ -89,12 +89,12 @@ def simulate(
 def _settings_and_main(
     runtime: Runtime, mix: FaultMix, options: SimulationOptions
 ) -> tuple[ConsumerSettings, MakeMain]:
+    rng = random.Random(f"{options.seed}:batches")  # noqa: S311 - no secret
     if runtime is Runtime.WORKER:
-        return worker_settings(mix, options.mode), worker_main
+        return worker_settings(mix, options.mode, rng), worker_main
     # Imported here: a simulation of plain workers runs without pyarrow.
     from leasehold.simulation import archiving_worker as archiving  # noqa: PLC0415
 
-    rng = random.Random(f"{options.seed}:batches")  # noqa: S311 - no secret
     return archiving.archiving_settings(mix, options.mode, rng), archiving.archiving_worker_main
 
 

@@ -34,6 +34,8 @@ from leasehold.worker.settings import (
 from leasehold.worker.user_code.handler_runners import InlineRunners
 
 _SINK_RETRY_MS: Final = 300
+_MIB: Final = 1024 * 1024
+_WAITS_MS: Final = (0, 500, 500, 2_000)
 
 
 class PoisonError(Exception):
@@ -44,12 +46,12 @@ class FlakyHandlerError(Exception):
     """Raised by a handler that fails at random."""
 
 
-def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
-    """Return the settings of every worker: the defaults, with shorter intervals for rare operations."""
+def worker_settings(mix: FaultMix, mode: Mode, rng: random.Random) -> ConsumerSettings:
+    """Return the settings of every worker: drawn limits of a batch, and shorter intervals for rare operations."""
     return ConsumerSettings(
         identity=ConsumerIdentity(stream=STREAM, application=APPLICATION),
         handling=HandlingSettings(
-            batch=BatchSettings(max_records=50, max_wait=timedelta(milliseconds=500)),
+            batch=_draw_batch_settings(mix, rng),
             errors=ErrorSettings(retries=2, retry_max_wait=timedelta(seconds=2), dead_letters="simulated"),
             checkpoints=CheckpointSettings(checkpoint_every=timedelta(seconds=2)),
         ),
@@ -67,6 +69,19 @@ def worker_settings(mix: FaultMix, mode: Mode) -> ConsumerSettings:
         ),
         read=ReadSettings(buffer_bytes=1024 * 1024),
     )
+
+
+def _draw_batch_settings(mix: FaultMix, rng: random.Random) -> BatchSettings:
+    """Draw the limits of a batch. Small batches end within aggregates."""
+    records, size, wait_ms = (
+        rng.choice((10, 50, 50, 1_000)),
+        rng.choice((400, _MIB, _MIB)),
+        rng.choice(_WAITS_MS),
+    )
+    if mix.slow_handler_share or mix.failing_share:
+        # Small batches would take too long.
+        records, size = max(records, 50), _MIB
+    return BatchSettings(max_records=records, max_bytes=size, max_wait=timedelta(milliseconds=wait_ms))
 
 
 async def worker_main(world: World, process: SimulatedProcess) -> BaseException | None:

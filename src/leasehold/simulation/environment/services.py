@@ -11,6 +11,7 @@ from leasehold.core.leases.lease_row import is_lease_row
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.core.shards.shard_graph import unfinished_parents
 from leasehold.kinesis_model.service import KinesisModel
+from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.ports import Page
 from leasehold.simulation.environment.network import Network, NetworkConditions
@@ -44,7 +45,8 @@ class SimulatedServices:
         self.quirks = StreamQuirks(rng_for("oddities"))
         self.sink = Sink(is_two_phase=is_two_phase)
         self.objects = SimulatedObjects(self.clock.now_ms, rng_for("objects"))
-        self.kinesis = KinesisModel()
+        ends_with_records = rng_for("shard ends").random() < 0.5
+        self.kinesis = KinesisModel(settings=ServiceSettings(shard_end_with_last_records=ends_with_records))
         self.kinesis.create_stream(START_WALL_MS, STREAM, shard_count=shards)
         self._row_reader = RowReader()
 
