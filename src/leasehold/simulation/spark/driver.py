@@ -92,15 +92,18 @@ class SparkDriver:
         batch = self.location.last_batch
         if batch >= 0 and batch not in self.location.commits:
             await self._run_batch(batch, self.location.offset(batch - 1), self.location.offset(batch))
+        # From here on the driver does not read the log: another driver may write to it.
+        committed = self.location.offset(batch)
         while not self.process.is_stopping:
-            batch, start = self.location.last_batch, self.location.offset(self.location.last_batch)
-            if not await self._plan_and_run(batch + 1, start):
+            end = await self._unless_stopped(self._reader.plan(committed, self.options.limits))
+            if end is None or end == committed:
                 await self._pause()
+                continue
+            batch += 1
+            await self._log_and_run(batch, committed, end)
+            committed = end
 
-    async def _plan_and_run(self, batch: int, start: Mapping[str, Any]) -> bool:
-        end = await self._unless_stopped(self._reader.plan(start, self.options.limits))
-        if end is None or end == start:
-            return False
+    async def _log_and_run(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         await self._wait_for_storage()
         self.location.log_offset(batch, end)
         planned = offset_from_json(end)
@@ -109,7 +112,6 @@ class SparkDriver:
             PlannedBatch(self.process, batch, planned.generation_id, self.location.offsets[batch])
         )
         await self._run_batch(batch, start, end)
-        return True
 
     async def _run_batch(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         tasks = await self._unless_stopped(self._reader.slices(start, end))

@@ -77,8 +77,15 @@ class Executor:
         """Pass the rows of a slice to the sink, or collect them so that all rows are written at the end."""
         generation_id, shard = pinned.plan.generation_id, pinned.plan.lease.shard_id
         keys = tuple((int(each.sequence_number), each.sub_sequence_number) for each in pinned.records)
-        continues_poll = pinned.plan.iterator is not None
-        delivered = DeliveredSlice(self.process, generation_id, shard, keys, pinned.end, continues_poll)
+        delivered = DeliveredSlice(
+            self.process,
+            generation_id,
+            shard,
+            keys,
+            pinned.end,
+            is_first=not pinned.plan.start.position.is_record,
+            continues_poll=pinned.plan.iterator is not None,
+        )
         self.world.slice_delivered(delivered)
         await self._work()
         rows = list(to_batches(pinned, self.options))
