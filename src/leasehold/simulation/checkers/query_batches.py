@@ -35,7 +35,8 @@ class BatchesEqualProduced(Checker):
         if missing:
             self.report(f"{len(missing)} records are in no batch, the first is {min(missing)}")
         duplicates = [key for key, times in held.items() if times > 1]
-        if duplicates and not query.may_repeat:
+        lost_both = query.had_old_log and self.world.rows_were_destroyed
+        if duplicates and not (query.may_repeat or lost_both):
             self.report(f"{len(duplicates)} records are in two batches, the first is {min(duplicates)}")
 
 
@@ -61,7 +62,9 @@ class CommittedRowsAreNotRepeated(Checker):
                 self._committed_in.setdefault((each.shard, key), committed.generation_id)
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
-        if self.world.query.may_repeat or not self.world.query.is_alone:
+        query = self.world.query
+        lost_both = query.had_old_log and self.world.rows_were_destroyed
+        if query.may_repeat or not query.is_alone or lost_both:
             return
         for key in delivered.records[:1]:
             before = self._committed_in.get((delivered.shard, key))
@@ -89,7 +92,8 @@ class OldLogsAreRefused(Checker):
             self._committed.add(committed.generation_id)
 
     def batch_planned(self, planned: PlannedBatch) -> None:
-        if planned.generation_id in self._committed:
+        # If the lease table was lost as well, nothing shows that the log is old.
+        if planned.generation_id in self._committed and not self.world.rows_were_destroyed:
             self.report(
                 f"{planned.by.name} plans generation {planned.generation_id.number} again, which is committed"
             )

@@ -53,6 +53,7 @@ class QueryHistory:
     is_alone: bool = False  # no worker shares its stream
     # The operator continued after an error in a way that delivers records again.
     may_repeat: bool = False
+    had_old_log: bool = False  # an old copy of the checkpoint location was put back
     fail_on_data_loss: set[SimulatedProcess] = field(default_factory=set)  # the executors with this option
     sink: dict[tuple[str, int], tuple[DeliveredSlice, ...]] = field(
         default_factory=dict

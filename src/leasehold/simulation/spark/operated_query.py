@@ -75,6 +75,7 @@ class OperatedQuery:
     def put_back_old_log(self) -> None:
         """Replace the checkpoint location by the backup. No driver may be alive."""
         self._newest, self.location = self.location, self._backup.copy()
+        self._world.query.had_old_log = True
 
     def keep_one_driver(self) -> None:
         """Kill all drivers except the newest."""
