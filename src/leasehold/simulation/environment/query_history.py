@@ -20,7 +20,6 @@ class DeliveredSlice:
     shard: ShardId
     records: tuple[RecordKey, ...]
     end: Position
-    is_first: bool  # it begins at an end of the shard or at a time, not after a record
     continues_poll: bool  # the driver polled the shard near its tip, and the task continues with its iterator
 
 

@@ -83,7 +83,6 @@ class Executor:
             shard,
             keys,
             pinned.end,
-            is_first=not pinned.plan.start.position.is_record,
             continues_poll=pinned.plan.iterator is not None,
         )
         self.world.slice_delivered(delivered)
