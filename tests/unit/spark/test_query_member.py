@@ -1,0 +1,96 @@
+"""A query that starts again compares its log with the lease table before its member joins the fleet."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from leasehold.core.events import Event, MemberStarted
+from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.leases.lease_row import lease_from_row
+from leasehold.errors import OffsetMismatchError
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from leasehold.spark.options import source_options
+from leasehold.spark.query.batch_load import BatchLoad
+from leasehold.spark.query.query_member import QueryMember, QueryPorts
+from tests.unit.spark.query_world import QueryRun, QueryWorld
+
+OPTIONS = source_options({"streamName": "orders", "applicationName": "billing", "mode": "peer"})
+
+
+@dataclass(frozen=True)
+class NoBatchEnds:
+    """Records no end of a batch."""
+
+    def last_committed(self) -> GenerationId | None:
+        return None
+
+    def last_end_ms(self) -> int | None:
+        return None
+
+
+def member_of(world: QueryWorld, events: list[Event]) -> QueryMember:
+    ports = QueryPorts(
+        stream=world.stream,
+        table=world.table,
+        clock=world.clock,
+        rng=random.Random(1),
+        observe=events.append,
+        load=BatchLoad(world.clock, NoBatchEnds()),
+    )
+    return QueryMember(OPTIONS, world.log.committed, ports)
+
+
+async def run_two_batches(world: QueryWorld) -> None:
+    """Run two batches, and kill the driver."""
+    run = QueryRun(world)
+    await run.start()
+    for _ in range(2):
+        world.put(20)
+        await world.drain(run, lambda: not world.missing())
+    await run.kill()
+
+
+def test_a_refused_query_creates_no_lease() -> None:
+    """The lease table was deleted. A member that joins before the comparison would create leases from the start."""
+
+    async def scenario() -> None:
+        world, events = QueryWorld(), list[Event]()
+        await run_two_batches(world)
+        for row in list(await world.rows.scan()):
+            del world.rows._rows[row["leaseKey"]["S"]]
+        with pytest.raises(OffsetMismatchError):
+            await member_of(world, events).start(world.log.committed)
+        assert (list(await world.rows.scan()), events) == ([], [])
+
+    run_in_virtual_time(scenario())
+
+
+def test_sessions_of_an_earlier_run_end_before_the_member_joins() -> None:
+    """Otherwise a task of the earlier run could still pin a batch while the member begins the lease."""
+
+    async def scenario() -> None:
+        world, events = QueryWorld(), list[Event]()
+        await run_two_batches(world)
+        old = {lease_from_row(row).session for row in await world.rows.scan()}
+        sessions_at_join: list[set[object]] = []
+
+        async def record_sessions() -> set[object]:
+            return {lease_from_row(row).session for row in await world.rows.scan()}
+
+        member = member_of(world, events)
+        original = member._member.run
+
+        async def run(stop: object) -> None:
+            sessions_at_join.append(await record_sessions())
+            await original(stop)  # type: ignore[arg-type]
+
+        member._member.run = run  # type: ignore[method-assign]
+        await member.start(world.log.committed)
+        await world.clock.sleep_ms(5_000)
+        assert any(isinstance(event, MemberStarted) for event in events)
+        assert old - {None}
+        assert sessions_at_join == [{None}]
+        await member.stop()
+
+    run_in_virtual_time(scenario())
