@@ -308,3 +308,25 @@ def test_a_pinned_slice_of_an_ended_shard_that_was_trimmed_is_an_error() -> None
             await world.slice_of(again)
 
     run_in_virtual_time(main())
+
+
+def test_a_late_attempt_does_not_replace_the_pin_of_an_empty_slice() -> None:
+    """Two empty slices in a row have the same end. The second is pinned all the same."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        number = world.put(1)[0]
+        start = ReadStart(Position(number))
+        await world.slice_of(plan_for(await world.taken()))
+        for generation in (5, 6):
+            plan = replace(
+                plan_for(await world.lease(), start=start), generation_id=GenerationId("00c0ffee", generation)
+            )
+            assert await world.slice_of(plan) is None
+        world.put(3)
+        assert await world.slice_of(plan) is None
+        pin = (await world.lease()).pin
+        assert pin is not None
+        assert pin.end == Position(number)
+
+    run_in_virtual_time(main())

@@ -146,9 +146,11 @@ def pin(
             f"lease {lease.key}: a batch from {start} cannot end before it, at {end}"
         )
     promoted = {} if lease.pin is None else _done_up_to(start)
+    # An empty batch is pinned at its beginning. Only its state distinguishes it from an empty batch before it.
+    as_read = () if lease.pin is None else (_has_state(lease.pin.state),)
     return UpdateRow(
         key=lease.key,
-        when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin)),
+        when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin), *as_read),
         set={**promoted, **_pinned(Pin(end, state)), **_generations_with(lease, generation)},
         remove=_obsolete_state(state),
         add=_increment(lease),
