@@ -259,9 +259,7 @@ def test_a_file_that_is_no_lease_table_is_refused(tmp_path: Path) -> None:
     """The file stays unchanged."""
     other = tmp_path / "letter.txt"
     other.write_text("Dear Anna,\n" * 1_000)
-    assert_refused(
-        run_cli("leases", "--sqlite", str(other), folder=tmp_path), 1, "is not a lease table of ours"
-    )
+    assert_refused(run_cli("leases", "--sqlite", str(other), folder=tmp_path), 1, "is not a database")
     assert other.read_text().startswith("Dear Anna")
 
 

@@ -349,7 +349,7 @@ def _to_request(entry: PutEntry) -> dict[str, Any]:
 def _split_and_merge(kinesis: Any) -> None:
     """Split the first shard, and merge the last two."""
     width = (HASH_KEY_MAX + 1) // SHARDS
-    kinesis.split_shard_id(StreamName=STREAM, ShardToSplit=_shard_id(0), NewStartingHashKey=str(width // 2))
+    kinesis.split_shard(StreamName=STREAM, ShardToSplit=_shard_id(0), NewStartingHashKey=str(width // 2))
     kinesis.merge_shards(
         StreamName=STREAM, ShardToMerge=_shard_id(SHARDS - 2), AdjacentShardToMerge=_shard_id(SHARDS - 1)
     )

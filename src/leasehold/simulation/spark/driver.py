@@ -24,6 +24,7 @@ from leasehold.simulation.spark.reader import Reader
 from leasehold.simulation.world import World
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import SlicePlan
+from leasehold.tasks import all_of, cancel_and_wait
 
 TASK_FAILURES_MAX: Final = 4
 # What may end a query: errors of the source, of user code, of processes, and of another run with the same log.
@@ -137,12 +138,10 @@ class SparkDriver:
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
-            await asyncio.gather(stopping, return_exceptions=True)
+            await cancel_and_wait(stopping)
         if work.done():
             return work.result()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await cancel_and_wait(work)
         return None
 
     async def _wait_for_storage(self) -> None:
@@ -154,13 +153,7 @@ class SparkDriver:
     # -- tasks -------------------------------------------------------------------------------------------------
 
     async def _run_tasks(self, tasks: Sequence[Sequence[SlicePlan]]) -> list[tuple[DeliveredSlice, ...]]:
-        running = [asyncio.ensure_future(self._run_task(plans)) for plans in tasks]
-        try:
-            return await asyncio.gather(*running)
-        finally:
-            for each in running:
-                each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        return await all_of(*(self._run_task(plans) for plans in tasks))
 
     async def _run_task(self, plans: Sequence[SlicePlan]) -> tuple[DeliveredSlice, ...]:
         for failures in range(1, TASK_FAILURES_MAX + 1):

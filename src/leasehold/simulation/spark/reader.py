@@ -18,6 +18,7 @@ from leasehold.spark.query.batch_load import BatchEnds, BatchLoad
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_member import QueryPorts
 from leasehold.spark.query.query_run import QueryRun
+from leasehold.tasks import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -98,7 +99,4 @@ class Reader:
         await process.stop.wait()
         stopping = asyncio.ensure_future(self._run.stop())
         await asyncio.wait({stopping}, timeout=_STOP_WAIT_MS / 1000)
-        left = [stopping, *self._calls]
-        for each in left:
-            each.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await cancel_and_wait(stopping, *self._calls)
