@@ -35,6 +35,8 @@ from leasehold.tasks import all_of
 
 # A shard from which nothing was read at all is given up after this time, however long `stalled_after` is.
 FIRST_PROGRESS_MS: Final = 60_000
+# While the other parent of a merged child has no lease, the checks become up to so many times rarer.
+_CHECK_PAUSES_MAX: Final = 8
 
 # Called after each response of the table; True if another member has nudged us since the last response.
 OnResponse = Callable[[bool], None]
@@ -300,6 +302,7 @@ class HeldLease:
         return None if lease is None else lease.checkpoint.is_shard_end
 
     async def _children_to_create(self, children: Sequence[ChildShard]) -> CreateChildren:
+        waits = 0
         while True:
             leased = await self._leased_family(children)
             plan = plan_children(self.lease, children, leased, draw=self._operations.rng.random())
@@ -310,7 +313,9 @@ class HeldLease:
                     f"shard {self.shard} ended in a merge, but its other parent {plan.parent} has no lease yet: "
                     "the lease is released, so that a shard sync can create it"
                 )
-            await self._wait_for_other_shards()
+            # Checks become rarer, because only an audit creates a lease that was lost.
+            waits += 1
+            await self._wait_for_other_shards(pauses=min(waits, _CHECK_PAUSES_MAX))
 
     async def _leased_family(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
         """The keys of the children and of their parents that have a lease."""
@@ -318,10 +323,10 @@ class HeldLease:
         keys = sorted(lease_key(shard, self.lease.stream) for shard in shards)
         return {key for key in keys if await self._table.exists(key)}
 
-    async def _wait_for_other_shards(self) -> None:
+    async def _wait_for_other_shards(self, *, pauses: int = 1) -> None:
         """Waiting for another shard is no stall."""
         self.note_progress()
-        await self._operations.clock.sleep_ms(milliseconds(self._settings.check_parents_every))
+        await self._operations.clock.sleep_ms(pauses * milliseconds(self._settings.check_parents_every))
 
     def _see_row(self, before: Lease, after: Lease) -> None:
         self._on_response(after.nudge != before.nudge)
