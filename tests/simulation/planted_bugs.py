@@ -608,6 +608,7 @@ _plant(
     "dead-letters-hold-the-poison nothing-lost order-within-a-session",
     (Fault.POISON_RECORDS, Fault.SLOW_CALLS, Fault.LOST_CALLS),
     (PoisonDisposal, "_try_to_store", _store_in_background),
+    first_seed=10,
 )
 _plant(
     "done records are not checkpointed before a release",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leasehold.core.events import Event, GapFound, ReadingStarted, ShardEnded
 from leasehold.core.model import ShardId
+from leasehold.core.position import Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -14,7 +15,8 @@ class LossesAreReported(Checker):
     """A process that starts to read where records were trimmed must report a gap before it delivers a record.
 
     Records that are trimmed while a process reads the shard do not count: real streams keep records for a day, and such
-    a reader is near the tip.
+    a reader is near the tip. An executor may read a shard twice at the same time, for two attempts at a task: the gap
+    counts as reported if one of them has reported it.
     """
 
     promise = "losses-are-reported"
@@ -22,6 +24,7 @@ class LossesAreReported(Checker):
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
         self._gaps_to_report: set[tuple[SimulatedProcess, ShardId]] = set()
+        self._reported: set[tuple[SimulatedProcess, ShardId, Position]] = set()
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         match event:
@@ -30,9 +33,11 @@ class LossesAreReported(Checker):
                 is_trimmed = (
                     position.is_record and shard_ledger.index_after(position) < shard_ledger.trimmed_before
                 )
-                (self._gaps_to_report.add if is_trimmed else self._gaps_to_report.discard)((process, shard))
-            case GapFound(shard=shard):
+                must_report = is_trimmed and (process, shard, position) not in self._reported
+                (self._gaps_to_report.add if must_report else self._gaps_to_report.discard)((process, shard))
+            case GapFound(shard=shard, gap=gap):
                 self._gaps_to_report.discard((process, shard))
+                self._reported.add((process, shard, gap.after))
             case ShardEnded(shard=shard):
                 self._require_report(process, shard)
 
