@@ -18,6 +18,8 @@ HARMLESS = (
     r"Dropping metrics \[\] because CloudWatchPublisherRunnable is shutting down",  # there were none; KCL 3.1
     # It releases the lock in the old table this way, to take it in the new one.
     r"Table migration completed",
+    # The operator's rollback deletes the index. For a moment a member still queries it.
+    r"does not have the specified index: LeaseOwnerToLeaseKeyIndex",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
 _COMPLAINT = re.compile(r" (WARN|ERROR) ")
