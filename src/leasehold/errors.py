@@ -20,7 +20,8 @@ LeaseholdError
 + HandlerError              user code fails in every attempt, and the settings say to stop rather than to skip
 + ServiceError              a service refused a request or did not respond
   + ThrottledError          too many requests; wait and retry
-  + NotFoundError           the stream, shard, table or index does not exist
+  + NotFoundError           the stream, shard, consumer, table or index does not exist
+  + InUseError              a consumer exists already, or another of its subscriptions to the shard is active
   + UnavailableError        no response, or a server error; a write may or may not have been applied
   + IteratorExpiredError    a shard iterator is valid for five minutes; get a new one
   + RefusedError            the Kinesis model refuses a request, with the service's message (kinesis_model.refusal)
@@ -130,7 +131,11 @@ class ThrottledError(ServiceError):
 
 
 class NotFoundError(ServiceError):
-    """The stream, shard, table or index does not exist."""
+    """The stream, shard, consumer, table or index does not exist."""
+
+
+class InUseError(ServiceError):
+    """A consumer exists already or is not ACTIVE yet, or another of its subscriptions to the shard is active."""
 
 
 class UnavailableError(ServiceError):

@@ -120,6 +120,91 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """A registered consumer of a stream, for enhanced fan-out. `status` is CREATING, ACTIVE or DELETING."""
+
+    name: str
+    arn: str
+    status: str
+    created_ms: int
+
+    @property
+    def is_active(self) -> bool:
+        """Only an ACTIVE consumer can subscribe."""
+        return self.status == "ACTIVE"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEvent:
+    """One event of a subscription. It has no records if none arrived for a while.
+
+    `continuation` is a sequence number at which a later subscription continues, even if the event has no records. It
+    is the number of the last record, or a higher one before the next record. At the end of a shard it is None, and
+    `children` lists the child shards.
+    """
+
+    records: Sequence[Record]
+    continuation: str | None
+    millis_behind: int | None = None
+    children: tuple[ChildShard, ...] = ()
+
+
+class Subscription(Protocol):
+    """A subscription of a consumer to a shard: an iterator of events, which the service ends after five minutes.
+
+    The caller asks for one event at a time. An adapter holds back the connection, not the caller, while no event is
+    requested. The iterator stops after the event at the end of the shard, or when the service ends the subscription in
+    an orderly way. Every other end is an error: InUseError if another subscription replaced this one, NotFoundError
+    if the consumer or the shard is gone, ThrottledError, or UnavailableError for a connection that broke, bytes that
+    cannot be decoded included. After an error or a cancelled `__anext__`, only `close` is called.
+    """
+
+    def __aiter__(self) -> Subscription: ...
+
+    async def __anext__(self) -> SubscriptionEvent: ...
+
+    async def close(self) -> None:
+        """Close the connection at once. Safe to call more than once; never raises a ServiceError."""
+        ...
+
+
+class FanOut(Protocol):
+    """The registered consumers of one stream, and their subscriptions to its shards (enhanced fan-out)."""
+
+    async def register_consumer(self, name: str) -> ConsumerDescription:
+        """Register a consumer. It can subscribe once it is ACTIVE.
+
+        Raises InUseError if one of this name exists; ThrottledError also if the stream has its 20 consumers.
+        """
+        ...
+
+    async def describe_consumer(self, name_or_arn: str) -> ConsumerDescription:
+        """Describe a consumer of this stream, by name or ARN. NotFoundError: there is none."""
+        ...
+
+    async def list_consumers(self) -> Sequence[ConsumerDescription]:
+        """All pages of the consumers of the stream."""
+        ...
+
+    async def deregister_consumer(self, arn: str) -> None:
+        """Delete a consumer. Its subscriptions end. NotFoundError: there is none."""
+        ...
+
+    async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
+        """Subscribe a consumer to a shard. Returns once the service has accepted the subscription.
+
+        It replaces an earlier subscription of the consumer to the shard, unless that one began less than five seconds
+        ago: then InUseError. Also raises NotFoundError (no such consumer, stream or shard), ThrottledError,
+        UnavailableError.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close connections and threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """The object did not exist and was created."""
 
