@@ -35,7 +35,8 @@ class RowStore(Protocol):
     """One table of rows with conditional writes: DynamoDB, a SQLite file, or memory.
 
     A read of a single row is consistent: it returns every write that was confirmed before the read began. A scan may
-    miss recent writes. Rows use DynamoDB's attribute types; unknown attributes are kept.
+    miss recent writes, unless it is asked to be consistent. Rows use DynamoDB's attribute types; unknown attributes are
+    kept.
 
     A write that raises `UnavailableError` may or may not have been applied. A write that raises `ThrottledError` was
     not.
@@ -63,8 +64,8 @@ class RowStore(Protocol):
         """Apply all writes, or none if one condition does not hold. Returns whether they were applied."""
         ...
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:
-        """Every row, read page by page in `segments` parallel scans. May miss recent writes."""
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
+        """Every row, read page by page in `segments` parallel scans. May miss recent writes, unless `is_consistent`."""
         ...
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:

@@ -61,6 +61,7 @@ def test_listing_returns_leases_and_skips_other_rows(location: TableLocation) ->
         )
         assert listing.rejected == ()
         assert (await table.list(stream=StreamIdentifier(stream))).leases == (leases[2],)
+        assert await table.list(is_consistent=True) == listing
         rows = {row["leaseKey"]["S"]: row for row in await store.scan()}
         assert [rows[row["leaseKey"]["S"]] for row in NON_LEASES] == list(NON_LEASES)
         await table.close()

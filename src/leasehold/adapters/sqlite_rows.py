@@ -90,8 +90,8 @@ class SqliteRows(RowStore):
         """Apply all writes or none."""
         return await self._run(lambda: self._write_together(writes))
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """Every row; a local file gains nothing from parallel segments."""
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:  # noqa: ARG002
+        """Every row, always up to date; a local file gains nothing from parallel segments."""
         return await self._run(self._scan)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:

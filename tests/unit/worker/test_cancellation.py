@@ -36,9 +36,9 @@ class SlowRows(FaultyRows):
         await self._wait()
         return await super().write(write)
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
         await self._wait()
-        return await super().scan(segments=segments)
+        return await super().scan(segments=segments, is_consistent=is_consistent)
 
     def _choose_fault(self, _operation: str, _key: str) -> StoreFault | None:
         return StoreFault.REQUEST_LOST if self._rng.random() < 1 / 6 else None

@@ -64,9 +64,11 @@ class FaultyRows(RowStore):
         """Apply all writes or none, or fail."""
         return await self._call("write", writes[-1].key, lambda: self._rows.write_transaction(writes))
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
         """Every row, or a failure."""
-        return await self._call("scan", "", lambda: self._rows.scan(segments=segments))
+        return await self._call(
+            "scan", "", lambda: self._rows.scan(segments=segments, is_consistent=is_consistent)
+        )
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
         """Keys by owner, or a failure."""

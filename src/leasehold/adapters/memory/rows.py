@@ -39,8 +39,8 @@ class MemoryRows(RowStore):
             self._put(write, self._rows.get(write.key))
         return True
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """Every row; memory gains nothing from parallel segments."""
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:  # noqa: ARG002
+        """Every row, always up to date; memory gains nothing from parallel segments."""
         return tuple(self._rows.values())
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:

@@ -68,9 +68,14 @@ class LeaseTable:
         """Whether the table has a row with this key, even one that cannot be parsed."""
         return await self._rows.get(key) is not None
 
-    async def list(self, *, stream: StreamIdentifier | None = None, segments: int = 1) -> LeaseListing:
-        """Read every lease, of one stream or of all, and the rows that cannot be parsed. May miss the newest writes."""
-        listing = leases_from_rows(await self._rows.scan(segments=segments))
+    async def list(
+        self, *, stream: StreamIdentifier | None = None, segments: int = 1, is_consistent: bool = False
+    ) -> LeaseListing:
+        """Read every lease, of one stream or of all, and the rows that cannot be parsed.
+
+        May miss the newest writes, unless `is_consistent`: a decision that nobody reviews later needs that.
+        """
+        listing = leases_from_rows(await self._rows.scan(segments=segments, is_consistent=is_consistent))
         if stream is None:
             return listing
         return replace(listing, leases=tuple(lease for lease in listing.leases if lease.stream == stream))

@@ -164,9 +164,9 @@ class ProcessRows(RowStore):
         sender = self._sender()
         return await self._call("write", lambda: self._table.write_transaction(writes, sender))
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:  # noqa: ARG002 - part of the port
-        """Return all rows; some may be stale."""
-        return await self._call("scan", self._table.scan)
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:  # noqa: ARG002
+        """Return all rows; some may be stale, unless `is_consistent`."""
+        return await self._call("scan", self._table.rows if is_consistent else self._table.scan)
 
     async def keys_owned_by(self, owner: str) -> Sequence[str] | None:
         """Return the keys of an owner's leases; they may be stale."""

@@ -160,16 +160,15 @@ class BatchPlanner:
             latest = latest_generation(lease, logged.generation_id.query_id)
             if latest is not None and latest.number > logged.generation_id.number:
                 raise OffsetMismatchError(_outdated_log(lease, latest, logged))
-        # The listing may be older than the last writes, so the shards of the log are read in any case.
-        keys = {LeaseKey(shard) for shard in logged.starts} if listing.leases else set()
-        keys |= {lease.key for lease in listing.leases if lease.actual_owner == self._worker}
-        await all_of(*(self._release(key) for key in sorted(keys)))
+        owned = (lease.key for lease in listing.leases if lease.actual_owner == self._worker)
+        await all_of(*(self._release(key) for key in sorted(owned)))
 
     async def has_read_all_available(self) -> bool:
         """True if this member has read every shard that it can get up to the tip. For bounded runs."""
         if not all(_has_caught_up(each) for each in self._shards.values()):
             return False
-        listing = await self._table.list()
+        # A list without the newest writes may lack the children of a shard that this member has just finished.
+        listing = await self._table.list(is_consistent=True)
         for lease in listing.leases:
             self._first_counters.setdefault(lease.key, lease.counter)
         reading = {each.held.lease.key for each in self._shards.values()}

@@ -47,9 +47,14 @@ class LogComparison:
     rng: random.Random
 
     async def list_leases(self) -> LeaseListing:
-        """List all leases. A table that does not exist has none."""
+        """List all leases. A table that does not exist has none.
+
+        The list is consistent. An earlier run may have written to the table and to the log a moment ago: a stale list
+        would be behind the log, and would lack the stamps that show that a log is an old copy.
+        """
+        listing = partial(self.table.list, is_consistent=True)
         try:
-            return await retry(self.table.list, clock=self.clock, rng=self.rng, attempts_max=_ATTEMPTS_MAX)
+            return await retry(listing, clock=self.clock, rng=self.rng, attempts_max=_ATTEMPTS_MAX)
         except NotFoundError:
             return LeaseListing(())
 

@@ -32,7 +32,7 @@ class RowsWithoutIndex(MemoryRows):
 class MissingRows(MemoryRows):
     """A table that does not exist."""
 
-    async def scan(self, *, segments: int = 1) -> Sequence[Row]:
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
         """Fails."""
         raise NotFoundError("table billing-WorkerMetricStats, scan: it does not exist")
 
