@@ -1,5 +1,6 @@
 """Fetching, pinning and delivering slices, on virtual time."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,7 @@ import pytest
 
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.core.events import GapFound
 from leasehold.core.exactly_once.pinned_batch import (
     GenerationId,
     PinMetadata,
@@ -24,6 +26,7 @@ from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
 from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, numbers_of
+from tests.unit.spark.query_world import GatedRows
 
 STAMP = GenerationId("00c0ffee", 4)
 ME = WorkerId("me")
@@ -49,10 +52,10 @@ class SliceWorld(ReadWorld):
         assert isinstance(taken, Lease)
         return taken
 
-    async def slice_of(self, plan: SlicePlan) -> PinnedSlice | None:
+    async def slice_of(self, plan: SlicePlan, table: LeaseTable | None = None) -> PinnedSlice | None:
         ports = ReaderPorts(
             stream=self.stream,
-            table=self.table,
+            table=table or self.table,
             clock=self.clock,
             rng=random.Random(1),
             observe=self.events.append,
@@ -289,6 +292,70 @@ def test_a_pinned_slice_that_was_trimmed_is_an_error() -> None:
         world.fail_on_data_loss = False
         done = await world.slice_of(again)
         assert done is None or not done.records
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("starts_at_record", [False, True])
+@pytest.mark.parametrize("newer", [0, 2])
+def test_a_repeated_slice_without_its_trimmed_records_is_reported(newer: int, starts_at_record: bool) -> None:
+    """An iterator at TRIM_HORIZON skips trimmed records; so does the tip. The number in the pin shows the loss."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        numbers = world.put(3)
+        lease = await world.taken(Position(numbers[0]) if starts_at_record else TRIM_HORIZON)
+        first = await world.slice_of(plan_for(lease))
+        assert first is not None
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        world.put(newer)
+        again = plan_for(await world.lease(), start=ReadStart(lease.checkpoint), replay_to=first.end)
+        with pytest.raises(DataLossError, match="were trimmed before"):
+            await world.slice_of(again)
+        world.events.clear()
+        world.fail_on_data_loss = False
+        done = await world.slice_of(again)
+        assert done is not None
+        assert done.records == ()
+        assert [event.gap.after for event in world.events_of(GapFound)] == [lease.checkpoint]
+
+    run_in_virtual_time(main())
+
+
+def test_an_attempt_that_reads_before_a_trim_delivers_what_was_pinned_after_it() -> None:
+    """Two attempts run at once. The one that read after the trim pins first, so the other drops the trimmed rows."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        plan = plan_for(await world.taken())
+        await world.clock.sleep_ms(23 * HOUR_MS)
+        world.put(2)
+        gate, waits = asyncio.Event(), asyncio.Event()
+        late = asyncio.create_task(world.slice_of(plan, LeaseTable(GatedRows(world.rows, gate, waits))))
+        await waits.wait()
+        await world.clock.sleep_ms(2 * HOUR_MS)
+        first = await world.slice_of(plan)
+        gate.set()
+        delivered = [each and numbers_of(each.records) for each in (first, await late)]
+        assert delivered == [[3, 4], [3, 4]]
+
+    run_in_virtual_time(main())
+
+
+def test_a_redelivered_slice_without_its_trimmed_records_is_an_error() -> None:
+    """An earlier owner pinned the slice and did not deliver it."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(3)
+        first = await world.slice_of(plan_for(await world.taken()))
+        assert first is not None
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        world.put(1)
+        plan = plan_for(await world.lease(), start=ReadStart(TRIM_HORIZON), redeliver_to=first.end)
+        with pytest.raises(DataLossError, match="were trimmed before the batch was repeated"):
+            await world.slice_of(replace(plan, generation_id=STAMP.next))
 
     run_in_virtual_time(main())
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+from leasehold.core.events import Event, GapFound
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
 from leasehold.simulation.environment.ownership import LeaseChange
+from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.query_history import DeliveredSlice
 
 _SliceId = tuple[GenerationId, ShardId]
@@ -60,32 +62,37 @@ class BatchEndsNeverMove(Checker):
 
 
 class RepeatedBatchesAreIdentical(Checker):
-    """Every attempt at a slice of a generation has the same rows."""
+    """Every attempt at a slice of a generation has the same rows.
+
+    A later attempt may lack rows that were trimmed, if the options allow a loss and it has reported the gap.
+    """
 
     promise = "repeated-batches-are-identical"
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
         self._records: dict[_SliceId, tuple[RecordKey, ...]] = {}
+        self._gaps: set[tuple[SimulatedProcess, ShardId]] = set()
+
+    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
+        if isinstance(event, GapFound):
+            self._gaps.add((process, event.shard))
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
         first = self._records.setdefault((delivered.generation_id, delivered.shard), delivered.records)
-        if first != delivered.records and not self._was_trimmed(first, delivered):
+        if first != delivered.records and not self._is_reported_loss(first, delivered):
             self.report(
                 f"{delivered.by.name} delivers {len(delivered.records)} rows of {delivered.shard} in generation "
                 f"{delivered.generation_id.number}; another attempt delivered {len(first)} others"
             )
 
-    def _was_trimmed(self, first: tuple[RecordKey, ...], delivered: DeliveredSlice) -> bool:
-        """Return whether the missing rows have left the stream.
-
-        Records that are trimmed between two attempts, or while one of them reads, do not count: real streams keep
-        records for a day.
-        """
-        shorter, longer = sorted((first, delivered.records), key=len)
-        shard_ledger, kept = self.world.ledger.shard(delivered.shard), set(shorter)
-        missing = [key for key in longer if key not in kept]
-        is_part = [key for key in longer if key in kept] == list(shorter)
+    def _is_reported_loss(self, first: tuple[RecordKey, ...], delivered: DeliveredSlice) -> bool:
+        is_reported = (delivered.by, delivered.shard) in self._gaps
+        if delivered.by in self.world.query.fail_on_data_loss or not is_reported:
+            return False
+        shard_ledger, kept = self.world.ledger.shard(delivered.shard), set(delivered.records)
+        missing = [key for key in first if key not in kept]
+        is_part = [key for key in first if key in kept] == list(delivered.records)
         return is_part and all(shard_ledger.index_of[key] < shard_ledger.trimmed_before for key in missing)
 
 

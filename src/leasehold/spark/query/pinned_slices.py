@@ -3,6 +3,10 @@
 Any number of attempts at a slice, concurrent or one after the other, deliver the same records. The first pin decides
 where the slice ends; the other attempts drop the records behind it, or read on up to it. An attempt delivers nothing if
 the lease has another owner.
+
+The pin also has the number of records. An attempt that gets fewer has found a data loss: records were trimmed after the
+first attempt. Trimming is not always visible from the records themselves, because an iterator at TRIM_HORIZON skips
+trimmed records.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from leasehold.core.exactly_once.pinned_batch import (
 )
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits, count_within, has_late_record
-from leasehold.core.model import ChildShard, Lease
+from leasehold.core.model import ChildShard, Lease, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 from leasehold.core.records.deaggregation import DeaggregationSettings
@@ -80,6 +84,14 @@ class PinnedSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a pin says about a slice: where it ends, and how many records it has; None if a worker pinned it."""
+
+    end: Position
+    records: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderPorts:
     """The ports and settings for reading and pinning slices."""
 
@@ -102,15 +114,16 @@ async def fetch_and_pin(plan: SlicePlan, ports: ReaderPorts) -> PinnedSlice | No
         end = plan.replay_to or plan.redeliver_to
         if end is None:
             await fetched.fill(plan.limits)
-            end = fetched.end or plan.begins_at
+            pinned = await _pin(plan, ports, fetched.end or plan.begins_at, fetched)
         else:
-            await fetched.fill_to(end)
-        if plan.replay_to is None:
-            end = await _pin(plan, ports, end, fetched)
-        if end is None or end <= plan.begins_at:
+            pinned = Pinned(end, _records_of(plan.lease))
+            await fetched.fill_to(pinned)
+            if plan.replay_to is None:
+                pinned = await _pin(plan, ports, end, fetched)
+        if pinned is None or pinned.end <= plan.begins_at:
             return None
-        await fetched.fill_to(end)
-        return PinnedSlice(plan, fetched.up_to(end), end)
+        await fetched.fill_to(pinned)
+        return PinnedSlice(plan, fetched.records_of(pinned), pinned.end)
 
 
 async def _may_replay(plan: SlicePlan, ports: ReaderPorts) -> bool:
@@ -119,8 +132,8 @@ async def _may_replay(plan: SlicePlan, ports: ReaderPorts) -> bool:
     return end == plan.replay_to and end is not None and end > plan.begins_at
 
 
-async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fetched) -> Position | None:
-    """Pin the end of the slice. Returns the pinned end, or None if this task must not deliver the slice."""
+async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fetched) -> Pinned | None:
+    """Pin the end of the slice. Returns what is pinned, or None if this task must not deliver the slice."""
     lease = plan.lease
     metadata = fetched.metadata(plan.generation_id, end)
     generation = (plan.generation_id.query_id, plan.generation_id.number)
@@ -132,10 +145,10 @@ async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fet
         )
         outcome = await retry(write, clock=ports.clock, rng=ports.rng, attempts_max=_ATTEMPTS_MAX)
         if isinstance(outcome, Lease):
-            return end
+            return Pinned(end, len(fetched.up_to(end)))
         match resolve_refused_pin(lease, plan.generation_id, outcome.current):
             case DeliverUpTo(pinned_end):
-                return pinned_end
+                return Pinned(pinned_end, _records_of(outcome.current))
             case RetryPin(now):
                 lease = now
             case DeliverNothing():
@@ -143,15 +156,15 @@ async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fet
     raise UnavailableError(f"lease {lease.key}: not pinned in {_ATTEMPTS_MAX} attempts; try again")
 
 
+def _records_of(lease: Lease | None) -> int | None:
+    metadata = pin_metadata(lease) if lease else None
+    return metadata.records if metadata else None
+
+
 @asynccontextmanager
 async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetched]:
-    gaps: list[Gap] = []
+    losses = _Losses(plan.lease.shard_id, ports.observe, ports.fail_on_data_loss)
     metadata = pin_metadata(plan.lease)
-
-    def observe(event: Event) -> None:
-        if isinstance(event, GapFound):
-            gaps.append(event.gap)
-        ports.observe(event)
 
     reading = read_shard(
         ReadRequest(
@@ -171,16 +184,53 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
             budget=ports.budget,
             clock=ports.clock,
             rng=ports.rng,
-            observe=observe,
+            observe=losses.observe_reader,
         ),
     )
     async with reading as chunks:
-        yield _Fetched(plan, chunks, ports.budget.release, gaps, fail_on_gap=ports.fail_on_data_loss)
+        yield _Fetched(plan, chunks, ports.budget.release, losses)
 
 
 def _demand(limits: SliceLimits) -> Demand:
     # The reader starts at the last delivered record, which it reads again and drops.
     return Demand(None if limits.records is None else limits.records + 1, limits.size_bytes)
+
+
+@dataclass(slots=True)
+class _Losses:
+    """The losses that one attempt has found."""
+
+    shard: ShardId
+    observe: Observer
+    are_errors: bool
+    is_reported: bool = False
+    _gaps: list[Gap] = field(default_factory=list)  # found by the reader, and not looked at yet
+
+    def observe_reader(self, event: Event) -> None:
+        """Receive an event of the reader."""
+        if isinstance(event, GapFound):
+            self._gaps.append(event.gap)
+        self.observe(event)
+
+    def check_reader(self) -> None:
+        """Raise DataLossError if the reader has found a gap and the options do not allow it."""
+        while self._gaps:
+            self._refuse(self._gaps.pop(), "they were read")
+
+    def report_missing(self, gap: Gap) -> None:
+        """Report, once, that records of a pin are missing. The reader need not have noticed it."""
+        if not self.is_reported:
+            self.observe(GapFound(self.shard, gap))
+            self._refuse(gap, "the batch was repeated")
+
+    def _refuse(self, gap: Gap, lost_before: str) -> None:
+        self.is_reported = True
+        if self.are_errors:
+            resumes = f"the first one left is {gap.resumes_at}" if gap.resumes_at else "none is left"
+            raise DataLossError(
+                f"shard {self.shard}: records after {gap.after} were trimmed before {lost_before}; {resumes}. Set "
+                "failOnDataLoss=false to continue without them, and a longer retention of the stream to keep more"
+            )
 
 
 @dataclass(slots=True)
@@ -190,8 +240,7 @@ class _Fetched:
     plan: SlicePlan
     chunks: AsyncIterator[ReadChunk]
     release: Callable[[int], None]
-    gaps: list[Gap]
-    fail_on_gap: bool
+    losses: _Losses
     records: list[UserRecord] = field(default_factory=list)
     size_bytes: int = 0
     read_through: Position | None = None
@@ -235,15 +284,28 @@ class _Fetched:
         kept = count_within(self.records, limits)
         self.kept = kept if kept < len(self.records) else None
 
-    async def fill_to(self, end: Position) -> None:
-        """Read on up to `end`, which is the position of a record that was delivered before."""
-        while self.read_through is None or self.read_through < end:
+    async def fill_to(self, pinned: Pinned) -> None:
+        """Read on up to the end of a pin, which is the position of a record that was delivered before."""
+        while self.read_through is None or self.read_through < pinned.end:
             chunk = await self._next() if self.children is None else None
             is_at_tip = chunk is not None and not chunk.records and chunk.millis_behind == 0
             if chunk is None or (is_at_tip and self.children is None):
                 # The tip, or the end of the shard, lies before the pinned end: the records in between were trimmed.
-                self._refuse_gap(Gap(self.read_through or self.plan.start.position, None, None))
+                self.losses.report_missing(Gap(self.read_through or self.plan.start.position, None, None))
                 return
+        if len(self.records_of(pinned)) < (pinned.records or 0):
+            first = self.records[0] if self.records else None
+            number, arrival_ms = (first.sequence_number, first.arrival_ms) if first else (None, None)
+            self.losses.report_missing(Gap(self.plan.start.position, number, arrival_ms))
+
+    def records_of(self, pinned: Pinned) -> tuple[UserRecord, ...]:
+        """The records of a pinned slice.
+
+        If more were read than the pin has, the attempt that pinned has read later, after the oldest records were
+        trimmed. It has the newest ones.
+        """
+        records = self.up_to(pinned.end)
+        return records if pinned.records is None else records[max(0, len(records) - pinned.records) :]
 
     def up_to(self, end: Position) -> tuple[UserRecord, ...]:
         """The records up to `end`. They may be fewer than were read."""
@@ -255,8 +317,7 @@ class _Fetched:
     async def _next(self) -> ReadChunk:
         chunk = await anext(self.chunks)
         self.release(chunk.size_bytes)
-        while self.gaps:
-            self._refuse_gap(self.gaps.pop())
+        self.losses.check_reader()
         self.records.extend(chunk.records)
         self.size_bytes += payload_bytes(chunk.records)
         self.read_through = chunk.read_through or self.read_through
@@ -270,12 +331,3 @@ class _Fetched:
         # The last few records are not worth another call.
         has_bytes = limits.size_bytes is not None and self.size_bytes >= limits.size_bytes * FULL_SHARE
         return has_records or has_bytes or has_late_record(self.records, limits)
-
-    def _refuse_gap(self, gap: Gap) -> None:
-        if self.fail_on_gap:
-            shard = self.plan.lease.shard_id
-            resumes = f"the first one left is {gap.resumes_at}" if gap.resumes_at else "none is left"
-            raise DataLossError(
-                f"shard {shard}: records after {gap.after} were trimmed before they were read; {resumes}. Set "
-                "failOnDataLoss=false to continue without them, and a longer retention of the stream to keep more"
-            )
