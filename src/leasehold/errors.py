@@ -22,6 +22,7 @@ LeaseholdError
   + ThrottledError          too many requests; wait and retry
   + NotFoundError           the stream, shard, consumer, table or index does not exist
   + InUseError              a consumer exists already, or another of its subscriptions to the shard is active
+  + AccessDeniedError       the credentials are invalid, or their policy does not allow the request
   + UnavailableError        no response, or a server error; a write may or may not have been applied
   + IteratorExpiredError    a shard iterator is valid for five minutes; get a new one
   + RefusedError            the Kinesis model refuses a request, with the service's message (kinesis_model.refusal)
@@ -136,6 +137,10 @@ class NotFoundError(ServiceError):
 
 class InUseError(ServiceError):
     """A consumer exists already or is not ACTIVE yet, or another of its subscriptions to the shard is active."""
+
+
+class AccessDeniedError(ServiceError):
+    """The credentials are invalid, or their policy does not allow the request."""
 
 
 class UnavailableError(ServiceError):

@@ -10,10 +10,12 @@ import random
 import secrets
 import socket
 from collections.abc import Iterable
+from typing import Any
 
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.aws.kinesis_fan_out import KinesisFanOut
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.config.connection import SQLITE, ConnectionSettings
@@ -32,13 +34,19 @@ def open_streams(connection: ConnectionSettings, names: Iterable[str]) -> dict[s
 
     An identifier is needed only if the Java members of the fleet use identifiers of their own.
     """
-    client = clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint))
+    client = _kinesis_client(connection)
     return {
-        name: KinesisStream(client, name.split(":")[1], identifier=StreamIdentifier(name))
+        name: KinesisStream(client, _stream_name(name), identifier=StreamIdentifier(name))
         if is_stream_identifier(name)
         else KinesisStream(client, name)
         for name in names
     }
+
+
+def open_fan_outs(connection: ConnectionSettings, names: Iterable[str]) -> dict[str, KinesisFanOut]:
+    """Open enhanced fan-out of streams that share one client, each named as in `open_streams`."""
+    client = _kinesis_client(connection)
+    return {name: KinesisFanOut(client, _stream_name(name)) for name in names}
 
 
 def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:
@@ -65,6 +73,15 @@ def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseT
             key_attribute=METRICS_KEY_ATTRIBUTE,
         ),
     )
+
+
+def _kinesis_client(connection: ConnectionSettings) -> Any:
+    return clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint))
+
+
+def _stream_name(name: str) -> str:
+    """The name or ARN of a stream that may be named by its KCL stream identifier."""
+    return name.split(":")[1] if is_stream_identifier(name) else name
 
 
 def aws_access(connection: ConnectionSettings, endpoint_url: str | None) -> AwsAccess:

@@ -10,17 +10,19 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
+from leasehold.adapters.aws.kinesis_fan_out import KinesisFanOut
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
-from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.model import HASH_KEY_MAX, ShardId
 from leasehold.core.record import Record
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.errors import InUseError
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.writing import PutRequest
 from leasehold.local import LocalKinesis
-from leasehold.ports import Page, Stream
+from leasehold.ports import ConsumerDescription, FanOut, Page, Stream, Subscription, SubscriptionEvent
 from tests.contract.streams import eventually
 from tests.servers import aws_client
 
@@ -35,6 +37,7 @@ class StreamCase(ABC):
     server: str
     name: str
     port: Stream
+    fan_out: FanOut
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -45,6 +48,7 @@ class StreamCase(ABC):
 
     def close(self) -> None:
         self.run(self.port.close())
+        self.run(self.fan_out.close())
         self._runner.close()
 
     @abstractmethod
@@ -93,6 +97,52 @@ class StreamCase(ABC):
         )
         return found
 
+    # Fan-out
+
+    def register(self, name: str = "reader") -> ConsumerDescription:
+        """Register a consumer, and wait until it is active."""
+        registered = self.run(self.fan_out.register_consumer(name))
+        found: ConsumerDescription = eventually(
+            lambda: (each := self.run(self.fan_out.describe_consumer(registered.arn))).is_active and each,
+            f"consumer {name} becomes ACTIVE",
+        )
+        return found
+
+    def subscribe(
+        self, consumer: ConsumerDescription, shard: ShardId, start: IteratorStart = FROM_THE_START
+    ) -> Subscription:
+        """Subscribe. If an earlier subscription is in the way, wait until the server allows another one."""
+
+        def attempt() -> Subscription | None:
+            try:
+                return self.run(self.fan_out.subscribe(consumer.arn, shard, start))
+            except InUseError:
+                return None
+
+        subscription: Subscription = eventually(attempt, f"a subscription to {shard} is allowed")
+        return subscription
+
+    def events_until(self, subscription: Subscription, records: int) -> list[SubscriptionEvent]:
+        """The events up to the one that completes this number of records."""
+
+        async def collect() -> list[SubscriptionEvent]:
+            found: list[SubscriptionEvent] = []
+            async with asyncio.timeout(60):
+                while sum(len(event.records) for event in found) < records:
+                    found.append(await anext(subscription))
+            return found
+
+        return self.run(collect())
+
+    def rest_of(self, subscription: Subscription) -> list[SubscriptionEvent]:
+        """The events until the subscription ends."""
+
+        async def collect() -> list[SubscriptionEvent]:
+            async with asyncio.timeout(60):
+                return [event async for event in subscription]
+
+        return self.run(collect())
+
 
 class MovableSystemClock(SystemClock):
     """The system clock with an offset that the test sets."""
@@ -113,6 +163,7 @@ class MemoryCase(StreamCase):
         self.name = name
         self.service.create_stream(self.now_ms(), name, shard_count=shards)
         self.port = MemoryStream(self.service, name, self.clock)
+        self.fan_out = MemoryFanOut(self.service, name, self.clock)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
         return str(self.service.put_record(self.now_ms(), self.name, PutRequest(key, data, hash_key)).number)
@@ -124,7 +175,7 @@ class MemoryCase(StreamCase):
         self.service.merge_shards(self.now_ms(), self.name, lower, upper)
 
     def delete(self) -> None:
-        self.service.delete_stream(self.now_ms(), self.name)
+        self.service.delete_stream(self.now_ms(), self.name, with_consumers=True)
 
     def advance(self, by: timedelta) -> None:
         self.clock.offset_ms += by // timedelta(milliseconds=1)
@@ -159,6 +210,7 @@ class ServerCase(StreamCase):
         arn = self._client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         access = AwsAccess(region="us-east-1", endpoint_url=url)
         self.port = KinesisStream(kinesis_client(access), arn if by_arn else name)
+        self.fan_out = KinesisFanOut(kinesis_client(access), arn if by_arn else name)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
         response = self._client.put_record(
@@ -175,7 +227,7 @@ class ServerCase(StreamCase):
         self._wait_until_active()
 
     def delete(self) -> None:
-        self._client.delete_stream(StreamName=self.name)
+        self._client.delete_stream(StreamName=self.name, EnforceConsumerDeletion=True)
 
     def advance(self, by: timedelta) -> None:
         assert self._local

@@ -75,10 +75,9 @@ async def _pages(state: ServerState, subscription: Subscription) -> AsyncIterato
     heartbeat_sent_ms = state.clock.now_ms()
     while (now_ms := state.clock.now_ms()) < subscription.ends_ms and not state.is_stopping:
         if not service.is_current_subscription(now_ms, subscription):
-            raise in_use_error(
-                f"Another subscription replaced this one on shard {subscription.shard_id}, or its consumer was "
-                "deregistered."
-            )
+            # Raises if the consumer or the stream is gone.
+            service.consumer(now_ms, subscription.stream_name, subscription.consumer_name)
+            raise in_use_error(f"Another subscription replaced this one on shard {subscription.shard_id}.")
         page = service.read_subscription(now_ms, subscription, next_number)
         if page.next_number is None:
             yield page

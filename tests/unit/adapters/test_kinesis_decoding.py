@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.adapters.aws.kinesis_decoding import page_from_body
+from leasehold.adapters.aws.kinesis_decoding import event_from_payload, page_from_body
 from leasehold.core.model import ChildShard, HashRange, ShardId
 from leasehold.core.record import Record
 from leasehold.errors import UnavailableError
-from leasehold.ports import Page
+from leasehold.ports import Page, SubscriptionEvent
 from tests.unit.adapters.canned_kinesis import CannedKinesis
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
@@ -54,6 +54,38 @@ def test_a_page_with_records_is_decoded() -> None:
         "AAAA",
         5,
     )
+
+
+def event(**members: Any) -> bytes:
+    """A valid event, with some fields replaced or removed."""
+    return body(NextShardIterator=WITHOUT, **{"ContinuationSequenceNumber": NUMBER} | members)
+
+
+def test_an_event_is_decoded_as_a_page_is() -> None:
+    """It continues at a number instead of an iterator."""
+    assert event_from_payload(event()) == SubscriptionEvent(
+        [Record(b"hello", "k", NUMBER, 1_700_000_000_123, None)], NUMBER, 5
+    )
+    last = event_from_payload(event(Records=[], ContinuationSequenceNumber=None, ChildShards=[CHILD]))
+    assert (last.continuation, [child.id for child in last.children]) == (None, ["shardId-000000000001"])
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (b"\xff", "not JSON"),
+        (event(ContinuationSequenceNumber=WITHOUT), "neither a ContinuationSequenceNumber nor ChildShards"),
+        (event(ChildShards=[CHILD]), "both a ContinuationSequenceNumber and ChildShards"),
+        (event(ContinuationSequenceNumber="LATEST"), "ContinuationSequenceNumber is not a sequence number"),
+        (event(ContinuationSequenceNumber=5), "ContinuationSequenceNumber is not text"),
+        (event(Records=None), "list of Records"),
+        (event(MillisBehindLatest=-1), "MillisBehindLatest"),
+    ],
+)
+def test_a_malformed_event_is_an_error_that_names_the_field(payload: bytes, problem: str) -> None:
+    """The subscription is renewed where it was."""
+    with pytest.raises(UnavailableError, match=problem):
+        event_from_payload(payload)
 
 
 def test_the_end_of_a_shard_names_its_children() -> None:

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from leasehold.adapters.aws.http_response import Response, ResponseReader
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 # The largest responses of Kinesis have about 20 MB: 10 MB of records in base64, and 10,000 keys and sequence numbers.
@@ -53,7 +53,7 @@ class HttpEndpoint:
         server.
         """
         self._move_to_running_loop()
-        request = _request(self._url, headers, body)
+        request = request_bytes(self._url, headers, body)
         async with self._slots:
             connection = await self._connection()
             try:
@@ -88,7 +88,7 @@ class HttpEndpoint:
             _, connection = await asyncio.get_running_loop().create_connection(
                 _Connection,
                 str(self._url.hostname),
-                self._url.port or _DEFAULT_PORTS[self._url.scheme],
+                self._url.port or DEFAULT_PORTS[self._url.scheme],
                 ssl=self._tls,
             )
         if not connection.is_open:
@@ -168,7 +168,8 @@ class _Connection(asyncio.Protocol):
             self._response.set_exception(error)
 
 
-def _request(to: SplitResult, headers: Mapping[str, str], body: bytes) -> bytes:
+def request_bytes(to: SplitResult, headers: Mapping[str, str], body: bytes) -> bytes:
+    """A POST request, as it is sent."""
     lines = [
         f"POST {to.path or '/'} HTTP/1.1",
         f"Host: {_host(to)}",
@@ -181,4 +182,4 @@ def _request(to: SplitResult, headers: Mapping[str, str], body: bytes) -> bytes:
 def _host(to: SplitResult) -> str:
     """The Host header as it is signed: without the default port."""
     name = f"[{to.hostname}]" if ":" in (to.hostname or "") else to.hostname
-    return f"{name}" if to.port in {None, _DEFAULT_PORTS[to.scheme]} else f"{name}:{to.port}"
+    return f"{name}" if to.port in {None, DEFAULT_PORTS[to.scheme]} else f"{name}:{to.port}"

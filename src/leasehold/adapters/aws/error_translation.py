@@ -7,6 +7,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from leasehold.errors import (
+    AccessDeniedError,
     ConfigError,
     IteratorExpiredError,
     LeaseholdError,
@@ -21,9 +22,11 @@ _ERROR_TYPES: Final[dict[str, type[ServiceError]]] = {
     "LimitExceededException": ThrottledError,
     "ProvisionedThroughputExceededException": ThrottledError,
     "RequestLimitExceeded": ThrottledError,
+    "KMSThrottlingException": ThrottledError,
     "ThrottlingException": ThrottledError,
     "ResourceNotFoundException": NotFoundError,
     "InternalFailure": UnavailableError,
+    "InternalFailureException": UnavailableError,
     "InternalServerError": UnavailableError,
     "InternalServerErrorException": UnavailableError,
     "RequestTimeout": UnavailableError,
@@ -34,7 +37,14 @@ _ERROR_TYPES: Final[dict[str, type[ServiceError]]] = {
     "TransactionInProgressException": ThrottledError,
 }
 
-_DENIED: Final = frozenset({"AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException"})
+_DENIED: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "KMSAccessDeniedException",
+        "UnrecognizedClientException",
+    }
+)
 
 
 def error_code(error: ClientError) -> str:
@@ -64,7 +74,7 @@ def _translate_response(error: ClientError, operation: str) -> ServiceError:
     if status >= 500:
         return UnavailableError(f"{operation}: {code or status}: {message}")
     if code in _DENIED:
-        return ServiceError(
+        return AccessDeniedError(
             f"{operation}: {code}: {message}; check the credentials and the policy of this role"
         )
     return ServiceError(f"{operation}: {code}: {message}")

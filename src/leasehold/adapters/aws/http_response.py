@@ -8,6 +8,7 @@ may have been executed, so a caller that changes something has to read it back.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,46 +30,34 @@ class Response:
     body: bytes
 
 
-class ResponseReader:
-    """Reads the response to one request. Each request gets its own reader, so no state passes to the next one."""
+class _ResponseParser:
+    """Parses one response: skips interim responses, and checks that the end of the body can be determined.
 
-    def __init__(self, bytes_max: int) -> None:
-        self.may_reuse_connection = False  # known once the response is complete
+    Each request gets its own parser, so no state passes to the next one.
+    """
+
+    def __init__(self, content_length_max: int) -> None:
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._bytes_max = bytes_max
-        self._bytes_received = 0
-        self._tail = b""
-        self._is_kept_alive = False
+        self._content_length_max = content_length_max
         self._length: int | None = None
         self._codings: list[bytes] = []
         self._parts: list[bytes] = []
-        self._response: Response | None = None
+        self._is_complete = False
 
-    def feed(self, data: bytes) -> Response | None:
-        """The response, if these bytes complete it. After it, or after an error, the reader cannot be used again."""
-        self._bytes_received += len(data)
-        if self._bytes_received > self._bytes_max:
-            raise self._too_large()
-        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+    def _parse(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if self._response is not None:
+            if self._is_complete:
                 raise _bytes_after_the_end() from None
             raise UnusableResponseError(f"the response is not valid HTTP/1.1 ({error})") from None
-        if self._response is not None:
-            self.may_reuse_connection = self._is_kept_alive and self._ends_with(self._response)
-            self._parser = (
-                None  # the parser refers to this reader: without the cycle, the body is freed at once
-            )
-        return self._response
 
     # -- called by the parser ----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._response is not None:
+        if self._is_complete:
             raise _bytes_after_the_end()
         self._length = None
         self._codings.clear()
@@ -91,18 +80,25 @@ class ResponseReader:
             raise UnusableResponseError(f"the response has the invalid status {status}")
         if status >= 200 and status not in _WITHOUT_BODY:
             self._check_that_the_end_is_known()
+        if status >= 200:
+            self._begin_response(status)
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status < 200:
-            return  # an interim response: the response to the request follows
-        self._response = Response(status, b"".join(self._parts))
-        self._is_kept_alive = self._parser.should_keep_alive()  # the parser forgets it after this call
+        # After an interim response, the response to the request follows.
+        if self._parser.get_status_code() >= 200:
+            self._is_complete = True
+            self._complete_response()
 
     # ----------------------------------------------------------------------------------------------------------
+
+    def _begin_response(self, status: int) -> None:
+        """The head of the response is known."""
+
+    def _complete_response(self) -> None:
+        """The last byte of the response was parsed."""
 
     def _check_that_the_end_is_known(self) -> None:
         if self._codings:
@@ -113,8 +109,39 @@ class ResponseReader:
                 "the response has neither a Content-Length nor chunks, so its end cannot be determined; "
                 "check the endpoint and proxies"
             )
-        elif self._length > self._bytes_max:
-            raise self._too_large()
+        elif self._length > self._content_length_max:
+            raise _too_large(self._content_length_max)
+
+
+class ResponseReader(_ResponseParser):
+    """Reads the whole response to one request."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
+        self.may_reuse_connection = False  # known once the response is complete
+        self._bytes_max = bytes_max
+        self._bytes_received = 0
+        self._tail = b""
+        self._is_kept_alive = False
+        self._response: Response | None = None
+
+    def feed(self, data: bytes) -> Response | None:
+        """The response, if these bytes complete it. After it, or after an error, the reader cannot be used again."""
+        self._bytes_received += len(data)
+        if self._bytes_received > self._bytes_max:
+            raise _too_large(self._bytes_max)
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        self._parse(data)
+        if self._response is not None:
+            self.may_reuse_connection = self._is_kept_alive and self._ends_with(self._response)
+            self._parser = (
+                None  # the parser refers to this reader: without the cycle, the body is freed at once
+            )
+        return self._response
+
+    def _complete_response(self) -> None:
+        self._response = Response(self._parser.get_status_code(), b"".join(self._parts))
+        self._is_kept_alive = self._parser.should_keep_alive()  # the parser forgets it after this call
 
     def _ends_with(self, response: Response) -> bool:
         """Whether the last byte received is the last byte of the response.
@@ -125,8 +152,33 @@ class ResponseReader:
         expected = _count_line_ends(response.body[-_TAIL_BYTES:]) if is_body_last else 4
         return expected < _TAIL_BYTES and _count_line_ends(self._tail) == expected
 
-    def _too_large(self) -> UnusableResponseError:
-        return UnusableResponseError(f"the response is larger than {self._bytes_max} bytes")
+
+class BodyReader(_ResponseParser):
+    """Reads a response whose body has no limit, and passes the body on as it arrives."""
+
+    def __init__(self, head_bytes_max: int) -> None:
+        super().__init__(sys.maxsize)
+        self.status: int | None = None  # known once the head is complete
+        self._head_bytes_left = head_bytes_max
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the response has ended."""
+        return self._is_complete
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the body in these bytes. After an error, the reader cannot be used again."""
+        if self.status is None:
+            self._head_bytes_left -= len(data)
+        self._parse(data)
+        if self.status is None and self._head_bytes_left < 0:
+            raise UnusableResponseError("the head of the response has no end")
+        body = b"".join(self._parts)
+        self._parts.clear()
+        return body
+
+    def _begin_response(self, status: int) -> None:
+        self.status = status
 
 
 def _count_line_ends(tail: bytes) -> int:
@@ -136,3 +188,7 @@ def _count_line_ends(tail: bytes) -> int:
 
 def _bytes_after_the_end() -> UnusableResponseError:
     return UnusableResponseError("the server sent more than one response to a request")
+
+
+def _too_large(bytes_max: int) -> UnusableResponseError:
+    return UnusableResponseError(f"the response is larger than {bytes_max} bytes")

@@ -29,7 +29,7 @@ INLINE_DECODING_BYTES_MAX: Final = 64 * 1024
 
 _PAGE: Final = "LeaseholdPage"
 _STREAM_ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:(?P<account>[0-9]+):stream/(?P<name>[^:/]+)")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class KinesisStream(Stream):
                 f"stream {self._name}, describe_stream_summary: the response lacks an ARN or the creation time"
             )
         # Whole seconds, rounded down, as KCL users commonly write this time.
-        return stream_identifier(found["account"], found["name"], (created - _EPOCH) // timedelta(seconds=1))
+        return stream_identifier(found["account"], found["name"], (created - EPOCH) // timedelta(seconds=1))
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """All pages of the list.
@@ -194,4 +194,4 @@ def _shard_from_fields(fields: Mapping[str, Any]) -> Shard:
 
 def _datetime(timestamp_ms: int) -> datetime:
     # Not `fromtimestamp`: a float loses milliseconds.
-    return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    return EPOCH + timedelta(milliseconds=timestamp_ms)
