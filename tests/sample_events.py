@@ -20,6 +20,7 @@ _VALUES: dict[object, object] = {
     Position | None: Position("100"),
     bool: True,
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
+    tuple[str, ...]: ("text",),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
     StreamIdentifier | None: None,  # as in a member of one stream, where the lease key is the shard id
 }

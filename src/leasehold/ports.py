@@ -6,7 +6,7 @@ exception from `leasehold.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -202,6 +202,41 @@ class FanOut(Protocol):
 
     async def close(self) -> None:
         """Close connections and threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """Which streams of an account to list: those whose name and whose tags match. An empty text matches all.
+
+    A tag is `key` or `key=value`.
+    """
+
+    prefix: str = ""
+    tag: str = ""
+
+    def matches_tags(self, tags: Mapping[str, str]) -> bool:
+        """Whether the tags of a stream match."""
+        key, sign, value = self.tag.partition("=")
+        return not self.tag or (key in tags and (not sign or tags[key] == value))
+
+
+class StreamDirectory(Protocol):
+    """The streams of an account: lists and opens them."""
+
+    async def list_streams(self, which: StreamFilter) -> Mapping[str, StreamIdentifier]:
+        """The identifiers of all streams that can be read, by name. Streams that are being deleted are left out.
+
+        Raises ThrottledError, UnavailableError, ServiceError.
+        """
+        ...
+
+    def open_stream(self, name: str, identifier: StreamIdentifier | None = None) -> Stream:
+        """Open a stream by its name, its ARN or its identifier. The caller closes it."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections and threads, but not the streams that were opened."""
         ...
 
 

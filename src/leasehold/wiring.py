@@ -15,6 +15,7 @@ from typing import Any
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
+from leasehold.adapters.aws.kinesis_directory import KinesisDirectory
 from leasehold.adapters.aws.kinesis_fan_out import KinesisFanOut
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.sqlite_rows import SqliteRows
@@ -47,6 +48,11 @@ def open_fan_outs(connection: ConnectionSettings, names: Iterable[str]) -> dict[
     """Open enhanced fan-out of streams that share one client, each named as in `open_streams`."""
     client = _kinesis_client(connection)
     return {name: KinesisFanOut(client, _stream_name(name)) for name in names}
+
+
+def open_directory(connection: ConnectionSettings) -> KinesisDirectory:
+    """Open the list of streams of an account."""
+    return KinesisDirectory(_kinesis_client(connection))
 
 
 def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:

@@ -54,7 +54,8 @@ class ProcessWorld:
 
     def start(self, program: str, **options: Any) -> "subprocess.Popen[str]":
         """Run one of the programs with these settings."""
-        named = {} if "streams" in options else {"stream": self.stream}
+        is_named = any(name.startswith("streams") for name in options)
+        named = {} if is_named else {"stream": self.stream}
         settings = {
             **named,
             "application": "billing",
@@ -242,6 +243,58 @@ def test_two_streams_in_one_fleet(
     found = json.loads(run_cli("lag", *table, *endpoints, "--json", folder=world.folder).out)["shards"]
     assert {each["stream"] for each in found} == identifiers
     assert [each["millis_behind"] for each in found] == [0] * 4
+
+
+def test_streams_that_appear_and_disappear_are_followed_under_load(world: ProcessWorld) -> None:
+    """Two members read a new stream, give one back that has lost its tag, and continue it without a repetition."""
+    first, lost, new = (f"{world.stream}{suffix}" for suffix in ("", "-lost", "-new"))
+    tag = {"read": "yes"}
+    world.client.create_stream(StreamName=lost, ShardCount=2, Tags=tag)
+    world.client.add_tags_to_stream(StreamName=first, Tags=tag)
+    world.client.create_stream(StreamName=f"{world.stream}-other", ShardCount=1)
+    options = {
+        "streams_with_prefix": world.stream,
+        "streams_with_tag": "read=yes",
+        "mode": "auto",
+        **FAILOVER,
+    }
+    puts: dict[str, int] = {}
+
+    def put(*streams: str) -> None:
+        for name in streams:
+            begin = puts.get(name, 0)
+            puts[name] = begin + 20
+            world.put(*(f"{name} {number}" for number in range(begin, begin + 20)), stream=name)
+
+    def all_handled(*streams: str) -> bool:
+        handled = set(world.handled())
+        return all(f"{name} {name} {n}" in handled for name in streams for n in range(puts[name]))
+
+    def owners_of(stream: str) -> set[str | None]:
+        return {lease.owner for lease in world.read_leases() if f":{stream}:" in lease.key}
+
+    put(first, lost)
+    members = [
+        world.start("handles_several_streams", discover_streams_every="1s", **options) for _ in range(2)
+    ]
+    wait_until(lambda: all_handled(first, lost) and len(world.owners() - {None}) == 2)
+    world.client.create_stream(StreamName=new, ShardCount=4, Tags=tag)
+    put(new, first, lost)
+    world.client.remove_tags_from_stream(StreamName=lost, TagKeys=["read"])
+    put(new, first, lost)
+    wait_until(lambda: owners_of(lost) == {None} and None not in owners_of(new) and len(owners_of(new)) == 2)
+    put(new, first, lost)
+    wait_until(lambda: all_handled(first, new))
+    assert not all_handled(lost)
+    world.client.add_tags_to_stream(StreamName=lost, Tags=tag)
+    put(new, first, lost)
+    wait_until(lambda: all_handled(first, lost, new))
+    world.client.delete_stream(StreamName=first)
+    wait_until(lambda: owners_of(first) == {None})
+    for member in members:
+        member.send_signal(signal.SIGTERM)
+        wait_for_exit(member)
+    assert len(world.handled()) == len(set(world.handled())) == sum(puts.values())
 
 
 def test_one_poison_record_of_ten_thousand(world: ProcessWorld) -> None:

@@ -46,6 +46,7 @@ LAYERS = (
     "worker.user_code",
     "worker.dead_letters",
     "worker.settings",
+    "worker.stream_lists",
     "worker.batching",
     "worker.checkpointing",
     "worker.batch",

@@ -60,6 +60,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StreamRecreated,
+    StreamsChanged,
     WorkerFailed,
 )
 
@@ -104,6 +105,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
     RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem} consequence={consequence}"),
     StreamRecreated: Line(FLEET, ERROR, "stream recreated name={name} problem={problem}"),
+    StreamsChanged: Line(FLEET, INFO, "streams changed added={added} removed={removed}"),
     LeaseRestarted: Line(
         FLEET, WARNING, "lease restarted at the oldest record key={key} checkpoint={checkpoint}"
     ),

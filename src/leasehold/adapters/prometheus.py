@@ -61,6 +61,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StreamRecreated,
+    StreamsChanged,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
@@ -185,6 +186,7 @@ class PrometheusMetrics(Collector):
                 | RowRecovered()
                 | RowIgnored()
                 | StreamRecreated()
+                | StreamsChanged()
                 | LeaseRestarted()
                 | HandoffRequested()
                 | ShardBlockedOnParents()

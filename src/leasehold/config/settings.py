@@ -60,6 +60,9 @@ class FleetSettings:
     audit_confirmations: int = 3
     clean_up_every: timedelta = timedelta(seconds=60)
     ignore_unexpected_child_shards: bool = False
+    delete_former_streams_after: timedelta | None = (
+        None  # leases of streams that no member reads; None: never
+    )
     on_recreated_stream: OnRecreatedStream = OnRecreatedStream.FAIL
     leader_lock_duration: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
     balance_by: BalanceBy = BalanceBy.LOAD
@@ -86,6 +89,11 @@ class FleetSettings:
             raise ConfigError(
                 f"failover_after={self.failover_after}: with less than a second, a healthy member loses its leases "
                 "at each slow write; the KCL's default is 10 seconds"
+            )
+        if self.delete_former_streams_after and self.delete_former_streams_after < self.failover_after * 2:
+            raise ConfigError(
+                f"delete_former_streams_after={self.delete_former_streams_after}: expected at least twice "
+                f"failover_after={self.failover_after}, so that a lease in use is never deleted, or None to keep leases"
             )
         if not timedelta(seconds=5) <= self.leader_lock_duration <= timedelta(minutes=10):
             raise ConfigError(

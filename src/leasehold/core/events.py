@@ -120,6 +120,14 @@ class StreamRecreated(StreamEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamsChanged:
+    """A member that discovers its streams reads others from now on. Empty tuples: none of that kind."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRestarted:
     """A lease of an earlier stream begins anew, at the oldest record. `checkpoint` is its former checkpoint."""
 
@@ -370,6 +378,7 @@ Event = (
     | RowRecovered
     | RowIgnored
     | StreamRecreated
+    | StreamsChanged
     | LeaseRestarted
     | LeaseTaken
     | HandoffRequested

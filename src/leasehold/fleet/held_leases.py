@@ -190,6 +190,16 @@ class HeldLeases:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
+    def drain_unless(self, is_ours: Callable[[Lease], bool]) -> None:
+        """Drain the shards of streams that are no longer ours, and release their leases."""
+        for held in self._held.values():
+            if not is_ours(held.lease):
+                held.drain()
+
+    def has_any_unless(self, is_ours: Callable[[Lease], bool]) -> bool:
+        """Whether a lease of a stream that is no longer ours is still served."""
+        return not all(is_ours(held.lease) for held in self._held.values())
+
     async def _run(self, held: HeldLease) -> None:
         """Serve one lease until its shard ends, stalls or fails, or until the lease is requested or lost."""
         is_finished = held.lease.checkpoint.is_shard_end

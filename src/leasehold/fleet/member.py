@@ -32,6 +32,7 @@ from leasehold.fleet.held_leases import HeldLeases, Serve
 from leasehold.fleet.maintenance.lease_maintenance import LeaseMaintenance
 from leasehold.fleet.maintenance.upgrade import UpgradeWatch
 from leasehold.fleet.operations import Operations
+from leasehold.fleet.stream_discovery import StreamDiscovery
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Clock, LoadMeter
@@ -56,6 +57,7 @@ class MemberPorts:
     rng: random.Random
     observe: Observer
     load: LoadMeter | None = None
+    discovery: StreamDiscovery | None = None  # None: the streams never change
 
 
 @dataclass(slots=True)
@@ -122,6 +124,8 @@ class Member:
 
     async def _start(self) -> None:
         await self._ports.table.prepare()
+        if self._ports.discovery is not None:
+            await self._ports.discovery.update(self._ports.observe)
         self._mode = await self._resolve_mode()
         await self._maintenance.join()
 
@@ -136,11 +140,13 @@ class Member:
         current = self._begin(self._mode, held_leases, group)
         tasks = [
             group.create_task(held_leases.renew()),
-            group.create_task(self._stop_if_recreated(self._audit_loop(current), stop)),
+            group.create_task(self._stop_if_recreated(self._audit_loop(current, held_leases), stop)),
             group.create_task(self._stop_if_recreated(self._maintenance.join_rest(), stop)),
             group.create_task(self._stop_if_recreated(self._check_refused_reads(held_leases), stop)),
             group.create_task(self._clean_up_loop(current)),
         ]
+        if self._ports.discovery is not None:
+            tasks.append(group.create_task(self._ports.discovery.run(held_leases, self._operations)))
         mode_checks = group.create_task(self._mode_check_loop(current, held_leases, group))
         await self._refresh_loop(current, held_leases, stop)
         # Invariant: our report and our leadership end before the leases are released. No member assigns leases to us
@@ -261,13 +267,20 @@ class Member:
         while True:
             await held_leases.read_refused.wait()
             held_leases.read_refused.clear()
+            await self._discover(held_leases)
             await self._maintenance.check_identities()
             await self._ports.clock.sleep_ms(IDENTITY_CHECK_PAUSE_MS)
 
-    async def _audit_loop(self, current: _Participation) -> None:
+    async def _discover(self, held_leases: HeldLeases) -> None:
+        """Before streams are compared with their leases: a listing shows that one was deleted and created again."""
+        if self._ports.discovery is not None:
+            await self._ports.discovery.update_and_release(held_leases, self._operations)
+
+    async def _audit_loop(self, current: _Participation, held_leases: HeldLeases) -> None:
         clock = self._ports.clock
         await clock.sleep_ms(milliseconds(self._settings.first_audit_after))
         while True:
+            await self._discover(held_leases)
             await self._maintenance.audit(current.strategy.maintainers)
             await clock.sleep_ms(milliseconds(self._settings.audit_every))
 

@@ -1,5 +1,7 @@
 """The streams of a member: one, or several whose leases share a table. Maps each lease to its stream.
 
+The streams of a member that discovers them change while it runs (`stream_discovery`).
+
 In a table of several streams, a lease key begins with the identifier of its stream, which only DescribeStreamSummary
 returns. So a stream is unknown until it was described, and a stream that does not respond does not keep the others from
 being read. A member neither reads nor takes nor deletes leases of other streams.
@@ -7,7 +9,9 @@ being read. A member neither reads nor takes nor deletes leases of other streams
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -33,7 +37,8 @@ class Streams:
     """
 
     def __init__(self, tracked: Sequence[TrackedStream], *, is_multi_stream: bool) -> None:
-        self._tracked = tuple(tracked)
+        self._tracked = {each.name: each for each in tracked}
+        self.changed = asyncio.Event()  # set when streams were added or removed
         self.is_multi_stream = is_multi_stream
         self._known: dict[StreamIdentifier | None, TrackedStream] = {}
         if not is_multi_stream:
@@ -48,12 +53,33 @@ class Streams:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the streams, in the order of the settings."""
-        return tuple(each.name for each in self._tracked)
+        return tuple(self._tracked)
 
     @property
     def tracked(self) -> tuple[TrackedStream, ...]:
-        """The streams as they were configured, without their identifiers."""
-        return self._tracked
+        """The streams as they were configured or discovered, without the identifiers that were read from Kinesis."""
+        return tuple(self._tracked.values())
+
+    @property
+    def identifiers(self) -> AbstractSet[StreamIdentifier]:
+        """The identifiers of the streams, as far as they are known."""
+        return {each for each in self._known if each is not None}
+
+    def add(self, tracked: TrackedStream) -> None:
+        """Follow one more stream. Its leases are ours as soon as it is identified."""
+        self._tracked[tracked.name] = tracked
+        self.changed.set()
+
+    def remove(self, name: str) -> TrackedStream:
+        """Follow a stream no longer. Its leases are not ours from now on."""
+        removed = self._tracked.pop(name)
+        self._known = {key: each for key, each in self._known.items() if each.stream is not removed.stream}
+        self.changed.set()
+        return removed
+
+    def has(self, tracked: TrackedStream) -> bool:
+        """Whether this stream, as it was identified, is still followed."""
+        return self._known.get(tracked.id) == tracked
 
     async def identify(self, tracked: TrackedStream) -> TrackedStream:
         """Read the identifier of a stream. From then on its leases are known as ours."""
@@ -69,7 +95,8 @@ class Streams:
                     f"streams {known.name} and {found.name} are the same stream, {known.id} and {found.id}: "
                     "configure it once; otherwise each of its records is read twice"
                 )
-        self._known.setdefault(found.id, found)
+        if self._tracked.get(tracked.name) is tracked:  # otherwise it was removed meanwhile
+            self._known.setdefault(found.id, found)
         return found
 
     def of(self, lease: Lease) -> TrackedStream | None:
@@ -78,4 +105,8 @@ class Streams:
 
     def ours(self, leases: Iterable[Lease]) -> tuple[Lease, ...]:
         """The leases of our streams."""
-        return tuple(lease for lease in leases if lease.stream in self._known)
+        return tuple(lease for lease in leases if self.is_ours(lease))
+
+    def is_ours(self, lease: Lease) -> bool:
+        """Whether a lease belongs to one of our streams."""
+        return lease.stream in self._known

@@ -38,7 +38,7 @@ def archive_batches(
 
     While the store cannot be reached, the shard waits. No record is skipped or dead-lettered.
     """
-    if consumer.settings.identity.streams:
+    if consumer.settings.identity.is_multi_stream:
         raise _one_stream_only()
     handling: Any = {**DEFAULTS, **options, **ALWAYS}
     consumer.batch(**handling)(archive_handler(lambda: Archive.open(settings)))

@@ -15,7 +15,14 @@ from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
 from leasehold.core.events import Observer
 from leasehold.core.model import WorkerId
-from leasehold.wiring import aws_access, new_rng, new_worker_id, open_lease_table, open_streams
+from leasehold.wiring import (
+    aws_access,
+    new_rng,
+    new_worker_id,
+    open_directory,
+    open_lease_table,
+    open_streams,
+)
 from leasehold.worker.dead_letters import DeadLetters, FileDeadLetters, ObjectDeadLetters
 from leasehold.worker.engine.run_worker import WorkerPorts
 from leasehold.worker.settings import ConsumerSettings
@@ -42,6 +49,7 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
     async with observers as observe_all:
         table = open_lease_table(connection, identity.application)
         streams = open_streams(connection, identity.initial_positions)
+        directory = open_directory(connection) if identity.is_discovering else None
         try:
             yield WorkerPorts(
                 worker,
@@ -52,10 +60,13 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
                 new_rng(),
                 observe_all,
                 detect_load_meter(os.environ),
+                directory,
             )
         finally:
             for stream in streams.values():
                 await stream.close()
+            if directory is not None:
+                await directory.close()
             await table.close()
 
 

@@ -20,7 +20,13 @@ from leasehold.worker.engine.engine_thread import EngineThread, stop_on_signals
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import ConsumerOptions, HandlingOptions, consumer_settings, handling_settings
 from leasehold.worker.processors import ProcessorFactory, ProcessorHandler
-from leasehold.worker.settings import Checkpointing, CheckpointSettings, ConsumerSettings, HandlingSettings
+from leasehold.worker.settings import (
+    Checkpointing,
+    CheckpointSettings,
+    ConsumerSettings,
+    HandlingSettings,
+    StreamsFunction,
+)
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
 from leasehold.worker.user_code.handler_runners import HandlerRunners, ThreadedRunners
 
@@ -42,7 +48,7 @@ class Consumer:
         self,
         *,
         stream: str | None = None,
-        streams: Sequence[str] | Mapping[str, str | datetime | None] | None = None,
+        streams: Sequence[str] | Mapping[str, str | datetime | None] | StreamsFunction | None = None,
         application: str | None = None,
         config: str | Path | None = None,
         observe: Observer | None = None,

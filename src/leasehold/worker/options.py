@@ -32,9 +32,10 @@ from leasehold.worker.settings import (
     ConsumerSettings,
     ErrorSettings,
     HandlingSettings,
+    ManyStreams,
     ProcessSettings,
-    StreamSettings,
 )
+from leasehold.worker.stream_lists import parse_streams
 
 T = TypeVar("T")
 
@@ -73,6 +74,9 @@ class ConsumerOptions(HandlingOptions, total=False):
     """Options of a consumer, besides its stream and its application. It has one attribute for each setting."""
 
     worker_id: str
+    streams_with_prefix: str
+    streams_with_tag: str
+    discover_streams_every: Duration
     initial_position: str | datetime
     leases: str
     lease_table: str | None
@@ -103,6 +107,7 @@ class ConsumerOptions(HandlingOptions, total=False):
     audit_confirmations: int
     clean_up_every: Duration
     ignore_unexpected_child_shards: bool
+    delete_former_streams_after: Duration | None
     on_recreated_stream: str
     leader_lock_duration: Duration
     balance_by: str
@@ -151,35 +156,6 @@ class Option:
     parse: Callable[[object], object]
 
 
-def parse_streams(value: object) -> tuple[StreamSettings, ...]:
-    """Parse several streams: a list of names, a mapping of names to starts, or text such as "orders,returns=latest".
-
-    >>> [each.name for each in parse_streams("orders, returns=latest")]
-    ['orders', 'returns']
-    """
-    if isinstance(value, str):
-        parts = (part.partition("=") for part in value.split(","))
-        given: list[tuple[object, object]] = [(name, at if sign else None) for name, sign, at in parts]
-    elif isinstance(value, Mapping):
-        given = list(value.items())
-    elif isinstance(value, Iterable):
-        given = [(name, None) for name in value]
-    else:
-        raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
-    return tuple(
-        StreamSettings(_stream_name(name), None if at is None else parse_initial_position(at))
-        for name, at in given
-    )
-
-
-def _stream_name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(
-            "expected a list of streams, such as ['orders', 'returns']; one of them has no name"
-        )
-    return value.strip()
-
-
 def _parser(hint: Any) -> Callable[[object], object]:
     """Return the parser for values of a type. It depends on the type alone, so a new field needs no change here."""
     if NoneType in get_args(hint):
@@ -194,7 +170,7 @@ def _parser(hint: Any) -> Callable[[object], object]:
         str: values.text,
         timedelta: values.duration,
         InitialPosition: parse_initial_position,
-        tuple[StreamSettings, ...]: parse_streams,
+        ManyStreams: parse_streams,
     }
     return parsers[hint]
 

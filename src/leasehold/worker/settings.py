@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -49,25 +49,43 @@ class StreamSettings:
     initial_position: InitialPosition | None = None
 
 
+# Returns what `streams` accepts: a list of names, or a mapping of names to starts. May be async.
+StreamsFunction = Callable[[], object]
+ManyStreams = tuple[StreamSettings, ...] | StreamsFunction
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerIdentity:
     """The streams and the application. All members of an application share its shards."""
 
     stream: str = ""
-    streams: tuple[StreamSettings, ...] = ()  # several in one lease table; the same for all members
+    # Several in one lease table; the same for all members. Or a function that is asked for them again and again.
+    streams: ManyStreams = ()
+    streams_with_prefix: str = ""  # instead: all streams whose names begin with it, as they come and go
+    streams_with_tag: str = ""  # instead: all streams with this tag, `key` or `key=value`
+    discover_streams_every: timedelta = timedelta(seconds=60)
     application: str = ""
     worker_id: str = ""  # unique; empty: host, process and a random part
     # Used only for shards without leases. The oldest record by default, so that no record is missed.
     initial_position: InitialPosition = field(default_factory=lambda: InitialPosition(TRIM_HORIZON))
 
     def __post_init__(self) -> None:
-        if self.stream and self.streams:
+        if self.stream and self.is_multi_stream:
             raise ConfigError(
                 f"stream={self.stream!r} and streams={self._names()}: give one of the two; the leases of a single "
                 "stream and of several streams have different keys"
             )
+        if self.streams and self.is_listed:
+            raise ConfigError(
+                f"streams={self._names()} with streams_with_prefix or streams_with_tag: give a list, or what to list"
+            )
+        if self.discover_streams_every < timedelta(seconds=1):
+            raise ConfigError(
+                f"discover_streams_every={self.discover_streams_every}: expected at least a second; Kinesis allows 5 "
+                "listings a second in the whole account"
+            )
         for name, example in (("stream", "orders"), ("application", "billing")):
-            if not getattr(self, name) and not (name == "stream" and self.streams):
+            if not getattr(self, name) and not (name == "stream" and self.is_multi_stream):
                 raise ConfigError(
                     f"{name} is missing: Consumer({name}={example!r}), LEASEHOLD_{name.upper()} or {name} in the file"
                 )
@@ -81,14 +99,33 @@ class ConsumerIdentity:
             )
 
     def _names(self) -> list[str]:
-        return [each.name for each in self.streams]
+        return [] if callable(self.streams) else [each.name for each in self.streams]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the streams are those of a listing by prefix or tag."""
+        return bool(self.streams_with_prefix or self.streams_with_tag)
+
+    @property
+    def is_discovering(self) -> bool:
+        """Whether the streams are found while the consumer runs."""
+        return self.is_listed or callable(self.streams)
+
+    @property
+    def is_multi_stream(self) -> bool:
+        """Whether lease keys contain the stream."""
+        return bool(self.streams) or self.is_listed
 
     @property
     def initial_positions(self) -> Mapping[str, InitialPosition]:
+        """The start of each stream that is known from the settings, by the stream's name."""
+        if callable(self.streams) or self.is_listed:
+            return {}
+        return self.starts(self.streams) if self.streams else {self.stream: self.initial_position}
+
+    def starts(self, streams: Iterable[StreamSettings]) -> Mapping[str, InitialPosition]:
         """The start of each stream, by the stream's name."""
-        if not self.streams:
-            return {self.stream: self.initial_position}
-        return {each.name: each.initial_position or self.initial_position for each in self.streams}
+        return {each.name: each.initial_position or self.initial_position for each in streams}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

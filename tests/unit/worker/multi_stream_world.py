@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.adapters.memory.directory import MemoryDirectory
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
@@ -32,6 +33,7 @@ from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import consumer_settings
+from leasehold.worker.settings import StreamsFunction
 from leasehold.worker.user_code.handler_runners import InlineRunners
 from tests.unit.worker.worker_world import wait_until
 
@@ -47,6 +49,7 @@ OPTIONS: Mapping[str, Any] = {
     "first_audit_after": "5s",
     "audit_every": "5s",
 }
+NAMING = {"stream", "streams", "streams_with_prefix", "streams_with_tag"}
 MODES = pytest.mark.parametrize("mode", ["peer", "leader"])
 
 
@@ -96,13 +99,13 @@ class MultiStreamWorld:
     def start(
         self,
         name: str,
-        streams: Sequence[str] | Mapping[str, str] = BOTH,
+        streams: Sequence[str] | Mapping[str, str] | StreamsFunction = BOTH,
         handler: HandlerKind | None = None,
         **options: Any,
     ) -> WorkerId:
-        """Start a worker of these streams, or of a single stream if the options contain `stream`."""
+        """Start a worker of these streams, or of those that the options name."""
         worker = WorkerId(name)
-        named = {} if "stream" in options else {"streams": streams}
+        named = {} if options.keys() & NAMING else {"streams": streams}
         settings = consumer_settings({**OPTIONS, **named, **options}, {})
         log = self.events.setdefault(worker, [])
         ports = WorkerPorts(
@@ -116,6 +119,7 @@ class MultiStreamWorld:
             clock=self.clock,
             rng=random.Random(name),
             observe=log.append,
+            directory=MemoryDirectory(self.service, self.clock),
         )
 
         def handle(batch: Batch) -> None:

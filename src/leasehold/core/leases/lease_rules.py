@@ -332,6 +332,13 @@ def delete(lease: Lease) -> DeleteRow:
     return DeleteRow(key=lease.key, when=(Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)),))
 
 
+def delete_unused(lease: Lease) -> DeleteRow:
+    """Delete a lease of a stream that is no longer read. Refused if a member has renewed or checkpointed it."""
+    return DeleteRow(
+        key=lease.key, when=(_counter(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StillHeld:
     """The lease is still held. Continue with this copy of it, which may be in handoff."""

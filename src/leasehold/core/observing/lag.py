@@ -50,6 +50,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StreamRecreated,
+    StreamsChanged,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, ShardId
@@ -176,6 +177,7 @@ class LagTracker:
                 | RowRecovered()
                 | RowIgnored()
                 | StreamRecreated()
+                | StreamsChanged()
                 | LeaseRestarted()
                 | HandoffRequested()
                 | LeasesRenewed()

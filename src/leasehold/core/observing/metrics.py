@@ -57,6 +57,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StreamRecreated,
+    StreamsChanged,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, parse_lease_key
@@ -242,6 +243,7 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             | RowRecovered()
             | RowIgnored()
             | StreamRecreated()
+            | StreamsChanged()
             | LeaseRestarted()
             | HandoffRequested()
             | LeaseReleased()

@@ -5,14 +5,15 @@ Each stream is maintained by itself. A failure with one stream is reported and r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from leasehold.config.settings import FleetSettings
-from leasehold.core.events import OperationFailed
+from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.events import LeaseDeleted, OperationFailed
 from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.shards.followed_streams import UnusedLeases, leases_to_delete, next_unused
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import refuse_mixed_streams
@@ -22,10 +23,12 @@ from leasehold.fleet.maintenance.stream_identity import StreamIdentity
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
+from leasehold.tasks import first_of
 
 # How often a member tries again to join a stream that it could not join at its start.
 JOIN_RETRY_MS: Final = 30_000
 CHECK_KEY_FORMAT: Final = "check that all lease keys have one format"
+DELETE_FORMER: Final = "delete leases of former streams"
 # About so many members run each audit and clean-up, chosen by chance.
 _MAINTAINERS_WANTED: Final = 2
 
@@ -62,6 +65,7 @@ class LeaseMaintenance:
         self._settings = settings
         self._operations = operations
         self._maintained: dict[str, _MaintainedStream] = {}
+        self._unused: UnusedLeases = {}
 
     async def join(self) -> None:
         """Create the first leases of every stream. Raises only if this failed for all streams."""
@@ -79,9 +83,13 @@ class LeaseMaintenance:
             self._operations.report_failure(f"join stream {name}", failure)
 
     async def join_rest(self) -> None:
-        """Retry the streams that could not be joined at the start, until all are joined with all their leases."""
-        while self._not_joined() or self._incomplete():
-            await self._operations.clock.sleep_ms(JOIN_RETRY_MS)
+        """Join the streams that could not be joined at the start and those that are discovered, until cancelled."""
+        while True:
+            waits: list[Coroutine[Any, Any, object]] = [self._streams.changed.wait()]
+            if self._not_joined() or self._incomplete():
+                waits.append(self._operations.clock.sleep_ms(JOIN_RETRY_MS))
+            await first_of(*waits)
+            self._streams.changed.clear()
             for tracked in self._not_joined():
                 await self._operations.attempt(f"join stream {tracked.name}", partial(self._join, tracked))
             for name, each in self._incomplete().items():
@@ -104,8 +112,12 @@ class LeaseMaintenance:
         """Delete leases of finished shards. Of `maintainers` members, chance picks about two each time."""
         if (listing := await self._list("clean up", maintainers)) is not None:
             await self._for_each_stream("clean up", partial(self._clean_up, listing))
+            await self._operations.attempt(DELETE_FORMER, partial(self._delete_former, listing))
 
     def _not_joined(self) -> list[TrackedStream]:
+        self._maintained = {
+            name: each for name, each in self._maintained.items() if self._streams.has(each.sync.tracked)
+        }
         return [each for each in self._streams.tracked if each.name not in self._maintained]
 
     def _incomplete(self) -> dict[str, _MaintainedStream]:
@@ -146,7 +158,8 @@ class LeaseMaintenance:
         self, name: str, maintain: Callable[[_MaintainedStream], Awaitable[None]]
     ) -> None:
         for each in list(self._maintained.values()):  # a copy: `join_rest` may add streams meanwhile
-            await self._operations.attempt(name, partial(maintain, each))
+            if self._streams.has(each.sync.tracked):
+                await self._operations.attempt(name, partial(maintain, each))
 
     def _report_mixed_streams(self, leases: LeaseListing) -> None:
         """Report lease keys of both formats: those of one stream and those of several.
@@ -165,6 +178,18 @@ class LeaseMaintenance:
     async def _audit(self, listing: _Listing, stream: _MaintainedStream) -> None:
         await stream.identity.check(listing.leases)
         stream.sightings = await stream.sync.audit(stream.sightings, listing.leases)
+
+    async def _delete_former(self, listing: _Listing) -> None:
+        """Delete leases of streams that are not followed, if the settings say so and no member writes to them."""
+        wait = self._settings.delete_former_streams_after
+        # A stream that is not identified yet is unknown, so its leases would seem to be those of a former stream.
+        if wait is None or not self._streams.is_multi_stream or self._not_joined():
+            return
+        leases = listing.leases.leases
+        self._unused = next_unused(self._unused, leases, self._streams.identifiers, listing.began_ms)
+        for lease in leases_to_delete(self._unused, leases, listing.began_ms, milliseconds(wait)):
+            if await self._table.delete_unused(lease):
+                self._operations.observe(LeaseDeleted(lease.key))
 
     async def _clean_up(self, listing: _Listing, stream: _MaintainedStream) -> None:
         stream.ended_since = await stream.sync.clean_up(stream.ended_since, listing.leases, listing.began_ms)

@@ -222,6 +222,10 @@ class LeaseTable:
         """Delete a lease. Return False if it has changed since it was read."""
         return isinstance(await write_and_confirm(self._rows, lease_rules.delete(lease)), Applied)
 
+    async def delete_unused(self, lease: Lease) -> bool:
+        """Delete a lease that no member renews. Return False if a member has written to it since it was read."""
+        return isinstance(await write_and_confirm(self._rows, lease_rules.delete_unused(lease)), Applied)
+
     async def close(self) -> None:
         """Close the stores."""
         await self._rows.close()

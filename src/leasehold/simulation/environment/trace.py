@@ -36,6 +36,7 @@ from leasehold.core.events import (
     ShardsSynced,
     ShardStalled,
     StreamRecreated,
+    StreamsChanged,
     WorkerFailed,
 )
 from leasehold.core.leases.lease_view import short_position
@@ -131,6 +132,8 @@ def _member_line(event: Event) -> tuple[str, str, str] | None:
             return "rejects", key, problem
         case StreamRecreated(name=name, problem=problem):
             return "recreated", name, problem
+        case StreamsChanged(added=added, removed=removed):
+            return "streams", "", f"added {added}, removed {removed}"
         case LeaseRestarted(key=key, checkpoint=checkpoint):
             return "restarts", key, f"before at {checkpoint}"
         case RowIgnored(key=key, problem=problem):

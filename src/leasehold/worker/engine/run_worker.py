@@ -14,15 +14,17 @@ from leasehold.core.initial_position import require_past
 from leasehold.core.model import WorkerId
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.stream_discovery import StreamDiscovery
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Clock, LoadMeter, Stream
+from leasehold.ports import Clock, LoadMeter, Stream, StreamDirectory
 from leasehold.tasks import cancel_and_wait, first_of, wait_for
 from leasehold.worker.dead_letters import DeadLetters
 from leasehold.worker.delivery.served_shard import WorkerContext
 from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.shard_server import ShardServer
 from leasehold.worker.settings import HANDLERS_SHARE_OF_GRACE, ConsumerSettings
+from leasehold.worker.stream_lists import find_by_function, find_listed
 from leasehold.worker.user_code.handler_runners import HandlerRunners
 
 
@@ -38,6 +40,7 @@ class WorkerPorts:
     rng: random.Random
     observe: Observer
     load: LoadMeter | None = None  # measures how busy this process is; None: nothing is measured
+    directory: StreamDirectory | None = None  # for a consumer that discovers its streams
 
 
 async def run_worker(
@@ -63,8 +66,9 @@ async def run_worker(
         require_past(initial.timestamp_ms, ports.clock.wall_ms())
     streams = Streams(
         [TrackedStream(name, ports.streams[name], at) for name, at in identity.initial_positions.items()],
-        is_multi_stream=bool(identity.streams),
+        is_multi_stream=identity.is_multi_stream,
     )
+    discovery = _make_discovery(settings, ports, streams, runners)
     server = ShardServer(
         handler=handler,
         context=_make_context(settings, ports, stop_worker),
@@ -75,16 +79,39 @@ async def run_worker(
         budget=ByteBudget(settings.read.buffer_bytes),
         abandon=abandon,
     )
-    member = _make_member(settings, ports, streams, server)
-    await _run_within_grace(
-        member.run(stop),
-        stop=stop,
-        abandon=abandon,
-        grace_ms=milliseconds(settings.process.grace),
-        clock=ports.clock,
-        observe=ports.observe,
-    )
+    member = _make_member(settings, ports, streams, server, discovery)
+    try:
+        await _run_within_grace(
+            member.run(stop),
+            stop=stop,
+            abandon=abandon,
+            grace_ms=milliseconds(settings.process.grace),
+            clock=ports.clock,
+            observe=ports.observe,
+        )
+    finally:
+        if discovery is not None:
+            await discovery.close()
     return reasons[0] if reasons else None
+
+
+def _make_discovery(
+    settings: ConsumerSettings, ports: WorkerPorts, streams: Streams, runners: HandlerRunners
+) -> StreamDiscovery | None:
+    identity = settings.identity
+    if not identity.is_discovering:
+        return None
+    assert ports.directory is not None, "a consumer that discovers its streams needs a directory of streams"
+    if callable(identity.streams):
+        find = find_by_function(identity, identity.streams, runners.runner_for("streams"), ports.clock)
+    else:
+        find = find_listed(identity, ports.directory)
+    return StreamDiscovery(
+        streams=streams,
+        find=find,
+        open_stream=ports.directory.open_stream,
+        every_ms=milliseconds(identity.discover_streams_every),
+    )
 
 
 def _make_context(
@@ -103,7 +130,11 @@ def _make_context(
 
 
 def _make_member(
-    settings: ConsumerSettings, ports: WorkerPorts, streams: Streams, server: ShardServer
+    settings: ConsumerSettings,
+    ports: WorkerPorts,
+    streams: Streams,
+    server: ShardServer,
+    discovery: StreamDiscovery | None,
 ) -> Member:
     return Member(
         MemberPorts(
@@ -113,6 +144,7 @@ def _make_member(
             rng=ports.rng,
             observe=ports.observe,
             load=ports.load,
+            discovery=discovery,
         ),
         application=settings.identity.application,
         worker=ports.worker,

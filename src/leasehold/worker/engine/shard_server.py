@@ -53,7 +53,9 @@ class ShardServer:
     async def __call__(self, held: HeldLease) -> None:
         """Serve one shard."""
         tracked = self.streams.of(held.lease)
-        assert tracked is not None, "a member serves only leases of its own streams"
+        if tracked is None:  # the stream was removed while the lease was taken
+            held.drain()
+            return
         await first_of(held.wait_for_parents(tracked.stream), held.draining.wait())
         if held.draining.is_set():
             return
