@@ -298,7 +298,14 @@ def _store_in_background(original: Original) -> Any:
 
 
 async def _deliver_without_pin(_plan: Any, _ports: Any, end: Any, _fetched: Any) -> Any:
-    return end
+    return pinned_slices.Pinned(end, None)
+
+
+def _ignore_is_consistent(original: Original) -> Any:
+    async def list_leases(self: LeaseTable, **arguments: Any) -> Any:
+        return await original(self, **{**arguments, "is_consistent": False})
+
+    return list_leases
 
 
 def _store_under_a_new_name(original: Original) -> Any:
@@ -721,7 +728,7 @@ _plant(
     "trimmed records do not stop a query",
     "data-loss-stops-the-query",
     (Fault.TRIMS, Fault.CRASHES),
-    (pinned_slices._Fetched, "_refuse_gap", _always(None)),
+    (pinned_slices._Losses, "_refuse", _always(None)),
     runtime=Runtime.SPARK,
 )
 _plant(
@@ -738,6 +745,14 @@ _plant(
     (Fault.DELETIONS,),
     (log_comparison, "find_lost_leases", _always([])),
     (batch_planner, "compare_lease", _always(None)),
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "the log is compared with a list that lacks the newest writes",
+    "runs-until-stopped",
+    (Fault.STALE_READS, Fault.CRASHES),
+    (LeaseTable, "list", _ignore_is_consistent),
+    first_seed=4,
     runtime=Runtime.SPARK,
 )
 _plant(
