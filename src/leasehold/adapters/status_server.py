@@ -2,6 +2,10 @@
 
 Its own thread lets it report a blocked event loop. A request must name an allowed host. Otherwise a web page could
 point its own host name to our address (DNS rebinding) and read the responses through a browser on this machine.
+
+A client can take neither all descriptors nor all threads of the process: each request must be complete within a
+deadline, however slowly its bytes arrive, and above a number of connections the oldest one is closed. Closing the
+oldest, and not refusing the newest, lets a probe through while another client keeps all its connections open.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -18,7 +24,9 @@ from urllib.parse import urlsplit
 
 from leasehold.errors import ConfigError
 
-REQUEST_TIMEOUT_S: Final = 5
+REQUEST_DEADLINE_S: Final = 5.0
+CONNECTIONS_MAX: Final = 32
+_CHECK_EVERY_S: Final = 0.1
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -37,16 +45,18 @@ Route = Callable[[], Response]
 class StatusServer:
     """Serves `routes` at http://host:port until it is closed. Port 0 takes any free port, see `url`."""
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self, host: str, port: int, routes: Mapping[str, Route], *, deadline_s: float = REQUEST_DEADLINE_S
+    ) -> None:
         try:
-            self._server = _Server(host, port, routes)
+            self._server = _Server(host, port, routes, deadline_s)
         except OSError as error:
             raise ConfigError(
                 f"status_host={host!r}, status_port={port}: cannot listen there ({error}); "
                 "choose a free port, or 0 for any"
             ) from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="leasehold-status", daemon=True
+            target=self._server.serve_forever, args=(_CHECK_EVERY_S,), name="leasehold-status", daemon=True
         )
         self._thread.start()
 
@@ -98,24 +108,59 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Server(ThreadingMixIn, TCPServer):
+    """One thread for each connection, which serves one request (HTTP/1.0)."""
+
     allow_reuse_address = True
     daemon_threads = True
+    request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+    def __init__(self, host: str, port: int, routes: Mapping[str, Route], deadline_s: float) -> None:
         self.listen_host = host
         self.routes = routes
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._opened_s: dict[socket.socket, float] = {}  # by age: the oldest connection is first
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Handler)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._opened_s[request] = time.monotonic()
+            surplus = list(self._opened_s)[:-CONNECTIONS_MAX]
+            self._end(surplus)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._opened_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` after each request, and at least every `_CHECK_EVERY_S`."""
+        oldest_allowed_s = time.monotonic() - self._deadline_s
+        with self._lock:
+            self._end([each for each, opened_s in self._opened_s.items() if opened_s < oldest_allowed_s])
+
+    def server_close(self) -> None:
+        super().server_close()
+        with self._lock:
+            self._end(list(self._opened_s))
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect."""
+
+    def _end(self, connections: list[socket.socket]) -> None:
+        """End the reads and writes of connections. Their threads then close them."""
+        for connection in connections:
+            del self._opened_s[connection]
+            with suppress(OSError):  # the client has disconnected
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "leasehold"
     sys_version = ""
-    timeout = REQUEST_TIMEOUT_S
 
     def do_GET(self) -> None:
         self._send(self._respond(), with_body=True)

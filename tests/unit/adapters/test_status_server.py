@@ -3,16 +3,21 @@
 import asyncio
 import http.client
 import json
+import select
+import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from leasehold.adapters.observability import run_observers
-from leasehold.adapters.status_server import Response, StatusServer, is_allowed_host
+from leasehold.adapters.status_server import CONNECTIONS_MAX, Response, StatusServer, is_allowed_host
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.settings import MetricsLevel, ObserveSettings
 from leasehold.core.events import Event, FleetRefreshed, MemberStarted, MemberStopped
@@ -102,6 +107,69 @@ def test_a_port_in_use_is_a_config_error(url: str) -> None:
     assert port is not None
     with pytest.raises(ConfigError, match=rf"status_port={port}: cannot listen there"):
         StatusServer("127.0.0.1", port, {})
+
+
+def test_clients_that_send_slowly_cannot_take_all_descriptors() -> None:
+    """The number of connections is limited, and a probe is answered while another client keeps them all open."""
+    server = StatusServer("127.0.0.1", 0, {"/hello": lambda: Response(200, "text/plain", b"hi\n")})
+    address = ("127.0.0.1", urlsplit(server.url).port)
+    before = count_descriptors()
+    slow = [socket.create_connection(address) for _ in range(CONNECTIONS_MAX * 3)]
+    try:
+        for each in slow:
+            with suppress(OSError):
+                each.send(b"GET /hello HTTP/1.0\r\nX: ")
+        assert send_request(server.url, "/hello")[0] == 200
+        # Our own sockets and those of the server, one of which may be about to be closed.
+        wait_until(lambda: count_descriptors() - before <= len(slow) + CONNECTIONS_MAX)
+    finally:
+        for each in slow:
+            each.close()
+        server.close()
+
+
+@pytest.mark.parametrize("half", [b"", b"GET /hello HTTP/1.1\r\nX: "])
+def test_a_request_has_a_deadline(half: bytes) -> None:
+    """However slowly bytes arrive: each byte that arrives in time does not extend it."""
+    server = StatusServer("127.0.0.1", 0, {"/hello": lambda: pytest.fail("incomplete")}, deadline_s=0.5)
+    slow = socket.create_connection(("127.0.0.1", urlsplit(server.url).port))
+    try:
+        slow.send(half)
+
+        def is_closed() -> bool:
+            with suppress(OSError):
+                slow.send(b"x")
+            return bool(select.select([slow], [], [], 0.05)[0])
+
+        wait_until(is_closed)
+    finally:
+        slow.close()
+        server.close()
+
+
+def test_a_closed_server_ends_its_connections() -> None:
+    """A client that waits gets the end of the connection, not silence."""
+    server = StatusServer("127.0.0.1", 0, {})
+    waiting = socket.create_connection(("127.0.0.1", urlsplit(server.url).port))
+    try:
+        assert send_request(server.url, "/")[0] == 404  # so the server has accepted the first one
+        server.close()
+        waiting.settimeout(30)
+        assert waiting.recv(1) == b""
+    finally:
+        waiting.close()
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Fail if a condition does not become true within half a minute."""
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def run_observed(
