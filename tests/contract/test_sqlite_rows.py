@@ -52,6 +52,23 @@ def test_sqlite_leases_are_durable(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """So are SQLite's other files beside it. A file that its owner shares stays shared."""
+
+    async def permissions_of(name: str) -> set[int]:
+        store = await create_filled(lambda: SqliteRows(tmp_path / name), [row_of("x")])
+        found = await asyncio.to_thread(
+            lambda: {each.stat().st_mode & 0o777 for each in tmp_path.glob(f"{name}*")}
+        )
+        await store.close()
+        return found
+
+    (tmp_path / "shared").touch()
+    (tmp_path / "shared").chmod(0o664)
+    assert asyncio.run(permissions_of("new")) == {0o600}
+    assert asyncio.run(permissions_of("shared")) == {0o664}
+
+
 def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
     """Another file format, and a missing table, are different errors that name the file."""
 

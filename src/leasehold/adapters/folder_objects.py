@@ -33,6 +33,9 @@ STAGING_FOLDER: Final = "_leasehold_staging"
 STAGED_FILES_KEPT_S: Final = 3_600
 _STAGED_NAME: Final = re.compile(r"[0-9a-f]{32}\.tmp")
 _LIST_PAGE_SIZE: Final = 1_000
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_READABLE: Final = 0o666  # less the umask, as for any new file: others read the archive
+_OWNER_ONLY: Final = 0o600
 # What link() reports where it is not supported. EPERM: by some file systems, such as FAT.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -48,11 +51,15 @@ class FolderObjects(ObjectStore):
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create a file, unless one with that name exists."""
-        return await self._call("put", key, lambda: self._publish(self._path(key), body, self._link))
+        return await self._call(
+            "put", key, lambda: self._publish(self._path(key), self._stage(body, _READABLE), self._link)
+        )
 
     async def put(self, key: str, body: bytes) -> None:
-        """Create a file, or replace it as a whole."""
-        await self._call("put", key, lambda: self._publish(self._path(key), body, Path.replace))
+        """Create a file, or replace it as a whole. Only its owner may read it: a dead letter has a payload."""
+        await self._call(
+            "put", key, lambda: self._publish(self._path(key), self._stage(body, _OWNER_ONLY), Path.replace)
+        )
 
     async def size(self, key: str) -> int | None:
         """The size of a file in bytes."""
@@ -85,11 +92,10 @@ class FolderObjects(ObjectStore):
             raise ValueError(f"{key!r} is not the name of an object")
         return self._root.joinpath(*segments)
 
-    def _publish(self, path: Path, body: bytes, give_name: Callable[[Path, Path], T]) -> T:
-        """Write a file under a temporary name, and then give it its own."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = self._stage(body)
+    def _publish(self, path: Path, staged: Path, give_name: Callable[[Path, Path], T]) -> T:
+        """Give a temporary file its own name."""
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             outcome = give_name(staged, path)
             # Also if the file exists: its writer may have been killed before it synced the folders.
             self._sync_folders_of(path)
@@ -97,12 +103,12 @@ class FolderObjects(ObjectStore):
             staged.unlink(missing_ok=True)
         return outcome
 
-    def _stage(self, body: bytes) -> Path:
+    def _stage(self, body: bytes, permissions: int) -> Path:
         """Write and sync a temporary file. Deletes those that killed processes left, now and then."""
         self._staging.mkdir(exist_ok=True)
         staged = self._staging / f"{uuid4().hex}.tmp"
         try:
-            with staged.open("xb") as file:
+            with os.fdopen(os.open(staged, _CREATE, permissions), "wb") as file:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())

@@ -10,10 +10,11 @@ Only a lock of another process is worth waiting for. Every other error of SQLite
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final, TypeVar
@@ -35,6 +36,7 @@ from leasehold.ports import Applied, Refused, RowStore
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 30_000
+_OWNER_ONLY: Final = 0o600
 
 # Result codes without their extension. https://www.sqlite.org/rescode.html
 _LOCKED: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -126,6 +128,7 @@ class SqliteRows(RowStore):
                 "all members"
             )
         if self._connection is None:
+            _create_private(self._path)
             # Autocommit: transactions are opened explicitly.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             try:
@@ -177,6 +180,15 @@ def _identify(path: Path) -> tuple[int, int] | None:
     except OSError:
         return -1, -1  # no file has these numbers, so it is opened again, and SQLite reports the cause
     return found.st_dev, found.st_ino
+
+
+def _create_private(path: Path) -> None:
+    """Create the file if it is missing, readable by its owner only. SQLite's other files follow its permissions.
+
+    An existing file keeps its permissions: its owner may have shared it on purpose.
+    """
+    with suppress(OSError):  # SQLite reports it, with the remedy
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ONLY))
 
 
 def _set_up(connection: sqlite3.Connection, path: Path) -> None:

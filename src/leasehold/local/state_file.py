@@ -31,6 +31,7 @@ from leasehold.kinesis_model.snapshot import (
 from leasehold.local.clock import AdjustableClock
 from leasehold.local.state import ServerState
 
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FORMAT: Final = "leasehold-local-streams"
 _VERSION: Final = 1
 # Other threads can run between two chunks.
@@ -96,16 +97,20 @@ def save_state(state: ServerState, path: Path) -> None:
 
 
 def write_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Replace the file with a snapshot. After a crash the file is either the old one or the new one."""
-    new_file = path.with_name(f"{path.name}.new")
+    """Replace the file with a snapshot. After a crash the file is either the old one or the new one.
+
+    If the path is a symbolic link, the file that it points to is replaced, and the link stays.
+    """
+    target = path.resolve()
+    new_file = target.with_name(f"{target.name}.new")
     try:
-        with new_file.open("wb") as file:
-            # The file contains payloads, so only its owner may read it.
-            os.fchmod(file.fileno(), 0o600)
+        new_file.unlink(missing_ok=True)  # of a killed server, or a link that another user has put there
+        # The file contains payloads, so only its owner may read it.
+        with os.fdopen(os.open(new_file, _CREATE, 0o600), "wb") as file:
             _write(snapshot, file)
             file.flush()
             os.fsync(file.fileno())
-        new_file.replace(path)
+        new_file.replace(target)
     except OSError as error:
         raise ConfigError(f"the state cannot be saved in {path}: {error.strerror}") from error
 

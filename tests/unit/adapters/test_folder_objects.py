@@ -63,6 +63,12 @@ def test_the_file_has_the_permissions_of_other_new_files(tmp_path: Path) -> None
     assert (tmp_path / "object").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
+def test_a_dead_letter_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    """It has a payload. Its permissions are set when the file is created, so nobody can open it before."""
+    asyncio.run(FolderObjects(tmp_path).put("letter", b"payload"))
+    assert (tmp_path / "letter").stat().st_mode & 0o777 == 0o600
+
+
 def test_readers_ignore_an_unfinished_file(tmp_path: Path) -> None:
     """pyarrow.dataset reads the objects, and neither fails at a staged file nor reads it."""
     sink = pa.BufferOutputStream()

@@ -55,6 +55,28 @@ def test_the_file_is_replaced_at_once_and_is_private(tmp_path: Path) -> None:
     assert len(take_snapshot(restore(path)).records) == 4
 
 
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    """The file on another disk, to which the link points, gets the state."""
+    (tmp_path / "disk").mkdir()
+    link, file = tmp_path / "state", tmp_path / "disk" / "file"
+    link.symlink_to(file)
+    for records in (10, 1):
+        save_state(filled_state(records), link)
+    assert link.is_symlink()
+    assert [each.name for each in file.parent.iterdir()] == ["file"]
+    assert take_snapshot(restore(link)) == take_snapshot(restore(file))
+
+
+def test_a_link_at_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to, such a link would let them overwrite any file of this user."""
+    precious = tmp_path / "precious"
+    precious.write_text("important")
+    (tmp_path / "state.new").symlink_to(precious)
+    save_state(filled_state(1), tmp_path / "state")
+    assert precious.read_text() == "important"
+    assert not (tmp_path / "state").is_symlink()
+
+
 @pytest.mark.parametrize("damage", ["cut", "chunk lost", "other format", "text", "empty"])
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
     """The error names the file and the remedy."""
