@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from leasehold.adapters.aws.clients import AwsAccess, aws_session
+from botocore.exceptions import BotoCoreError
+
+from leasehold.adapters.aws.clients import AwsAccess, aws_session, resolve_s3_endpoint
 from leasehold.adapters.folder_objects import FolderObjects, open_folder
 from leasehold.errors import ConfigError, ServiceError, UnavailableError
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
@@ -74,13 +76,13 @@ def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:
     try:
         if scheme == "memory":
             return from_url(url)
-        s3: Any = _s3_options(access) if scheme in {"s3", "s3a"} else {}
+        s3: Any = _s3_options(access, urlsplit(url).netloc) if scheme in {"s3", "s3a"} else {}
         return from_url(url, retry_config=_RETRIES, **s3)
-    except (BaseError, ValueError, OSError) as error:
+    except (BaseError, BotoCoreError, ValueError, OSError) as error:
         raise ConfigError(f"{setting}={url!r}: {_first_line(error)}") from error
 
 
-def _s3_options(access: AwsAccess) -> dict[str, Any]:
+def _s3_options(access: AwsAccess, bucket: str) -> dict[str, Any]:
     from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415 - an extra that may be missing
 
     session = aws_session(access)
@@ -90,7 +92,25 @@ def _s3_options(access: AwsAccess) -> dict[str, Any]:
         options |= {"endpoint": access.endpoint_url, "client_options": {"allow_http": True}}
         if session.get_credentials() is None and urlsplit(access.endpoint_url).hostname in _LOOPBACK_HOSTS:
             return options | {"access_key_id": "local", "secret_access_key": "local"}
+    elif session.region_name is not None:
+        options |= _endpoint_options(resolve_s3_endpoint(access, bucket), bucket)
     return options | {"credential_provider": Boto3CredentialProvider(session, ttl=_CREDENTIALS_KEPT_FOR)}
+
+
+def _endpoint_options(url: str, bucket: str) -> dict[str, Any]:
+    """The options for an endpoint of a bucket. obstore knows no FIPS, no dual stack, and one partition of AWS only.
+
+    >>> _endpoint_options("https://logs.s3-fips.us-gov-west-1.amazonaws.com", "logs")["virtual_hosted_style_request"]
+    True
+    >>> _endpoint_options("http://127.0.0.1:9000/logs", "logs")["endpoint"]
+    'http://127.0.0.1:9000'
+    """
+    without_bucket = url.removesuffix(f"/{bucket}")
+    return {
+        "endpoint": without_bucket,
+        "virtual_hosted_style_request": without_bucket == url,
+        "client_options": {"allow_http": url.startswith("http://")},
+    }
 
 
 class ObstoreObjects(ObjectStore):

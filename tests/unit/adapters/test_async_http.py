@@ -403,3 +403,18 @@ def test_the_certificate_of_the_server_is_verified(is_known: bool) -> None:
     else:
         with pytest.raises(ssl.SSLCertVerificationError):
             asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "value", ["secret\r\nX-Other: 1", "secret\n", "secret\u0151", "secret\u00e9", "secret\0"]
+)
+def test_a_header_cannot_begin_another_one(value: str) -> None:
+    """The error names the header, and does not quote the value. Nothing is sent."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        with pytest.raises(ValueError, match="the header X-Amz-Security-Token has") as refused:
+            await endpoint.post({"X-Amz-Security-Token": value}, b"")
+        assert "secret" not in str(refused.value)
+        assert server.connections == 0
+
+    with_endpoint(Server, use)

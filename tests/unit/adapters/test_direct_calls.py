@@ -16,7 +16,7 @@ from leasehold.adapters.aws.direct_calls import open_direct_calls
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.core.leases.row_writes import Equals, UpdateRow, text
-from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
+from leasehold.errors import ConfigError, IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Applied, Refused
 
 TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
@@ -185,3 +185,37 @@ def test_credentials_of_a_role_are_renewed_off_the_event_loop(
     assert read(client).next_iterator == "next"
     assert renewing
     assert renewing[0] is not threading.main_thread()
+
+
+@pytest.mark.parametrize(
+    ("variable", "ending"),
+    [
+        ("AWS_SESSION_TOKEN", "\r\nX-Other: 1"),
+        ("AWS_SESSION_TOKEN", "\u0151"),
+        ("AWS_SESSION_TOKEN", "\u00e9"),
+        ("AWS_ACCESS_KEY_ID", "\r"),
+        ("AWS_SECRET_ACCESS_KEY", " "),
+    ],
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_credentials_that_no_header_can_hold_are_refused(
+    server: Recorder, monkeypatch: pytest.MonkeyPatch, variable: str, ending: str, direct: bool
+) -> None:
+    """They would begin another header. The error names the field and does not quote it; nothing is sent."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, "SECRET" + (ending if name == variable else ""))
+    url = f"http://127.0.0.1:{server.server_port}"
+    client = kinesis_client(AwsAccess(region="eu-west-1", endpoint_url=url))
+
+    async def get_records() -> None:
+        stream = KinesisStream(client, "orders", direct=direct)
+        try:
+            await stream.get_records("here", limit=7)
+        finally:
+            await stream.close()
+
+    server.body = b"nothing was sent"
+    with pytest.raises(ConfigError, match="of the AWS credentials contains a line break") as refused:
+        asyncio.run(get_records())
+    assert "SECRET" not in str(refused.value)
+    assert server.body == b"nothing was sent"

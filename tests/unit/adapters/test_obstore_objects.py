@@ -10,7 +10,7 @@ from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.archive.rows import PinnedRange
 from leasehold.core.exactly_once.object_keys import key_from_text
-from leasehold.errors import ServiceError, UnavailableError
+from leasehold.errors import ConfigError, ServiceError, UnavailableError
 from leasehold.ports import Created, Exists, ObjectStore
 from tests.unit.adapters.scripted_s3 import PAGE_SIZE, ScriptedS3, Trouble, scripted_s3
 from tests.unit.archive.archive_world import A, archive_on, records, table
@@ -149,3 +149,24 @@ def test_an_archive_survives_trouble_at_any_request(
     other = asyncio.run(archive_on(store).write([PinnedRange(A, "two", rows)]))
     assert (other.objects, other.dropped_rows) == (0, 3)
     assert len([key for key in s3.objects if key_from_text(key, "x")]) == 2
+
+
+def test_credentials_that_no_header_can_hold_are_refused(
+    s3: ScriptedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would end the thread with a panic, which is no `Exception`."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "SECRET\r\n")
+    access = AwsAccess(endpoint_url=s3.url, region="us-east-1")
+    store = open_object_store("s3://bucket/x", access, setting="url", extra="archive")
+    with pytest.raises(ServiceError, match="session token of the AWS credentials") as refused:
+        asyncio.run(store.get("k0"))
+    assert "SECRET" not in str(refused.value)
+
+
+def test_an_unknown_profile_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the clients of the streams and leases."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    with pytest.raises(ConfigError, match=r"url='s3://bucket/x': .*nobody"):
+        open_object_store("s3://bucket/x", AwsAccess(profile="nobody"), setting="url", extra="archive")

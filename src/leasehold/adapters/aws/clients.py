@@ -6,7 +6,9 @@ and so does `AwsAccess` with a role.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,11 +19,14 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT
+from leasehold.adapters.aws.checked_credentials import CheckedCredentials
 from leasehold.adapters.aws.final_responses import skip_interim_responses
 from leasehold.errors import ConfigError
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _LOCAL_REGION: Final = "us-east-1"
+# Nothing is signed with these. They keep boto3 from looking for credentials.
+_UNUSED_CREDENTIALS: Final = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +65,10 @@ def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
 def aws_session(access: AwsAccess) -> boto3.Session:
     """Credentials and region, with the role of `access`."""
     session = boto3.Session(profile_name=access.profile, region_name=access.region)
+    source = _check_credentials(session)
     if access.role_arn is None:
         return session
     # boto3 assumes roles only for profiles. This does the same for a role in the settings, with renewed credentials.
-    source = session.get_credentials()
     if source is None:
         raise NoCredentialsError
     fetcher = AssumeRoleCredentialFetcher(
@@ -74,7 +79,35 @@ def aws_session(access: AwsAccess) -> boto3.Session:
     )
     assumed = botocore.session.get_session()
     assumed._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")  # noqa: SLF001
-    return boto3.Session(botocore_session=assumed, region_name=session.region_name)
+    assuming = boto3.Session(botocore_session=assumed, region_name=session.region_name)
+    _check_credentials(assuming)
+    return assuming
+
+
+def _check_credentials(session: boto3.Session) -> CheckedCredentials | None:
+    """Make a session check its credentials whenever they are used. None: it has no credentials."""
+    found = session.get_credentials()
+    if found is None:
+        return None
+    checked = CheckedCredentials(found)
+    session._session._credentials = checked  # noqa: SLF001 - boto3 has no public access to the botocore session
+    return checked
+
+
+def resolve_s3_endpoint(access: AwsAccess, bucket: str) -> str:
+    """The URL of a bucket as boto3 resolves it: by region, partition, FIPS, dual stack and variables of endpoints."""
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    return _resolve_s3_endpoint(access, bucket, variables)
+
+
+@lru_cache(maxsize=64)
+def _resolve_s3_endpoint(access: AwsAccess, bucket: str, _variables: tuple[tuple[str, str], ...]) -> str:
+    """Remembered, because a client of S3 takes a tenth of a second, and each Spark task opens the archive."""
+    session = boto3.Session(profile_name=access.profile, region_name=access.region)
+    client = session.client("s3", **_UNUSED_CREDENTIALS)
+    model = client.meta.service_model.operation_model("HeadBucket")
+    url: str = client._resolve_endpoint_ruleset(model, {"Bucket": bucket}, {})[0]  # noqa: SLF001 - the only access
+    return url
 
 
 def _role_arguments(access: AwsAccess) -> dict[str, str]:

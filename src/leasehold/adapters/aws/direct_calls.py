@@ -9,55 +9,69 @@ Never retries: the caller does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
 from botocore.exceptions import ClientError, HTTPClientError
 
 from leasehold.adapters.aws.async_http import HttpEndpoint, HttpLimits
-from leasehold.adapters.aws.request_signing import Operation, RequestSigner, open_signer
+from leasehold.adapters.aws.request_signing import Operation, RequestSigner, Route, open_signer
 from leasehold.adapters.row_json import row_from_json_object
 
-GET_RECORDS: Final = Operation("kinesis", "Kinesis_20131202.GetRecords", "application/x-amz-json-1.1")
-UPDATE_ITEM: Final = Operation("dynamodb", "DynamoDB_20120810.UpdateItem", "application/x-amz-json-1.0")
-SCAN: Final = Operation("dynamodb", "DynamoDB_20120810.Scan", "application/x-amz-json-1.0")
+GET_RECORDS: Final = Operation("Kinesis_20131202.GetRecords", "application/x-amz-json-1.1")
+UPDATE_ITEM: Final = Operation("DynamoDB_20120810.UpdateItem", "application/x-amz-json-1.0")
+SCAN: Final = Operation("DynamoDB_20120810.Scan", "application/x-amz-json-1.0")
 
 
-def open_direct_calls(client: Any) -> DirectCalls | None:
-    """Direct calls with the endpoint, region and credentials of the client; None if boto3 has to send its calls."""
-    signer = open_signer(client, f"{client.meta.endpoint_url.rstrip('/')}/")
-    return None if signer is None else DirectCalls(client, signer)
+def open_direct_calls(client: Any, arguments: Mapping[str, str] | None = None) -> DirectCalls | None:
+    """Direct calls with the endpoints, region and credentials of the client; None if boto3 has to send its calls.
+
+    `arguments` are arguments of every call from which botocore determines the endpoint, such as the table.
+    """
+    signer = open_signer(client)
+    return None if signer is None else DirectCalls(signer, client.meta.config, arguments or {})
 
 
 class DirectCalls:
-    """Calls to one AWS endpoint, from one event loop."""
+    """Calls to one AWS service, from one event loop."""
 
-    def __init__(self, client: Any, signer: RequestSigner) -> None:
-        config = client.meta.config
+    def __init__(self, signer: RequestSigner, config: Any, arguments: Mapping[str, str]) -> None:
         self._signer = signer
-        self._endpoint = HttpEndpoint(
-            signer.url,
-            HttpLimits(
-                connections_max=config.max_pool_connections,
-                connect_s=config.connect_timeout,
-                response_s=config.read_timeout,
-            ),
-            signer.tls_context(),
+        self._arguments = arguments
+        self._limits = HttpLimits(
+            connections_max=config.max_pool_connections,
+            connect_s=config.connect_timeout,
+            response_s=config.read_timeout,
         )
+        self._endpoints: dict[str, HttpEndpoint] = {}  # by URL
 
     async def send(self, operation: Operation, body: bytes) -> bytes:
         """Send one call and return the body of its response. Raises the same errors as boto3."""
+        route = await self.find_route(operation)
         try:
-            response = await self._endpoint.post(await self._signer.headers(operation, body), body)
+            response = await self._endpoint(route.url).post(
+                self._signer.headers(operation, route, body), body
+            )
         except OSError as error:
             raise HTTPClientError(error=str(error) or "timeout") from error
         if response.status != 200:
             raise client_error(operation.name, response.status, response.body)
         return response.body
 
+    async def find_route(self, operation: Operation) -> Route:
+        """The endpoint of an operation."""
+        return await self._signer.find_route(operation, self._arguments)
+
     def close(self) -> None:
         """Close the connections."""
-        self._endpoint.close()
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+
+    def _endpoint(self, url: str) -> HttpEndpoint:
+        if url not in self._endpoints:
+            self._endpoints[url] = HttpEndpoint(url, self._limits, self._signer.tls_context(url))
+        return self._endpoints[url]
 
 
 def client_error(operation: str, status: int, body: bytes) -> ClientError:

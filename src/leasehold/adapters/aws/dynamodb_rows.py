@@ -78,7 +78,7 @@ class DynamoDbRows(RowStore):
         self._key_attribute = key_attribute
         self._settings = settings or TableSettings()
         self._calls = BlockingCalls("dynamodb")
-        self._direct = open_direct_calls(client)
+        self._direct = open_direct_calls(client, {"TableName": table})
         self._index_seen_active = False
 
     # -- the table ---------------------------------------------------------------------------------------------

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointProviderError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 
 from leasehold.errors import (
     AccessDeniedError,
@@ -58,6 +64,10 @@ def translate_error(error: Exception, operation: str) -> LeaseholdError:
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return ConfigError(
             f"{operation}: {error}; configure credentials as for any AWS tool (profile, role, variables)"
+        )
+    if isinstance(error, EndpointProviderError):
+        return ConfigError(
+            f"{operation}: {error}; check the region, and whether FIPS, dual stack or an account is required"
         )
     if isinstance(error, ClientError):
         return _translate_response(error, operation)

@@ -22,14 +22,14 @@ from leasehold.adapters.aws.error_translation import error_code, translate_error
 from leasehold.adapters.aws.event_stream import Message, MessageDecoder
 from leasehold.adapters.aws.kinesis_decoding import event_from_payload
 from leasehold.adapters.aws.kinesis_stream import EPOCH, INLINE_DECODING_BYTES_MAX
-from leasehold.adapters.aws.request_signing import Operation, RequestSigner, open_signer
+from leasehold.adapters.aws.request_signing import Operation, open_signer
 from leasehold.adapters.aws.streamed_http import StreamedResponse, StreamingEndpoint
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.errors import ConfigError, InUseError, LeaseholdError, UnavailableError
 from leasehold.ports import ConsumerDescription, FanOut, Subscription, SubscriptionEvent
 
-SUBSCRIBE: Final = Operation("kinesis", "Kinesis_20131202.SubscribeToShard", "application/x-amz-json-1.1")
+SUBSCRIBE: Final = Operation("Kinesis_20131202.SubscribeToShard", "application/x-amz-json-1.1")
 _ERROR_BYTES_MAX: Final = 64 * 1024
 
 
@@ -41,7 +41,8 @@ class KinesisFanOut(FanOut):
         self._name = stream
         self._stream_arn = stream if stream.startswith("arn:") else None
         self._calls = BlockingCalls("fan-out", threads)
-        self._subscribers: dict[str, _Subscriber] = {}  # by URL: a TLS context is expensive
+        self._signer = open_signer(client)
+        self._endpoints: dict[str, StreamingEndpoint] = {}  # by URL: a TLS context is expensive
         self._open: set[_KinesisSubscription] = set()
 
     async def register_consumer(self, name: str) -> ConsumerDescription:
@@ -84,15 +85,11 @@ class KinesisFanOut(FanOut):
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
         """Subscribe a consumer to a shard. Returns once the first message of the service has arrived."""
         label = f"stream {self._name}, {shard}, subscribe_to_shard"
-        url = _endpoint_url(self._client, consumer_arn)
-        subscriber = self._subscribers.get(url) or self._subscribers.setdefault(
-            url, self._open_subscriber(url)
-        )
         body = orjson.dumps(
             {"ConsumerARN": consumer_arn, "ShardId": shard, "StartingPosition": _position_fields(start)}
         )
         with _translated_errors(label):
-            response = await subscriber.post(body)
+            response = await self._post(consumer_arn, body)
         subscription = _KinesisSubscription(response, self._calls, self._open, label)
         try:
             with _translated_errors(label):
@@ -109,14 +106,22 @@ class KinesisFanOut(FanOut):
             await subscription.close()
         self._calls.close()
 
-    def _open_subscriber(self, url: str) -> _Subscriber:
-        signer = open_signer(self._client, url)
-        if signer is None:
+    async def _post(self, consumer_arn: str, body: bytes) -> StreamedResponse:
+        """Send SubscribeToShard. Its endpoint may depend on the account in the ARN."""
+        if self._signer is None:
             raise ConfigError(
                 f"stream {self._name}: enhanced fan-out does not work through a proxy, with a client certificate or "
                 "without verified TLS; read by polling, or add the endpoint of Kinesis to NO_PROXY"
             )
-        return _Subscriber(signer, self._client.meta.config)
+        route = await self._signer.find_route(SUBSCRIBE, {"ConsumerARN": consumer_arn})
+        if route.url not in self._endpoints:
+            config = self._client.meta.config
+            limits = HttpLimits(
+                connections_max=1, connect_s=config.connect_timeout, response_s=config.read_timeout
+            )
+            tls = self._signer.tls_context(route.url)
+            self._endpoints[route.url] = StreamingEndpoint(route.url, limits, tls)
+        return await self._endpoints[route.url].post(self._signer.headers(SUBSCRIBE, route, body), body)
 
     async def _arn(self) -> str:
         if self._stream_arn is None:
@@ -146,20 +151,6 @@ class KinesisFanOut(FanOut):
             raise UnavailableError(
                 f"stream {self._name}, {call}: the response lacks the name, ARN, status or creation time"
             ) from error
-
-
-class _Subscriber:
-    """Sends SubscribeToShard to one URL."""
-
-    def __init__(self, signer: RequestSigner, config: Any) -> None:
-        self._signer = signer
-        limits = HttpLimits(
-            connections_max=1, connect_s=config.connect_timeout, response_s=config.read_timeout
-        )
-        self._endpoint = StreamingEndpoint(signer.url, limits, signer.tls_context())
-
-    async def post(self, body: bytes) -> StreamedResponse:
-        return await self._endpoint.post(await self._signer.headers(SUBSCRIBE, body), body)
 
 
 class _KinesisSubscription(Subscription):
@@ -276,21 +267,6 @@ def _translate(error: BotoCoreError | ClientError, label: str) -> LeaseholdError
     if isinstance(error, ClientError) and error_code(error) == "ResourceInUseException":
         return InUseError(f"{label}: {error_code(error)}: {error.response['Error'].get('Message', '')}")
     return translate_error(error, label)
-
-
-def _endpoint_url(client: Any, consumer_arn: str) -> str:
-    """The URL to which boto3 would send SubscribeToShard. It may depend on the account in the ARN."""
-    url = client.meta.endpoint_url
-    try:
-        endpoint = client._ruleset_resolver.construct_endpoint(  # noqa: SLF001 - botocore has no public access to it
-            operation_model=client.meta.service_model.operation_model(SUBSCRIBE.name),
-            call_args={"ConsumerARN": consumer_arn},
-            request_context={},
-        )
-        url = endpoint.url
-    except AttributeError:
-        pass  # another version of botocore: the regular endpoint accepts consumers of the client's region, too
-    return f"{url.rstrip('/')}/"
 
 
 def _position_fields(start: IteratorStart) -> Mapping[str, Any]:

@@ -1,4 +1,5 @@
-"""Signs requests that boto3 does not send: with the client's credentials and region, verified TLS as boto3 has it.
+"""Signs requests that boto3 does not send: to the endpoint that botocore resolves, with the client's credentials and
+region, and with verified TLS as boto3 has it.
 
 Used only where boto3 would do nothing else with the call: no proxy, no client certificate.
 """
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.httpsession import get_cert_path
 from urllib3.util import create_urllib3_context
@@ -20,9 +20,8 @@ from urllib3.util import create_urllib3_context
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of one service, as it is named on the wire."""
+    """One operation, as it is named on the wire."""
 
-    service: str
     target: str
     content_type: str
 
@@ -32,8 +31,17 @@ class Operation:
         return self.target.rpartition(".")[2]
 
 
-def open_signer(client: Any, url: str) -> RequestSigner | None:
-    """A signer with the region and credentials of the client; None if boto3 has to send requests to this URL."""
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an operation is sent to, and what else botocore determines together with the endpoint."""
+
+    url: str
+    headers: Mapping[str, str]
+    signing: Mapping[str, Any]  # the context of botocore's signer: the region and the kind of the signature
+
+
+def open_signer(client: Any) -> RequestSigner | None:
+    """A signer with the endpoints, region and credentials of the client; None if boto3 has to send its requests."""
     try:
         http = client._endpoint.http_session  # noqa: SLF001 - botocore has no public access to its configuration
         credentials = client._request_signer._credentials  # noqa: SLF001 - the credentials that the client signs with
@@ -41,44 +49,64 @@ def open_signer(client: Any, url: str) -> RequestSigner | None:
         is_plain = (
             verify
             and http._cert_file is None  # noqa: SLF001
-            and http._proxy_config.proxy_url_for(url) is None  # noqa: SLF001
+            # A proxy depends only on the scheme of the URL.
+            and http._proxy_config.proxy_url_for(client.meta.endpoint_url) is None  # noqa: SLF001
+            and client._resolve_endpoint_ruleset  # noqa: SLF001
         )
     except AttributeError:
         return None  # an unknown version of botocore
     if not is_plain or credentials is None:
         return None
-    return RequestSigner(client, url, credentials, get_cert_path(verify))
+    return RequestSigner(client, credentials, get_cert_path(verify))
 
 
 class RequestSigner:
-    """Signs POST requests to one URL."""
+    """Signs POST requests of one client."""
 
-    def __init__(self, client: Any, url: str, credentials: Any, certificates: str) -> None:
-        self.url = url
-        self._region = client.meta.region_name
-        self._user_agent = client.meta.config.user_agent
+    def __init__(self, client: Any, credentials: Any, certificates: str) -> None:
+        self._client = client
         self._credentials = credentials
         self._certificates = certificates
+        self._routes: dict[tuple[Operation, frozenset[tuple[str, str]], str | None], Route] = {}
 
-    async def headers(self, operation: Operation, body: bytes) -> Mapping[str, str]:
+    async def find_route(self, operation: Operation, arguments: Mapping[str, str]) -> Route:
+        """The endpoint of a call, as botocore resolves it: by region, FIPS, dual stack, account and arguments.
+
+        Not `client.meta.endpoint_url`, which is only where boto3 starts. The account is known with the credentials.
+        """
+        account = getattr(await self._frozen_credentials(), "account_id", None)
+        key = (operation, frozenset(arguments.items()), account)
+        if key not in self._routes:
+            self._routes[key] = self._resolve(operation, arguments)
+        return self._routes[key]
+
+    def headers(self, operation: Operation, route: Route, body: bytes) -> Mapping[str, str]:
         """The headers of a request, with the signature. Host and Content-Length are the sender's."""
         headers = {
             "Content-Type": operation.content_type,
-            "User-Agent": self._user_agent,
+            "User-Agent": self._client.meta.config.user_agent,
             "X-Amz-Target": operation.target,
+            **route.headers,
         }
-        request = AWSRequest("POST", self.url, headers=headers, data=body)
-        SigV4Auth(await self._frozen_credentials(), operation.service, self._region).add_auth(request)
+        request = AWSRequest("POST", route.url, headers=headers, data=body)
+        request.context.update(route.signing)
+        self._client._request_signer.sign(operation.name, request)  # noqa: SLF001 - the only access
         return dict(request.headers.items())
 
-    def tls_context(self) -> ssl.SSLContext | None:
+    def tls_context(self, url: str) -> ssl.SSLContext | None:
         """A context that verifies the server's certificate and host name, as boto3 does; None for plain HTTP."""
-        if urlsplit(self.url).scheme != "https":
+        if urlsplit(url).scheme != "https":
             return None
         context: ssl.SSLContext = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED)
         context.check_hostname = True
         context.load_verify_locations(self._certificates)
         return context
+
+    def _resolve(self, operation: Operation, arguments: Mapping[str, str]) -> Route:
+        model = self._client.meta.service_model.operation_model(operation.name)
+        signing: dict[str, Any] = {}
+        url, headers, *_ = self._client._resolve_endpoint_ruleset(model, arguments, signing)  # noqa: SLF001 - the only access
+        return Route(f"{url.rstrip('/')}/", headers, signing)
 
     async def _frozen_credentials(self) -> Any:
         # Credentials of a role are renewed from time to time, by a blocking call.
