@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from leasehold.cli.archive import archive
+from leasehold.cli.consumers import consumers
 from leasehold.cli.demo import demo
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
@@ -32,6 +33,7 @@ def leasehold() -> None:
 
 
 leasehold.add_command(archive)
+leasehold.add_command(consumers)
 leasehold.add_command(demo)
 leasehold.add_command(lag)
 leasehold.add_command(leases)

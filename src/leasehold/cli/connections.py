@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -92,37 +92,55 @@ def connection_options(command: Command) -> Command:
 
 def optional_connection_options(command: Command) -> Command:
     """Add the options to a command for which leases are optional, and pass their values as `connection`."""
-    options = [
-        click.option(
-            "--application", metavar="NAME", help="Name of the application, and of its lease table."
-        ),
-        click.option(
-            "--table", metavar="NAME", help="Lease table, if its name is not that of the application."
-        ),
-        click.option(
-            "--sqlite",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Read the leases from this SQLite file instead of DynamoDB.",
-        ),
-        click.option("--region", help="AWS region."),
-        click.option("--profile", help="Profile of the AWS configuration."),
-        click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
-        click.option("--kinesis-endpoint-url", metavar="URL", help="Endpoint for Kinesis."),
-        click.option("--dynamodb-endpoint-url", metavar="URL", help="Endpoint for DynamoDB."),
-        click.option("--plain-http", is_flag=True, help="Allow endpoints without TLS on other machines."),
-    ]
-    names = Connection.__dataclass_fields__
+    return _add_options(command, _OPTIONS)
 
+
+def kinesis_connection_options(command: Command) -> Command:
+    """Add the options to a command that uses only Kinesis, and pass their values as `connection`."""
+    return _add_options(command, {name: _OPTIONS[name] for name in _KINESIS_OPTIONS})
+
+
+def _add_options(command: Command, options: Mapping[str, Callable[[Any], Any]]) -> Command:
     @wraps(command)
     def with_connection(**given: Any) -> Any:
-        connection = Connection(**{name: given.pop(name) for name in names})
-        return command(connection=connection, **given)
+        values: dict[str, Any] = dict.fromkeys(_OPTIONS)
+        values |= {name: given.pop(name) for name in options}
+        return command(connection=Connection(**values), **given)
 
     decorated: Any = with_connection
-    for option in reversed(options):
+    for option in reversed([*options.values()]):
         decorated = option(decorated)
     result: Command = decorated
     return result
+
+
+# By the field of `Connection`, in the order of the help text.
+_OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "application": click.option(
+        "--application", metavar="NAME", help="Name of the application, and of its lease table."
+    ),
+    "table": click.option(
+        "--table", metavar="NAME", help="Lease table, if its name is not that of the application."
+    ),
+    "sqlite": click.option(
+        "--sqlite",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Read the leases from this SQLite file instead of DynamoDB.",
+    ),
+    "region": click.option("--region", help="AWS region."),
+    "profile": click.option("--profile", help="Profile of the AWS configuration."),
+    "endpoint_url": click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
+    "kinesis_endpoint_url": click.option(
+        "--kinesis-endpoint-url", metavar="URL", help="Endpoint for Kinesis."
+    ),
+    "dynamodb_endpoint_url": click.option(
+        "--dynamodb-endpoint-url", metavar="URL", help="Endpoint for DynamoDB."
+    ),
+    "plain_http": click.option(
+        "--plain-http", is_flag=True, help="Allow endpoints without TLS on other machines."
+    ),
+}
+_KINESIS_OPTIONS: Final = ("region", "profile", "kinesis_endpoint_url", "plain_http")
 
 
 def check_endpoint(url: str | None, *, plain_http: bool) -> None:

@@ -4,6 +4,7 @@ GET  /_leasehold/           the clock and the settings
 POST /_leasehold/clock      {"advance_ms": 60000}
 POST /_leasehold/settings   {"enforce_limits": true, ...}: see `ServiceSettings`
 POST /_leasehold/trim       {"stream": "orders"}: remove all its records now; without a name, those of all streams
+POST /_leasehold/fan-out    {"fault": "cut", "times": 1}: let subscriptions misbehave, see `FanOutFault`
 POST /_leasehold/reset      {}: remove all streams, restore the initial settings and the system's time
 """
 
@@ -36,7 +37,9 @@ async def serve_control(state: ServerState, scope: Scope, body: bytes, send: Sen
     action = _ACTIONS.get((method, path.removeprefix(CONTROL_PREFIX)))
     if action is None:
         await _send_json(
-            send, 404, {"error": f"{method} {path[:80]} is unknown: POST to clock, settings, trim or reset"}
+            send,
+            404,
+            {"error": f"{method} {path[:80]} is unknown: POST to clock, settings, trim, fan-out or reset"},
         )
         return
     try:
@@ -90,6 +93,10 @@ def _trim(state: ServerState, arguments: dict[str, Any]) -> None:
         state.service.stream(now_ms, stream_name).trim_all_records()
 
 
+def _plan_fault(state: ServerState, arguments: dict[str, Any]) -> None:
+    state.faults.plan(arguments)
+
+
 def _reset(state: ServerState, _arguments: dict[str, Any]) -> None:
     state.reset()
 
@@ -103,5 +110,6 @@ _ACTIONS: Final[dict[tuple[str, str], Callable[[ServerState, dict[str, Any]], No
     ("POST", "clock"): _advance_clock,
     ("POST", "settings"): _change_settings,
     ("POST", "trim"): _trim,
+    ("POST", "fan-out"): _plan_fault,
     ("POST", "reset"): _reset,
 }

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
@@ -40,6 +42,7 @@ class _Exchange:
     stream_id: int
     messages: asyncio.Queue[Message] = field(default_factory=asyncio.Queue)
     is_disconnected: bool = False
+    has_ended: bool = False
 
     def add_body(self, body: bytes, *, more: bool) -> None:
         self.messages.put_nowait({"type": "http.request", "body": body, "more_body": more})
@@ -149,6 +152,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             await self._app(scope, exchange.messages.get, send)
         finally:
+            self._reset_unless_ended(exchange)
             del self._exchanges[exchange.stream_id]
             self._close_if_done()
 
@@ -187,7 +191,16 @@ class Http2Connection(asyncio.Protocol):
             await self._may_write.wait()
         if end and not exchange.is_disconnected:
             self._h2.end_stream(exchange.stream_id)
+            exchange.has_ended = True
             self._flush()
+
+    def _reset_unless_ended(self, exchange: _Exchange) -> None:
+        """Tell the client that no more of an incomplete response follows."""
+        if exchange.has_ended or exchange.is_disconnected or self._transport.is_closing():
+            return
+        with suppress(ProtocolError):
+            self._h2.reset_stream(exchange.stream_id, ErrorCodes.INTERNAL_ERROR)
+        self._flush()
 
     def _flush(self) -> None:
         if not self._transport.is_closing():

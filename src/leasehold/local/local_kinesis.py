@@ -106,6 +106,14 @@ class LocalKinesis:
         """Remove all records and closed shards of a stream, or of all streams."""
         self._send_control("trim", {"stream": stream} if stream else {})
 
+    def plan_fan_out_fault(
+        self, fault: str, *, times: int = 1, stream: str | None = None, shard: str | None = None
+    ) -> None:
+        """Let subscriptions misbehave, `times` times in all: see `FanOutFault`. Open subscriptions do so at once."""
+        where = {"stream": stream, "shard": shard}
+        given = {name: value for name, value in where.items() if value is not None}
+        self._send_control("fan-out", {"fault": fault, "times": times, **given})
+
     def reset(self) -> None:
         """Remove all streams, restore the initial settings, and set the clock to the system's time."""
         self._send_control("reset", {})

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.local.clock import AdjustableClock
+from leasehold.local.fan_out_faults import FanOutFaults
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class ServerState:
     initial_settings: ServiceSettings = field(init=False)
     clock: AdjustableClock = field(default_factory=AdjustableClock)
     notifier: ShardNotifier = field(default_factory=ShardNotifier)
+    faults: FanOutFaults = field(default_factory=FanOutFaults)
     # The number of changes, so that the state file is written only after a change.
     changes: int = 0
     # Set when the server shuts down, so that subscriptions end cleanly.
@@ -59,7 +61,10 @@ class ServerState:
         self.initial_settings = self.service.settings
 
     def reset(self) -> None:
-        """Remove all streams, and restore the initial settings and the system's time. Shard epochs stay."""
+        """Remove all streams and planned faults, and restore the initial settings and the system's time. Shard epochs
+        stay.
+        """
+        self.faults.clear()
         self.service.streams.clear()
         self.service.settings = self.initial_settings
         self.clock.offset_ms = 0
