@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    __version__: str  # of the installed package
     # For type checkers and editors. At run time `__getattr__` imports a name when it is first used.
     from leasehold.core.model import Pin as Pin
     from leasehold.core.model import ShardId as ShardId
@@ -71,6 +72,8 @@ __all__ = sorted(_MODULES)  # noqa: PLE0605 - a test compares it with what type 
 
 def __getattr__(name: str) -> object:
     """Import a public name on demand, because a Spark executor needs no worker, and a worker needs no Spark."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("leasehold")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -19,7 +19,7 @@ from leasehold.adapters.aws.kinesis_directory import KinesisDirectory
 from leasehold.adapters.aws.kinesis_fan_out import KinesisFanOut
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.config.connection import SQLITE, ConnectionSettings
+from leasehold.config.connection import ConnectionSettings
 from leasehold.core.coordinator.kcl_rows import (
     COORDINATOR_KEY_ATTRIBUTE,
     COORDINATOR_TABLE_SUFFIX,
@@ -62,8 +62,8 @@ def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:
 
 def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
     """Open the lease table of an application, in DynamoDB or in a SQLite file."""
-    if connection.leases.startswith(SQLITE):
-        return LeaseTable(SqliteRows(connection.leases.removeprefix(SQLITE)))
+    if connection.lease_file is not None:
+        return LeaseTable(SqliteRows(connection.lease_file))
     client = clients.dynamodb_client(aws_access(connection, connection.dynamodb_endpoint))
     return LeaseTable(
         # Without an index: peers scan the table, and a table that is shared with KCL 2.x should have none.

@@ -33,6 +33,19 @@ def run_archive(*arguments: object) -> Result:
     return CliRunner().invoke(leasehold, ["archive", *map(str, arguments)])
 
 
+def test_a_folder_without_an_archive_is_not_verified(tmp_path: Path) -> None:
+    """A wrong path must not look like an archive without problems."""
+    result = run_archive("verify", tmp_path)
+    assert (result.exit_code, result.output) == (
+        1,
+        f"Error: {tmp_path} has no object of an archive: check the URL and --prefix\n",
+    )
+    assert (
+        "has no object of an archive below prefix 'a'"
+        in run_archive("list", tmp_path, "--prefix", "a").output
+    )
+
+
 def test_a_complete_archive(tmp_path: Path) -> None:
     """Tables, JSON, exit code 0, and a note that gaps are unknown."""
     write_archive(tmp_path, ["1", "2"])

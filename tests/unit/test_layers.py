@@ -68,6 +68,7 @@ LAYERS = (
     "simulation",
     "testing",
     "cli",
+    "__main__",
 )
 # The first of each pair never imports the second, although it stands above it.
 SEPARATE = {

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import leasehold
@@ -55,3 +56,7 @@ def test_the_public_names_are_the_same_everywhere() -> None:
     assert all(getattr(leasehold, name).__name__ == name for name in leasehold.__all__)
     assert set(leasehold.__all__) <= set(dir(leasehold))
     assert not hasattr(leasehold, "Consume")
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert leasehold.__version__ == version("leasehold")

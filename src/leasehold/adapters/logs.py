@@ -182,6 +182,12 @@ LINES: Final[Mapping[type[Event], Line]] = {
 _USER_CODE_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped, WorkerFailed)
 
 
+# The message of the handler's error may contain a payload, so the line has only its type.
+_HOW_TO_SEE_MORE: Final = (
+    ' more="for the traceback, log leasehold.worker at DEBUG (leasehold run --log-level debug)"'
+)
+
+
 def _level(event: Event, line: Line) -> int:
     """The level of an event. Some event types have different levels depending on their values."""
     match event:
@@ -236,6 +242,9 @@ class LogObserver:
         values = map(format_value, _values(event, line))
         if times > 1:
             line.logger.log(level, line.repeated_template, *values, times)
+        elif isinstance(event, HandlerFailed) and event.attempt == 1 and not line.logger.isEnabledFor(DEBUG):
+            template = line.template + _HOW_TO_SEE_MORE
+            line.logger.log(level, template, *values)
         else:
             line.logger.log(level, line.template, *values)
 

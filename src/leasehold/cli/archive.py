@@ -13,13 +13,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from leasehold.cli.connections import Connection, check_endpoint, optional_connection_options
+from leasehold.cli.connections import Connection, optional_connection_options
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.leases import belongs_to_stream
 from leasehold.cli.output import format_count, print_json, print_line, print_table
 from leasehold.core.exactly_once.object_keys import minute_path, validate_prefix
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
+from leasehold.errors import NotFoundError
 from leasehold.ports import ObjectStore, Stream
 
 if TYPE_CHECKING:
@@ -45,20 +46,21 @@ def _archive_options(command: Any) -> Any:
 @archive.command("list")
 @_archive_options
 @optional_connection_options
-def list_(
-    *, connection: Connection, url: str, prefix: str, s3_endpoint_url: str | None, as_json: bool
-) -> None:
+def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> None:
     """List the contents of the archive at URL, from the names of its objects.
 
     URL is s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix or a folder.
     """
     verification = _import_verification()
-    store = _open_store(url, s3_endpoint_url, connection)
+    store = _open_store(url, connection)
     contents: ArchiveContents = asyncio.run(verification.list_archive(store, validate_prefix(prefix)))
     unrecognized = contents.others + len(contents.strays)
     if as_json:
         shards = [_listing_to_json(*each) for each in contents.shards.items()]
         print_json({"shards": shards, "unrecognized_objects": unrecognized})
+        return
+    if not contents.shards:
+        print_line(_with_unrecognized(unrecognized, _no_archive(url, prefix)))
         return
     print_table(
         ("shard", "objects", "bytes", "from", "to"), [_listing_row(*each) for each in contents.shards.items()]
@@ -80,7 +82,6 @@ def verify(
     connection: Connection,
     url: str,
     prefix: str,
-    s3_endpoint_url: str | None,
     as_json: bool,
     stream: str | None,
 ) -> None:
@@ -90,16 +91,24 @@ def verify(
     reports gaps: records that the stream retains and the archive does not contain, up to the last archived record or,
     if the leases are given, up to their checkpoints. It exits with 1 if it finds a problem.
     """
-    if connection.has_leases and stream is None:
+    if connection.has_lease_option and stream is None:
         raise click.UsageError("Leases are used only to find gaps: add --stream NAME, or leave them out.")
-    store = _open_store(url, s3_endpoint_url, connection)
+    store = _open_store(url, connection)
     result = asyncio.run(_verify(store, validate_prefix(prefix), connection, stream))
+    # With leases, an archive without objects can be complete: no checkpoint has passed a record.
+    if not sum(result.objects.values()) and not result.problems and not (stream and connection.has_leases):
+        raise NotFoundError(_no_archive(url, prefix))
     if as_json:
         print_json(_result_to_json(result))
     else:
         _print_result(result, with_gaps=stream is not None)
     if result.problems:
         context.exit(1)
+
+
+def _no_archive(url: str, prefix: str) -> str:
+    below = f" below prefix {prefix!r}" if prefix else ""
+    return f"{url} has no object of an archive{below}: check the URL and --prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +183,11 @@ async def _open_reference(connection: Connection, stream_name: str | None) -> _R
     return _Reference(stream, {shard.id: shard for shard in await stream.list_shards()}, checkpoints)
 
 
-def _open_store(url: str, s3_endpoint_url: str | None, connection: Connection) -> ObjectStore:
-    from leasehold.adapters.aws.clients import AwsAccess  # noqa: PLC0415 - boto3 is slow
-    from leasehold.adapters.obstore_objects import open_object_store  # noqa: PLC0415
+def _open_store(url: str, connection: Connection) -> ObjectStore:
+    from leasehold.adapters.obstore_objects import open_object_store  # noqa: PLC0415 - boto3 is slow
+    from leasehold.wiring import aws_access  # noqa: PLC0415
 
-    check_endpoint(s3_endpoint_url, plain_http=connection.plain_http)
-    access = AwsAccess(
-        region=connection.region,
-        profile=connection.profile,
-        endpoint_url=s3_endpoint_url or connection.endpoint_url,
-    )
+    access = aws_access(connection.settings, connection.settings.s3_endpoint)
     return open_object_store(url, access, setting="URL", extra="archive", make_folder=False)
 
 

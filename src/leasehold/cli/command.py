@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import click
 
 from leasehold.cli.archive import archive
@@ -11,19 +13,22 @@ from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
 from leasehold.cli.pipeline import pipeline
+from leasehold.cli.put import put
 from leasehold.cli.run import run
 from leasehold.cli.simulate import simulate
 from leasehold.errors import LeaseholdError
 
 
 class _Group(click.Group):
-    """A group whose commands report a `LeaseholdError` in one sentence, without a traceback."""
+    """A group whose commands report a `LeaseholdError` in one sentence, without a traceback, and that Ctrl-C ends."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except LeaseholdError as error:
             raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            raise SystemExit(128 + signal.SIGINT) from None
 
 
 @click.group(cls=_Group)
@@ -39,5 +44,6 @@ leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)
 leasehold.add_command(pipeline)
+leasehold.add_command(put)
 leasehold.add_command(run)
 leasehold.add_command(simulate)

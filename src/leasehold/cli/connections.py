@@ -1,10 +1,15 @@
-"""The options that say how a command reaches AWS and the lease table. All commands share them."""
+"""The options that say how a command reaches AWS and the lease table. All commands share them.
+
+A command takes what its options leave out from where a worker takes it: LEASEHOLD_* variables, and the file that
+LEASEHOLD_CONFIG names.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,6 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from leasehold.config.connection import SQLITE, ConnectionSettings
 from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import RowStore
@@ -19,52 +25,46 @@ from leasehold.ports import RowStore
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_ENDPOINTS: Final = {
+    "kinesis_endpoint_url": "kinesis_endpoint",
+    "dynamodb_endpoint_url": "dynamodb_endpoint",
+    "s3_endpoint_url": "s3_endpoint",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The values of the options. For None the AWS SDK reads the environment and its configuration."""
+    """How a command reaches AWS and the leases. For a setting of None the AWS SDK reads its own configuration."""
 
-    application: str | None
-    table: str | None
-    sqlite: Path | None
-    region: str | None
-    profile: str | None
-    endpoint_url: str | None
-    kinesis_endpoint_url: str | None
-    dynamodb_endpoint_url: str | None
-    plain_http: bool
-
-    def __post_init__(self) -> None:
-        for url in (self.endpoint_url, self.kinesis_endpoint_url, self.dynamodb_endpoint_url):
-            check_endpoint(url, plain_http=self.plain_http)
+    settings: ConnectionSettings
+    application: str | None = None
+    stream: str | None = None  # of the environment
+    has_lease_option: bool = False  # an option, not only the environment, says where the leases are
 
     @property
     def has_leases(self) -> bool:
-        """True if the options name a lease table."""
-        return bool(self.application or self.table or self.sqlite)
+        """True if the options or the environment name a lease table."""
+        return bool(self.application or self.settings.lease_table or self.settings.lease_file)
 
     def kinesis(self, *, threads: int) -> Any:
         """Return a boto3 client of Kinesis."""
-        from leasehold.adapters.aws.clients import AwsAccess, kinesis_client  # noqa: PLC0415 - boto3 is slow
+        from leasehold.adapters.aws.clients import kinesis_client  # noqa: PLC0415 - boto3 is slow
+        from leasehold.wiring import aws_access  # noqa: PLC0415
 
-        url = self.kinesis_endpoint_url or self.endpoint_url
-        return kinesis_client(
-            AwsAccess(region=self.region, profile=self.profile, endpoint_url=url), threads=threads
-        )
+        return kinesis_client(aws_access(self.settings, self.settings.kinesis_endpoint), threads=threads)
 
     def rows(self) -> RowStore:
         """Return the row store of the leases. It must exist."""
-        if self.sqlite is not None:
+        if self.settings.lease_file is not None:
             from leasehold.adapters.sqlite_rows import SqliteRows  # noqa: PLC0415 - only one of the two stores is needed
 
-            return SqliteRows(self.sqlite)
-        from leasehold.adapters.aws.clients import AwsAccess, dynamodb_client  # noqa: PLC0415 - boto3 is slow
+            return SqliteRows(_existing(self.settings.lease_file))
+        from leasehold.adapters.aws.clients import dynamodb_client  # noqa: PLC0415 - boto3 is slow
         from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows  # noqa: PLC0415
+        from leasehold.wiring import aws_access  # noqa: PLC0415
 
-        url = self.dynamodb_endpoint_url or self.endpoint_url
-        client = dynamodb_client(AwsAccess(region=self.region, profile=self.profile, endpoint_url=url))
-        return DynamoDbRows(client, self.table or self.application or "")
+        client = dynamodb_client(aws_access(self.settings, self.settings.dynamodb_endpoint))
+        return DynamoDbRows(client, self.settings.lease_table or self.application or "")
 
     @asynccontextmanager
     async def lease_table(self) -> AsyncIterator[LeaseTable]:
@@ -76,13 +76,47 @@ class Connection:
             await table.close()
 
 
+def _existing(file: str) -> str:
+    """Return the path of a file that exists. SQLite would create a missing one."""
+    if not Path(file).is_file():
+        raise ConfigError(
+            f"leases: there is no file {file}: check the path, or start a worker, which creates it"
+        )
+    return file
+
+
+def resolve_connection(options: Mapping[str, Any], surroundings: Mapping[str, Any]) -> Connection:
+    """Combine the options of a command with the settings of its surroundings. An option takes precedence."""
+    known = {each.name for each in fields(ConnectionSettings)}
+    chosen = {name: value for name, value in surroundings.items() if name in known}
+    chosen |= {name: options[name] for name in ("region", "profile", "leases") if options.get(name)}
+    if options.get("table"):
+        chosen["lease_table"] = options["table"]
+    if options.get("sqlite"):
+        chosen["leases"] = f"{SQLITE}{options['sqlite']}"
+    for option, setting in _ENDPOINTS.items():
+        if url := options.get(option) or options.get("endpoint_url"):
+            chosen[setting] = url
+    settings = ConnectionSettings(**chosen)
+    for setting in _ENDPOINTS.values():
+        check_endpoint(getattr(settings, setting), plain_http=options["plain_http"])
+    return Connection(
+        settings=settings,
+        application=options.get("application") or surroundings.get("application"),
+        stream=surroundings.get("stream"),
+        has_lease_option=any(options.get(name) for name in ("application", "table", "sqlite", "leases")),
+    )
+
+
 def connection_options(command: Command) -> Command:
     """Add the options to a command that needs leases, and pass their values as `connection`."""
 
     @wraps(command)
     def with_leases(*, connection: Connection, **given: Any) -> Any:
         if not connection.has_leases:
-            raise click.UsageError("Say where the leases are: --application, --table or --sqlite.")
+            raise click.UsageError(
+                "Say where the leases are: --application, --table or --leases, or LEASEHOLD_APPLICATION."
+            )
         return command(connection=connection, **given)
 
     decorated: Any = with_leases
@@ -92,55 +126,66 @@ def connection_options(command: Command) -> Command:
 
 def optional_connection_options(command: Command) -> Command:
     """Add the options to a command for which leases are optional, and pass their values as `connection`."""
-    return _add_options(command, _OPTIONS)
+    lease_options = [
+        click.option(
+            "--application", metavar="NAME", help="Name of the application, and of its lease table."
+        ),
+        click.option(
+            "--table", metavar="NAME", help="Lease table, if its name is not that of the application."
+        ),
+        click.option(
+            "--leases",
+            metavar="URL",
+            help="Where the leases are: dynamodb, or sqlite:///FILE.  [default: dynamodb]",
+        ),
+        click.option(
+            "--sqlite",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="The same as --leases sqlite:///FILE.",
+        ),
+    ]
+    aws = aws_options("kinesis", "dynamodb")
+    return _with_options(command, [*lease_options, *aws])
+
+
+def aws_options(*services: str) -> list[Callable[[Any], Any]]:
+    """The options that say how a command reaches these services of AWS."""
+    names = {"kinesis": "Kinesis", "dynamodb": "DynamoDB"}
+    return [
+        click.option("--region", help="AWS region."),
+        click.option("--profile", help="Profile of the AWS configuration."),
+        click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
+        *(
+            click.option(f"--{each}-endpoint-url", metavar="URL", help=f"Endpoint for {names[each]}.")
+            for each in services
+        ),
+        click.option("--plain-http", is_flag=True, help="Allow endpoints without TLS on other machines."),
+    ]
 
 
 def kinesis_connection_options(command: Command) -> Command:
     """Add the options to a command that uses only Kinesis, and pass their values as `connection`."""
-    return _add_options(command, {name: _OPTIONS[name] for name in _KINESIS_OPTIONS})
+    return _with_options(command, aws_options("kinesis"))
 
 
-def _add_options(command: Command, options: Mapping[str, Callable[[Any], Any]]) -> Command:
+def _with_options(command: Command, options: list[Callable[[Any], Any]]) -> Command:
+    names = (
+        *("application", "table", "leases", "sqlite", "region", "profile", "endpoint_url", "plain_http"),
+        *_ENDPOINTS,
+    )
+
     @wraps(command)
     def with_connection(**given: Any) -> Any:
-        values: dict[str, Any] = dict.fromkeys(_OPTIONS)
-        values |= {name: given.pop(name) for name in options}
-        return command(connection=Connection(**values), **given)
+        from leasehold.worker.options import read_surroundings  # noqa: PLC0415 - not needed for --help
+
+        own = {name: given.pop(name) for name in names if name in given}
+        return command(connection=resolve_connection(own, read_surroundings(os.environ)), **given)
 
     decorated: Any = with_connection
-    for option in reversed([*options.values()]):
+    for option in reversed(options):
         decorated = option(decorated)
     result: Command = decorated
     return result
-
-
-# By the field of `Connection`, in the order of the help text.
-_OPTIONS: Final[dict[str, Callable[[Any], Any]]] = {
-    "application": click.option(
-        "--application", metavar="NAME", help="Name of the application, and of its lease table."
-    ),
-    "table": click.option(
-        "--table", metavar="NAME", help="Lease table, if its name is not that of the application."
-    ),
-    "sqlite": click.option(
-        "--sqlite",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Read the leases from this SQLite file instead of DynamoDB.",
-    ),
-    "region": click.option("--region", help="AWS region."),
-    "profile": click.option("--profile", help="Profile of the AWS configuration."),
-    "endpoint_url": click.option("--endpoint-url", metavar="URL", help="Endpoint for all services."),
-    "kinesis_endpoint_url": click.option(
-        "--kinesis-endpoint-url", metavar="URL", help="Endpoint for Kinesis."
-    ),
-    "dynamodb_endpoint_url": click.option(
-        "--dynamodb-endpoint-url", metavar="URL", help="Endpoint for DynamoDB."
-    ),
-    "plain_http": click.option(
-        "--plain-http", is_flag=True, help="Allow endpoints without TLS on other machines."
-    ),
-}
-_KINESIS_OPTIONS: Final = ("region", "profile", "kinesis_endpoint_url", "plain_http")
 
 
 def check_endpoint(url: str | None, *, plain_http: bool) -> None:

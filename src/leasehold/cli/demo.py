@@ -42,7 +42,7 @@ streamName = "{stream}"
 applicationName = "demo"
 region = "us-east-1"
 endpointUrl = "{endpoint}"
-leases = "sqlite:{folder}/leases.sqlite"
+leases = "sqlite:///{folder}/leases.sqlite"
 startingPosition = "trim_horizon"
 
 [sink]

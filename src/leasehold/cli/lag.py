@@ -77,7 +77,7 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[Shard
     by_stream: defaultdict[str, list[LeaseView]] = defaultdict(list)
     for view in views:
         if belongs_to_stream(view.lease, stream):
-            by_stream[stream_name(view.lease) or _require_stream(stream)].append(view)
+            by_stream[stream_name(view.lease) or _require_stream(stream or connection.stream)].append(view)
     async with AsyncExitStack() as stack:
         client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if by_stream else None
         probes = []
@@ -101,7 +101,9 @@ async def _probe_stream(stream: Stream, views: Sequence[LeaseView], *, streams: 
 
 def _require_stream(stream: str | None) -> str:
     if stream is None:
-        raise click.UsageError("The leases do not name their stream: add --stream NAME.")
+        raise click.UsageError(
+            "The leases do not name their stream: add --stream NAME, or set LEASEHOLD_STREAM."
+        )
     return stream
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Loopback address to listen on.")
-@click.option("--port", default=4567, show_default=True, help="Port to listen on; 0 means any free port.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=4567,
+    show_default=True,
+    help="Port to listen on; 0 means any free port.",
+)
 @click.option(
     "--state", type=click.Path(dir_okay=False, path_type=Path), help="Save the streams in this file."
 )
@@ -57,7 +64,7 @@ def local(*, as_json: bool, **given: Any) -> None:
     if as_json:
         click.echo(json.dumps({"endpoint_url": server.endpoint_url}))
     else:
-        _print_instructions(server.endpoint_url, options)
+        _print_instructions(server.endpoint_url, options, sorted(server.state.service.streams))
     server.run()
 
 
@@ -91,14 +98,21 @@ def _parse_stream(text: str) -> tuple[str, int]:
     return name, int(shards)
 
 
-def _print_instructions(endpoint_url: str, options: ServerOptions) -> None:
+def _print_instructions(endpoint_url: str, options: ServerOptions, streams: Sequence[str]) -> None:
     region = options.account.region
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]Kinesis[/bold] on {endpoint_url}, account {options.account.id}, {region}")
     storage = f"saved in {options.state_file}" if options.state_file else "in memory only"
     console.print(f"Streams are {storage}. Signatures are not verified. Ctrl-C stops the server.\n")
-    console.print("To use it, copy these lines into a shell:\n")
+    console.print("To use it, copy these lines into another shell:\n")
     console.print(f"  export AWS_ENDPOINT_URL_KINESIS={endpoint_url}")
     console.print(f"  export AWS_DEFAULT_REGION={region} AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
-    console.print("  aws kinesis create-stream --stream-name orders --shard-count 2")
-    console.print("  aws kinesis list-streams")
+    for line in next_steps(streams):
+        console.print(f"  {line}", markup=False)
+
+
+def next_steps(streams: Sequence[str]) -> Sequence[str]:
+    """Commands to try: put a record into a stream that exists, or create the first one."""
+    if streams:
+        return (f"leasehold put {streams[0]} hello", "aws kinesis list-streams")
+    return "aws kinesis create-stream --stream-name orders --shard-count 2", "leasehold put orders hello"

@@ -19,6 +19,7 @@ from leasehold.errors import ConfigError
 from leasehold.worker.consumer import Consumer
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+AWS_LOGGERS: Final = ("boto3", "botocore", "urllib3", "asyncio")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -36,7 +37,12 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     show_default=True,
     help="Lowest level to log, to stderr.",
 )
-def run(*, target: str | None, config: Path | None, log_level: str) -> None:
+@click.option(
+    "--log-aws",
+    is_flag=True,
+    help="At level debug, also show the lines of the AWS SDK and other libraries of ours.",
+)
+def run(*, target: str | None, config: Path | None, log_level: str, log_aws: bool) -> None:
     """Run a worker.
 
     The worker runs until SIGTERM or SIGINT. Then it finishes its batches, checkpoints, releases its leases and exits
@@ -47,9 +53,18 @@ def run(*, target: str | None, config: Path | None, log_level: str) -> None:
     """
     if (target is None) == (config is None):
         raise click.UsageError("Give either MODULE:CONSUMER or --config FILE.")
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT)
+    configure_logging(log_level.upper(), log_aws=log_aws)
     consumer = _load_consumer(target) if target is not None else _build_consumer(Path(str(config)))
     consumer.run()
+
+
+def configure_logging(level: str, *, log_aws: bool) -> None:
+    """Log to stderr. The AWS SDK writes a dozen debug lines for each call, which hide all others."""
+    logging.basicConfig(format=LOG_FORMAT)
+    logging.getLogger().setLevel(level)
+    if not log_aws:
+        for name in AWS_LOGGERS:
+            logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
 
 
 def _load_consumer(target: str) -> Consumer:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-from collections.abc import Iterator, Sequence
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from leasehold.cli.extras import needs_extra
-from leasehold.cli.output import print_line
+from leasehold.cli.output import format_count, print_line
 from leasehold.config.settings import Mode
 from leasehold.errors import ConfigError
 
@@ -101,6 +106,8 @@ def _parse_options(
     from leasehold.simulation.runtime import Runtime  # noqa: PLC0415
     from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
 
+    if not math.isfinite(minutes) or minutes < 0.02:
+        raise ConfigError(f"--minutes {minutes}: expected at least 0.02, one simulated second")
     options = SimulationOptions(
         seed=seed,
         workers=workers,
@@ -113,8 +120,6 @@ def _parse_options(
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):
             pass
-    if options.faults_ms < 1_000:
-        raise ConfigError(f"--minutes {minutes}: expected at least 0.02, one simulated second")
     return options
 
 
@@ -122,7 +127,9 @@ def _run_one(options: SimulationOptions) -> None:
     from leasehold.simulation.report import result_lines  # noqa: PLC0415
     from leasehold.simulation.simulate import simulate as run  # noqa: PLC0415
 
-    outcome = run(options, show=print_line)
+    # An exception in the middle of the run would leave coroutines behind, which report errors at the exit.
+    with _on_signals(os._exit):
+        outcome = run(options, show=print_line)
     for line in result_lines(outcome):
         print_line(line)
     if not outcome.has_passed:
@@ -136,9 +143,13 @@ def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
     outcomes = []
     console = Console(stderr=True)
     columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with (
+        _on_signals(sys.exit),
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        _outcomes(runs, jobs) as running,
+    ):
         task = progress.add_task("seeds", total=len(runs))
-        for outcome in _outcomes(runs, jobs):
+        for outcome in running:
             outcomes.append(outcome)
             progress.advance(task)
             if not outcome.has_passed:
@@ -150,11 +161,41 @@ def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
         raise SystemExit(1)
 
 
-def _outcomes(runs: Sequence[SimulationOptions], jobs: int) -> Iterator[SimulationOutcome]:
+@contextmanager
+def _outcomes(runs: Sequence[SimulationOptions], jobs: int) -> Iterator[Iterator[SimulationOutcome]]:
+    """Run all seeds in processes. If the block is left early, the processes end at once."""
     # Spawned, not forked: this process may have threads, which do not survive a fork.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_run_without_trace, options) for options in runs]):
-            yield future.result()
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+    futures = []
+    try:
+        # Ctrl-C also reaches the processes, which inherit that it is blocked: only this process reacts to it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            futures = [pool.submit(_run_without_trace, options) for options in runs]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield (future.result() for future in as_completed(futures))
+    except BaseException:
+        print_line(
+            f"stopped; {sum(each.done() for each in futures)} of {format_count(len(runs), 'seed')} have run"
+        )
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _on_signals(react: Callable[[int], None]) -> Iterator[None]:
+    """Call `react` with the exit code when SIGINT or SIGTERM arrives in this block."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, lambda number, _frame: react(128 + number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _run_without_trace(options: SimulationOptions) -> SimulationOutcome:

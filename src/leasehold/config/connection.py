@@ -33,8 +33,27 @@ class ConnectionSettings:
     s3_endpoint: str | None = None  # for dead letters
 
     def __post_init__(self) -> None:
-        if self.leases != DYNAMODB and not self.leases.startswith(SQLITE):
+        if self.leases != DYNAMODB and not self.lease_file:
             raise ConfigError(
                 f"leases={self.leases!r}: expected 'dynamodb', or 'sqlite:///leases.sqlite' (one machine; an absolute "
                 "path starts with four slashes)"
             )
+
+    @property
+    def lease_file(self) -> str | None:
+        """The path of the SQLite file with the leases. None if they are in DynamoDB."""
+        return sqlite_path(self.leases)
+
+
+def sqlite_path(url: str) -> str | None:
+    """Return the path in the URL of a SQLite file. None if it is no such URL.
+
+    >>> sqlite_path("sqlite:///leases.sqlite"), sqlite_path("sqlite:////var/leases.sqlite")
+    ('leases.sqlite', '/var/leases.sqlite')
+    >>> sqlite_path("sqlite:leases.sqlite"), sqlite_path("sqlite:/var/leases.sqlite"), sqlite_path("sqlite://host/x")
+    ('leases.sqlite', '/var/leases.sqlite', None)
+    """
+    if url.startswith(SQLITE):
+        return url.removeprefix(SQLITE) or None
+    path = url.removeprefix("sqlite:")
+    return None if path in {url, ""} or path.startswith("//") else path

@@ -44,6 +44,8 @@ class ServerOptions:
                 f"host={self.host!r} is not a loopback address: this server verifies no signatures, so it "
                 "serves only this machine. Use 127.0.0.1."
             )
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"port={self.port}: expected 1 to 65535, or 0 for any free port")
 
 
 def _is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from leasehold.archive.columns import ALL_COLUMNS, ARCHIVE_COLUMNS, DEFAULT_COLUMNS
 from leasehold.config import values
-from leasehold.config.connection import ConnectionSettings
+from leasehold.config.connection import DYNAMODB, ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.config.settings import (
     BalanceBy,
@@ -35,6 +35,8 @@ from leasehold.spark.starting_positions import StartingPositions, parse_starting
 
 # Of a batch over all shards: the tasks of a batch hold that much in memory together.
 BATCH_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+# A batch read waits for an end that is no further in the future than clocks differ.
+CLOCK_ERROR_MS: Final = 5_000
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(b|kb|mb|gb)?\s*", re.IGNORECASE)
 _SIZE_UNITS: Final = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
 
@@ -83,13 +85,16 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def parse_lease_store(text: str) -> str:
-    """Parse `dynamodb`, or the URL of a SQLite file."""
+    """Parse `dynamodb` in any case, or the URL of a SQLite file."""
     store = text.strip()
-    if store.lower() == "dynamodb":
-        return "dynamodb"
-    if store.startswith("sqlite:") and not store.startswith("sqlite:///"):
-        return f"sqlite:///{store.removeprefix('sqlite:')}"
-    return store
+    return DYNAMODB if store.lower() == DYNAMODB else store
+
+
+def parse_consumer_mode(text: str) -> str:
+    """Parse how shards are read, in the words of Databricks and of awslabs. Polling is the only way so far."""
+    if text.strip().lower() not in {"polling", "getrecords"}:
+        raise ConfigError("expected polling (or GetRecords), which is how the source reads shards")
+    return "polling"
 
 
 _on_leases_behind = values.choice(OnLeasesBehind)
@@ -121,7 +126,8 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "onLeasesBehind": OptionSpec(_on_leases_behind),
     "onRecreatedStream": OptionSpec(_on_recreated_stream),
     "columns": OptionSpec(parse_columns),
-    "numPartitions": OptionSpec(parse_count, ("maxPartitions", "minPartitions")),
+    "numPartitions": OptionSpec(parse_count, ("maxPartitions",)),
+    "consumerMode": OptionSpec(parse_consumer_mode, ("kinesis.consumerType",)),
     "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
     "maxFetchRate": OptionSpec(parse_size),
     "maxRecordsPerFetch": OptionSpec(
@@ -161,8 +167,8 @@ _OTHER_CONNECTORS: Final = {
     "awssecretkey": "credentials come from the AWS SDK's chain (environment, profile, role); set profile or roleArn",
     "kinesis.awsaccesskeyid": "credentials come from the AWS SDK's chain; set profile or roleArn",
     "kinesis.awssecretkey": "credentials come from the AWS SDK's chain; set profile or roleArn",
-    "consumermode": "the source polls shards; there is no other mode yet",
-    "kinesis.consumertype": "the source polls shards; there is no other mode yet",
+    "minpartitions": "a shard is read by one task, so a batch cannot have more tasks than shards; set "
+    "numPartitions, the most tasks of a batch",
     "avoidemptybatches": "an idle stream causes no batches; leave it out",
 }
 
@@ -182,6 +188,12 @@ class TimeRange:
         require_past(self.start_ms, now_ms)
         if self.end_ms is not None and self.end_ms <= (self.start_ms or 0):
             raise ConfigError("endingTimestamp is not after the start: the range has no records")
+        if self.end_ms is not None and self.end_ms > now_ms + CLOCK_ERROR_MS:
+            seconds = -(-(self.end_ms - now_ms) // 1000)
+            raise ConfigError(
+                f"endingTimestamp is {seconds} s in the future: a batch read (spark.read) reads what has arrived; "
+                "leave it out to read until now, read later, or check the zone of the time and this machine's clock"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +262,7 @@ def _time_range(parsed: Mapping[str, Any], positions: StartingPositions) -> Time
 
 def _connection(parsed: Mapping[str, Any]) -> ConnectionSettings:
     return ConnectionSettings(
-        leases=parsed.get("leases", "dynamodb"),
+        leases=parsed.get("leases", DYNAMODB),
         lease_table=parsed.get("leaseTable"),
         coordinator_table=parsed.get("coordinatorTable"),
         worker_metrics_table=parsed.get("workerMetricsTable"),

@@ -28,6 +28,7 @@ from leasehold.worker.settings import (
     StreamsFunction,
 )
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
+from leasehold.worker.uncaught_errors import report_in_one_sentence
 from leasehold.worker.user_code.handler_runners import HandlerRunners, ThreadedRunners
 
 # A plain or async function. An awaitable result is awaited; any other result is ignored.
@@ -119,6 +120,7 @@ class Consumer:
 
         A second signal ends the process at once. Raises HandlerError if the settings say to stop at a poison record.
         """
+        report_in_one_sentence()
         handler_loop = LoopThread("leasehold-handlers")
         engine = self._make_engine(self._require_handler(), ThreadedRunners(handler_loop.loop))
         try:

@@ -188,12 +188,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, str]) -> ConsumerSettings:
     """Return the settings of a consumer. The keyword `config`, or LEASEHOLD_CONFIG, names a TOML file."""
     keywords = dict(keywords)
-    file = keywords.pop(CONFIG, None) or environment.get(PREFIX + CONFIG.upper())
-    given: dict[str, object] = {}
-    if file is not None:
-        given |= _read_file(Path(str(file)))
-    given |= _read_environment(environment)
-    given |= _read_keywords(keywords)
+    given = read_surroundings(environment, keywords.pop(CONFIG, None)) | _read_keywords(keywords)
     return ConsumerSettings(
         identity=_group(ConsumerIdentity, given),
         connection=_group(ConnectionSettings, given),
@@ -208,6 +203,13 @@ def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, 
         deaggregation=_group(DeaggregationSettings, given),
         observe=_group(ObserveSettings, given),
     )
+
+
+def read_surroundings(environment: Mapping[str, str], file: object = None) -> dict[str, object]:
+    """Return the settings of the TOML file, by default the one that LEASEHOLD_CONFIG names, and of the environment."""
+    file = file or environment.get(PREFIX + CONFIG.upper())
+    given = {} if file is None else _read_file(Path(str(file)))
+    return given | _read_environment(environment)
 
 
 def handling_settings(base: HandlingSettings, keywords: Mapping[str, object]) -> HandlingSettings:

@@ -206,3 +206,17 @@ def test_many_bad_rows_need_bounded_memory_and_few_lines(log: EventLog) -> None:
     for number in range(3 * SUBJECTS_MAX):
         log.observe(RowRejected(f"junk-{number}", "bad"))
     assert len(log.lines(logging.WARNING)) == SUBJECTS_MAX + 1
+
+
+def test_the_first_failure_of_a_handler_says_how_to_see_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Not every retry repeats it, and at DEBUG the traceback is there already."""
+    first, retry = (
+        HandlerFailed(SHARD, Position("1"), Position("2"), 1, attempt, "ValueError") for attempt in (1, 2)
+    )
+    log = EventLog(caplog)
+    for level, hints in ((logging.INFO, [True, False]), (logging.DEBUG, [False, False])):
+        caplog.clear()
+        caplog.set_level(level, logger="leasehold")
+        log.observe(first)
+        log.observe(retry)
+        assert ["--log-level debug" in line for line in log.lines()] == hints

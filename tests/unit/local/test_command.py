@@ -7,6 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from leasehold.cli.command import leasehold
+from leasehold.cli.local import next_steps
+from leasehold.errors import ConfigError
+from leasehold.local.server import ServerOptions
 
 
 def run_cli(*arguments: str) -> tuple[int, str]:
@@ -38,6 +41,33 @@ def test_an_invalid_option_is_reported_in_one_sentence(arguments: list[str], sen
     assert output.startswith("Error: ")
     assert sentence in output
     assert "Traceback" not in output
+
+
+def test_a_port_that_does_not_exist_is_refused() -> None:
+    """In one sentence, as an option and as a setting of a server in a program."""
+    code, output = run_cli("local", "--port", "99999")
+    assert code == 2
+    assert "99999 is not in the range 0<=x<=65535" in output
+    with pytest.raises(ConfigError, match="port=99999: expected 1 to 65535"):
+        ServerOptions(port=99_999)
+
+
+def test_the_instructions_do_not_create_a_stream_that_exists() -> None:
+    """They put a record into it instead. Without a stream they create the first one."""
+    assert next_steps(["orders"])[0] == "leasehold put orders hello"
+    assert "create-stream" in next_steps([])[0]
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m leasehold` works like `leasehold`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "leasehold", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == run_cli("--version")[1]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_every_name_is_accepted_in_any_case(name: str) -> None:
         "fail",
         "dynamodb",
         "auto",
+        "polling",
         "count",
         "0.5",
     )
@@ -195,6 +196,7 @@ def test_a_start_in_the_future_is_refused() -> None:
             {"startingTimestamp": "2025-01-01T00:00:00Z", "endingTimestamp": "2025-01-01T00:00:00Z"},
             "endingTimestamp is not after the start",
         ),
+        ({"endingTimestamp": "2026-01-01T00:01:00Z"}, "endingTimestamp is 60 s in the future"),
     ],
 )
 def test_a_batch_read_refuses_starts_that_it_cannot_use(given: dict[str, str], sentence: str) -> None:
@@ -203,6 +205,26 @@ def test_a_batch_read_refuses_starts_that_it_cannot_use(given: dict[str, str], s
         options(**given).time_range.require_readable(NEW_YEAR_MS)
     options().time_range.require_readable(NEW_YEAR_MS)
     options(startingPosition="earliest").time_range.require_readable(NEW_YEAR_MS)
+
+
+def test_a_batch_read_waits_no_longer_than_clocks_differ() -> None:
+    """An end that another machine calls "now" may be a moment ahead."""
+    options(endingTimestamp="2026-01-01T00:00:03Z").time_range.require_readable(NEW_YEAR_MS)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"consumerMode": "polling"}, {"kinesis.consumerType": "GetRecords"}, {"consumermode": "Polling"}],
+)
+def test_polling_is_accepted_in_the_words_of_other_connectors(given: dict[str, str]) -> None:
+    """A migrated query need not leave it out."""
+    assert options(**given) == options()
+
+
+def test_a_minimum_of_partitions_is_refused() -> None:
+    """A shard is not divided among tasks, so it cannot be kept. It must not be taken for a maximum."""
+    with pytest.raises(ConfigError, match=r"minPartitions: a shard is read by one task.*numPartitions"):
+        options(minPartitions="8")
 
 
 def test_the_shards_of_a_starting_position_must_exist() -> None:
@@ -229,7 +251,7 @@ def test_sizes_durations_and_columns_are_parsed() -> None:
     assert chosen.query.poll_every == timedelta(milliseconds=500)
     assert chosen.columns == ALL_COLUMNS
     assert chosen.fleet.failover_after == timedelta(seconds=4)
-    assert chosen.connection.leases == "sqlite:///leases.db"
+    assert chosen.connection.lease_file == "leases.db"
     assert chosen.fleet.max_leases == chosen.query.max_leases == 3
 
 

@@ -130,6 +130,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("an option of the source", {"streamName": "streamNane"}, "did you mean streamName?"),
     ("a source without application", {'applicationName = "billing"': ""}, "applicationName is missing"),
     ("a sink's kind", {'"console"': '"consul"'}, "expected 'archive' or 'parquet'"),
+    ("the name of a sink's kind", {"kind =": "kynd ="}, "[sink] kynd is not a setting: did you mean kind?"),
     ("a sink's key", {'kind = "console"': 'kind = "console"\npth = "x"'}, "did you mean path?"),
     ("an option of the archive", {'kind = "console"': 'kind = "archive"\npth = "x"'}, "did you mean path?"),
     ("parquet to nowhere", {'"console"': '"parquet"'}, "needs path"),

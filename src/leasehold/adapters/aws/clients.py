@@ -16,7 +16,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.exceptions import BotoCoreError, NoCredentialsError
+from botocore.exceptions import BotoCoreError, NoCredentialsError, NoRegionError
 
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT
 from leasehold.adapters.aws.checked_credentials import CheckedCredentials
@@ -129,6 +129,11 @@ def _client(
         session = aws_session(access)
         options = _local_options(session, access.endpoint_url)
         client = session.client(service, endpoint_url=access.endpoint_url, config=config, **options)
+    except NoRegionError as error:
+        raise ConfigError(
+            f"no region is set for {service}: set AWS_DEFAULT_REGION, the setting region, or a profile that has one; "
+            "for a server on this machine, set its endpoint"
+        ) from error
     except BotoCoreError as error:
         raise ConfigError(
             f"cannot create a client for {service}: {error}; check region, profile and endpoint"

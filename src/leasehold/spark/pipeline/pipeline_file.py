@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from leasehold.config import values
-from leasehold.config.did_you_mean import did_you_mean
+from leasehold.config.did_you_mean import did_you_mean, nearest
 from leasehold.errors import ConfigError
 from leasehold.spark.archive_sink import archive_settings
 from leasehold.spark.options import OPTIONS, source_options
@@ -89,7 +89,7 @@ class Pipeline:
         known = source_options(self.source)
         known.require_application()
         master = self.spark.get(MASTER, DEFAULT_MASTER)
-        if known.connection.leases != "dynamodb" and not is_local(master):
+        if known.connection.lease_file is not None and not is_local(master):
             raise ConfigError(
                 f"leases = {self.source_option('leases')!r} with master = {master!r}: a file serves one machine; "
                 "keep the leases of a cluster in DynamoDB"
@@ -145,6 +145,9 @@ def _source(table: Mapping[str, Any], sink: Sink) -> Mapping[str, str]:
 
 def _sink(table: Mapping[str, Any]) -> Sink:
     if "kind" not in table:
+        for name in table:
+            if nearest(name, ["kind"]):
+                raise ConfigError(f"[sink] {name} is not a setting: did you mean kind?")
         raise ConfigError(f"[sink] kind is missing: expected {_or(each.value for each in SinkKind)}")
     kind = _parse("[sink] kind", values.choice(SinkKind), table["kind"])
     rest = {key: value for key, value in table.items() if key != "kind"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from leasehold.config.connection import SQLITE, ConnectionSettings
+from leasehold.config.connection import ConnectionSettings
 from leasehold.errors import ConfigError
 
 _BLOCK_FOLDERS = "SPARK_LOCAL_DIRS"
@@ -22,7 +22,7 @@ def current_jvm() -> str:
 
 def require_shared_lease_table(connection: ConnectionSettings, driver_jvm: str) -> None:
     """Raise ConfigError if the leases are in SQLite and this task does not run in the driver's JVM."""
-    if connection.leases.startswith(SQLITE) and current_jvm() != driver_jvm:
+    if connection.lease_file is not None and current_jvm() != driver_jvm:
         raise ConfigError(
             f"leases={connection.leases!r} is a file on one machine, but this query runs on a cluster: each task would "
             "find another file, or none. Keep the leases in DynamoDB: .option('leases', "
