@@ -64,10 +64,10 @@ def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseT
     """Open the lease table of an application, in DynamoDB or in a SQLite file."""
     if connection.lease_file is not None:
         return LeaseTable(SqliteRows(connection.lease_file))
-    client = clients.dynamodb_client(aws_access(connection, connection.dynamodb_endpoint))
+    access = aws_access(connection, connection.dynamodb_endpoint)
+    client = clients.dynamodb_client(access, response_s=connection.dynamodb_timeout.total_seconds())
     return LeaseTable(
-        # Without an index: peers scan the table, and a table that is shared with KCL 2.x should have none.
-        DynamoDbRows(client, connection.lease_table or application, settings=TableSettings(with_index=False)),
+        DynamoDbRows(client, connection.lease_table or application, settings=_table_settings(connection)),
         coordinator=DynamoDbRows(
             client,
             connection.coordinator_table or f"{application}{COORDINATOR_TABLE_SUFFIX}",
@@ -81,8 +81,22 @@ def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseT
     )
 
 
+def _table_settings(connection: ConnectionSettings) -> TableSettings:
+    return TableSettings(
+        # Without an index: peers scan the table, and a table that is shared with KCL 2.x should have none.
+        with_index=False,
+        read_capacity=connection.table_read_capacity,
+        write_capacity=connection.table_write_capacity,
+        deletion_protection=connection.table_deletion_protection,
+        point_in_time_recovery=connection.table_point_in_time_recovery,
+        tags=dict(connection.table_tags),
+        scan_segments=connection.scan_segments,
+    )
+
+
 def _kinesis_client(connection: ConnectionSettings) -> Any:
-    return clients.kinesis_client(aws_access(connection, connection.kinesis_endpoint))
+    access = aws_access(connection, connection.kinesis_endpoint)
+    return clients.kinesis_client(access, response_s=connection.kinesis_timeout.total_seconds())
 
 
 def _stream_name(name: str) -> str:

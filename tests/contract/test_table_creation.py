@@ -1,7 +1,6 @@
 """Creation of the lease table and of its index of owners."""
 
 import asyncio
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from leasehold.errors import (
 )
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.wiring import open_lease_table
+from leasehold.worker.options import consumer_settings
 from tests.contract.lease_samples import A, B, applied_lease, new_lease
 from tests.contract.lease_stores import SERVERS, TableLocation, create_filled
 from tests.servers import Server
@@ -131,31 +131,46 @@ def test_members_that_start_together_create_one_table(location: TableLocation) -
     asyncio.run(scenario())
 
 
-def test_table_settings_are_applied(ministack: Server, tmp_path: Path) -> None:
-    """Capacity, deletion protection, tags and point-in-time recovery."""
+@pytest.mark.parametrize("kind", ["ministack", "dynamodb_local"])
+def test_the_settings_of_a_consumer_reach_a_new_table(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capacity, deletion protection, tags and point-in-time recovery. DynamoDB Local shows only the capacity."""
+    server: Server = request.getfixturevalue(kind)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    name = f"leases-{uuid.uuid4().hex}"
+    given = {
+        "LEASEHOLD_TABLE_READ_CAPACITY": "3",
+        "LEASEHOLD_TABLE_WRITE_CAPACITY": "4",
+        "LEASEHOLD_TABLE_DELETION_PROTECTION": "true",
+        "LEASEHOLD_TABLE_POINT_IN_TIME_RECOVERY": "true" if kind == "ministack" else "false",
+        "LEASEHOLD_TABLE_TAGS": "team=data, stage=prod",
+        "LEASEHOLD_SCAN_SEGMENTS": "3",
+        "LEASEHOLD_DYNAMODB_ENDPOINT": server.url,
+        "LEASEHOLD_REGION": "us-east-1",
+    }
+    connection = consumer_settings({"stream": "orders", "application": name}, given).connection
 
     async def scenario() -> None:
-        location = TableLocation("ministack", ministack.url, f"leases-{time.monotonic_ns()}")
-        settings = TableSettings(
-            read_capacity=3,
-            write_capacity=4,
-            deletion_protection=True,
-            point_in_time_recovery=True,
-            tags={"team": "data"},
-        )
-        store = location.open(settings)
-        await store.prepare()
-        client = ministack.client("dynamodb")
-        table = client.describe_table(TableName=location.table)["Table"]
-        assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == 3
-        assert table["DeletionProtectionEnabled"] is True
-        tags = client.list_tags_of_resource(ResourceArn=table["TableArn"])["Tags"]
-        assert tags == [{"Key": "team", "Value": "data"}]
-        backups = client.describe_continuous_backups(TableName=location.table)["ContinuousBackupsDescription"]
-        assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
-        await store.close()
+        table = open_lease_table(connection, name)
+        await table.prepare()
+        for number in range(20):
+            await table.create(new_lease(number))
+        assert len((await table.list()).leases) == 20  # of all three segments
+        await table.close()
 
     asyncio.run(scenario())
+    client = server.client("dynamodb")
+    created = client.describe_table(TableName=name)["Table"]
+    capacity = created["ProvisionedThroughput"]
+    assert (capacity["ReadCapacityUnits"], capacity["WriteCapacityUnits"]) == (3, 4)
+    if kind == "ministack":
+        tags = client.list_tags_of_resource(ResourceArn=created["TableArn"])["Tags"]
+        assert {each["Key"]: each["Value"] for each in tags} == {"team": "data", "stage": "prod"}
+        assert created["DeletionProtectionEnabled"] is True
+        backups = client.describe_continuous_backups(TableName=name)["ContinuousBackupsDescription"]
+        assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
 
 
 def test_incomplete_capacity_is_refused() -> None:
@@ -197,7 +212,7 @@ def test_the_separate_tables_of_a_fleet_are_found_by_their_configured_names(
         TableName=names["coordinator_table"], Item={**lock, "recordVersionNumber": text("1")}
     )
 
-    async def find(**tables: str) -> FleetRows:
+    async def find(**tables: Any) -> FleetRows:
         connection = ConnectionSettings(dynamodb_endpoint=server.url, region="us-east-1", **tables)
         table = open_lease_table(connection, f"billing-{unique}")
         try:

@@ -25,7 +25,16 @@ NOTATION = re.compile(
 )
 SCENARIOS = json.loads((Path(__file__).parent / "peer" / "peer.json").read_text(encoding="utf-8"))
 EXPECTATIONS = {"take", "takes", "hold", "ask", "asks", "has_more_free"}
-GIVEN = {"leases", "takes_per_refresh_max", "leases_max", "ended", "asked", "cooling_down", "unreadable"}
+GIVEN = {
+    "leases",
+    "takes_per_refresh_max",
+    "requests_per_refresh_max",
+    "leases_max",
+    "ended",
+    "asked",
+    "cooling_down",
+    "unreadable",
+}
 
 
 @pytest.mark.parametrize("salt", range(5))
@@ -79,6 +88,7 @@ def _limits(given: dict[str, Any]) -> PeerLimits:
         handoff_timeout_ms=30_000,
         leases_max=given.get("leases_max"),
         takes_per_refresh_max=given.get("takes_per_refresh_max"),
+        requests_per_refresh_max=given.get("requests_per_refresh_max"),
     )
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from leasehold.errors import ConfigError
 
 DYNAMODB: Final = "dynamodb"
 SQLITE: Final = "sqlite:///"
+_TABLE_SETTINGS: Final = (
+    "table_read_capacity",
+    "table_deletion_protection",
+    "table_point_in_time_recovery",
+    "table_tags",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +29,13 @@ class ConnectionSettings:
     lease_table: str | None = None  # None: named like the application
     coordinator_table: str | None = None  # of KCL 3.0 to 3.4; None: application-CoordinatorState
     worker_metrics_table: str | None = None  # of KCL 3.0 to 3.4; None: application-WorkerMetricStats
+    # How a lease table is created; an existing one is not changed, except for point-in-time recovery.
+    table_read_capacity: int | None = None  # both None: on demand
+    table_write_capacity: int | None = None
+    table_deletion_protection: bool = False
+    table_point_in_time_recovery: bool = False
+    table_tags: tuple[tuple[str, str], ...] = ()
+    scan_segments: int = 1  # of the lease table, read in parallel
     region: str | None = None
     profile: str | None = None
     role_arn: str | None = None
@@ -31,12 +45,34 @@ class ConnectionSettings:
     dynamodb_endpoint: str | None = None
     cloudwatch_endpoint: str | None = None
     s3_endpoint: str | None = None  # for dead letters
+    kinesis_timeout: timedelta = timedelta(seconds=30)  # for the response to a request
+    dynamodb_timeout: timedelta = timedelta(seconds=2)
 
     def __post_init__(self) -> None:
         if self.leases != DYNAMODB and not self.lease_file:
             raise ConfigError(
                 f"leases={self.leases!r}: expected 'dynamodb', or 'sqlite:///leases.sqlite' (one machine; an absolute "
                 "path starts with four slashes)"
+            )
+        self._check_table()
+        for name in ("kinesis_timeout", "dynamodb_timeout"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigError(f"{name}={getattr(self, name)}: expected more than 0")
+
+    def _check_table(self) -> None:
+        if (self.table_read_capacity is None) != (self.table_write_capacity is None):
+            raise ConfigError(
+                "table_read_capacity and table_write_capacity: set both for provisioned capacity, or neither for "
+                "capacity on demand"
+            )
+        for name in ("table_read_capacity", "table_write_capacity", "scan_segments"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value}: expected at least 1")
+        chosen = [name for name in _TABLE_SETTINGS if getattr(self, name)]
+        if chosen and self.leases != DYNAMODB:
+            raise ConfigError(
+                f"{chosen[0]} with leases={self.leases!r}: only a DynamoDB table has this setting; remove it"
             )
 
     @property

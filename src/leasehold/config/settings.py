@@ -48,7 +48,10 @@ class FleetSettings:
     failover_after: timedelta = timedelta(seconds=10)
     refresh_every: timedelta = timedelta(seconds=1.8)  # reads of the lease table, unless nudges replace them
     max_leases: int | None = None  # of this member, and as a leader of each member; None: no limit
-    leases_to_acquire: int | None = None  # free leases to take in one refresh; None: the whole fair share
+    # Free leases that a member gets in one refresh, also from a leader that has this setting; None: its whole share.
+    leases_to_acquire: int | None = None
+    # Leases of other members that a member requests in one refresh, or that a leader moves in one round; None: by need.
+    leases_to_request: int | None = None
     handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish its delivered records
     stalled_after: timedelta = timedelta(minutes=15)  # a shard without progress is released after this time
     cooldown_after_failure: timedelta = timedelta(
@@ -58,7 +61,9 @@ class FleetSettings:
     first_audit_after: timedelta = timedelta(seconds=60)
     audit_every: timedelta = timedelta(seconds=120)
     audit_confirmations: int = 3
+    clean_up: bool = True  # delete the leases of finished shards; False: they stay for ever
     clean_up_every: timedelta = timedelta(seconds=60)
+    keep_finished_for: timedelta | None = None  # how long they stay at least; None: twice clean_up_every
     ignore_unexpected_child_shards: bool = False
     delete_former_streams_after: timedelta | None = (
         None  # leases of streams that no member reads; None: never
@@ -100,7 +105,12 @@ class FleetSettings:
                 f"leader_lock_duration={self.leader_lock_duration}: expected 5 seconds to 10 minutes; with less, a "
                 "healthy leader is replaced at each slow write, with more, a fleet stays long without a leader"
             )
-        for name in ("max_leases", "leases_to_acquire", "max_kbps"):
+        if self.finished_age_min < self.clean_up_every * 2:
+            raise ConfigError(
+                f"keep_finished_for={self.keep_finished_for}: expected at least twice clean_up_every="
+                f"{self.clean_up_every}; a delayed member could create a deleted lease again"
+            )
+        for name in ("max_leases", "leases_to_acquire", "leases_to_request", "max_kbps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected at least 1, or None for no limit")
@@ -134,13 +144,13 @@ class FleetSettings:
 
     @property
     def snapshot_max_age(self) -> timedelta:
-        """The age up to which a table snapshot may be used to create leases: far less than `keep_finished_for`."""
+        """The age up to which a table snapshot may be used to create leases: far less than `finished_age_min`."""
         return self.clean_up_every / 2
 
     @property
-    def keep_finished_for(self) -> timedelta:
+    def finished_age_min(self) -> timedelta:
         """How long a finished lease stays in the table, so that no member creates it again from an old snapshot."""
-        return self.clean_up_every * 2
+        return self.keep_finished_for or self.clean_up_every * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,22 @@ def text(value: object) -> str:
     raise ConfigError("expected text")
 
 
+def pairs(value: object) -> tuple[tuple[str, str], ...]:
+    """Parse names and values: a mapping, or text.
+
+    >>> pairs("team=billing, stage=prod")
+    (('team', 'billing'), ('stage', 'prod'))
+    """
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",")]
+        value = {name.strip(): found.strip() for name, sign, found in parts if sign}
+        if len(value) < len(parts):
+            value = None
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) and each for each in value):
+        raise ConfigError("expected names and values, such as 'team=billing,stage=prod'")
+    return tuple((name, str(found)) for name, found in value.items())
+
+
 def url_or_function(value: object) -> object:
     """Parse a path, a URL, or a function."""
     if isinstance(value, Path):

@@ -59,7 +59,7 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
                 clock,
                 new_rng(),
                 observe_all,
-                detect_load_meter(os.environ),
+                detect_load_meter(os.environ) if settings.process.measure_load else None,
                 directory,
             )
         finally:

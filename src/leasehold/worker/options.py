@@ -82,6 +82,12 @@ class ConsumerOptions(HandlingOptions, total=False):
     lease_table: str | None
     coordinator_table: str | None
     worker_metrics_table: str | None
+    table_read_capacity: int | None
+    table_write_capacity: int | None
+    table_deletion_protection: bool
+    table_point_in_time_recovery: bool
+    table_tags: str | Mapping[str, str]
+    scan_segments: int
     region: str | None
     profile: str | None
     role_arn: str | None
@@ -91,13 +97,17 @@ class ConsumerOptions(HandlingOptions, total=False):
     dynamodb_endpoint: str | None
     cloudwatch_endpoint: str | None
     s3_endpoint: str | None
+    kinesis_timeout: Duration
+    dynamodb_timeout: Duration
     grace: Duration
     max_handlers: int
+    measure_load: bool
     mode: str
     failover_after: Duration
     refresh_every: Duration
     max_leases: int | None
     leases_to_acquire: int | None
+    leases_to_request: int | None
     handoff_timeout: Duration
     stalled_after: Duration
     cooldown_after_failure: Duration
@@ -105,7 +115,9 @@ class ConsumerOptions(HandlingOptions, total=False):
     first_audit_after: Duration
     audit_every: Duration
     audit_confirmations: int
+    clean_up: bool
     clean_up_every: Duration
+    keep_finished_for: Duration | None
     ignore_unexpected_child_shards: bool
     delete_former_streams_after: Duration | None
     on_recreated_stream: str
@@ -169,6 +181,7 @@ def _parser(hint: Any) -> Callable[[object], object]:
         float: values.real_number,
         str: values.text,
         timedelta: values.duration,
+        tuple[tuple[str, str], ...]: values.pairs,
         InitialPosition: parse_initial_position,
         ManyStreams: parse_streams,
     }

@@ -203,6 +203,7 @@ class ProcessSettings:
 
     grace: timedelta = timedelta(seconds=25)  # for a clean stop; Kubernetes kills after 30 seconds
     max_handlers: int = 64  # that run at one time
+    measure_load: bool = True  # report processor use to the leader
 
     def __post_init__(self) -> None:
         if self.grace <= timedelta(0):

@@ -47,14 +47,18 @@ class AwsAccess:
 _DEFAULT_ACCESS: Final = AwsAccess()
 
 
-def kinesis_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
+def kinesis_client(
+    access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT, response_s: float = 30
+) -> Any:
     """A client for `KinesisStream`. It never retries: the shard reader retries with its own backoff and reports it."""
-    return _client("kinesis", access, threads, connect_s=5, read_s=30, attempts=1)
+    return _client("kinesis", access, threads, connect_s=5, read_s=response_s, attempts=1)
 
 
-def dynamodb_client(access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT) -> Any:
+def dynamodb_client(
+    access: AwsAccess = _DEFAULT_ACCESS, *, threads: int = THREADS_DEFAULT, response_s: float = 2
+) -> Any:
     """A client for `DynamoDbRows`. Its timeouts are short, because a slow heartbeat is as bad as a lost one."""
-    return _client("dynamodb", access, threads, connect_s=1, read_s=2, attempts=2)
+    return _client("dynamodb", access, threads, connect_s=1, read_s=response_s, attempts=2)
 
 
 def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
@@ -116,7 +120,7 @@ def _role_arguments(access: AwsAccess) -> dict[str, str]:
 
 
 def _client(
-    service: str, access: AwsAccess, threads: int, *, connect_s: int, read_s: int, attempts: int
+    service: str, access: AwsAccess, threads: int, *, connect_s: int, read_s: float, attempts: int
 ) -> Any:
     config = Config(
         connect_timeout=connect_s,

@@ -54,6 +54,7 @@ class TableSettings:
     deletion_protection: bool = False
     point_in_time_recovery: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
+    scan_segments: int = 1  # read in parallel by every scan
 
     def __post_init__(self) -> None:
         if (self.read_capacity is None) != (self.write_capacity is None):
@@ -198,6 +199,7 @@ class DynamoDbRows(RowStore):
     async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
         """Every row, in parallel segments. A scan that is not consistent has half the price."""
         options: dict[str, Any] = {"ConsistentRead": True} if is_consistent else {}
+        segments = max(segments, self._settings.scan_segments)
         found = await all_of(*(self._scan_segment(number, segments, options) for number in range(segments)))
         return tuple(chain.from_iterable(found))
 

@@ -16,6 +16,7 @@ and memory make the same decision: ties are broken by load, number of leases and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -56,13 +57,16 @@ RANGE_SHARE_MAX: Final = 0.98
 class LeaderLimits:
     """How long to wait for workers, how much to assign to each, and when to balance.
 
-    `newest_weight` is the weight of a worker's newest report in its utilisation.
+    `newest_weight` is the weight of a worker's newest report in its utilisation. `placed_max` is how many free leases
+    one decision assigns to a worker, `moved_max` how many leases it moves between workers.
     """
 
     failover_ms: int
     handoff_timeout_ms: int
     leases_max: int | None = None
     kbps_max: int | None = None
+    placed_max: int | None = None
+    moved_max: int | None = None
     balancing: Balancing = field(default_factory=Balancing)
     newest_weight: float = ALPHA
 
@@ -347,11 +351,16 @@ def _place(free: Sequence[Lease], fleet: _Fleet, loads: WorkerLoads) -> list[Ass
     total = sum(loads.of.values()) + sum(weights[lease.key] for lease in free)
     mean = total / max(1, len(loads.of))
     placed: list[Assignment] = []
+    placed_on: Counter[WorkerId] = Counter()
     for lease in sorted(free, key=lambda each: (-weights[each.key], each.key)):
         to = _worker_of_parent(lease, by_key, loads, mean) or _lightest_other(lease, loads)
         if to is not None:
             loads.add(to, lease.key)
             placed.append(Assignment(lease, to))
+            placed_on[to] += 1
+            if placed_on[to] == fleet.limits.placed_max:
+                loads.close(to)
+    loads.open_all()
     return placed
 
 
@@ -418,7 +427,9 @@ def _may_balance(fleet: _Fleet, uneven_since_ms: int) -> bool:
 
 
 def _moves_max(fleet: _Fleet) -> int:
-    if fleet.limits.balancing.by_count:
-        return len(fleet.readable)
     in_handoff = sum(lease.is_in_handoff for lease in fleet.readable)
-    return ceil(HANDOFFS_SHARE_MAX * len(fleet.readable)) - in_handoff
+    by_need = len(fleet.readable)
+    if not fleet.limits.balancing.by_count:
+        by_need = ceil(HANDOFFS_SHARE_MAX * len(fleet.readable)) - in_handoff
+    moved_max = fleet.limits.moved_max
+    return by_need if moved_max is None else min(by_need, moved_max - in_handoff)

@@ -97,6 +97,7 @@ class WorkerLoads:
         self._costs = costs
         self._weights = weights
         self._caps = caps
+        self._closed: set[WorkerId] = set()
         self._counts = dict.fromkeys(self.of, 0)
         self._kbps = dict.fromkeys(self.of, 0.0)
         self._movable: dict[WorkerId, list[tuple[float, LeaseKey]]] = {worker: [] for worker in self.of}
@@ -144,9 +145,21 @@ class WorkerLoads:
     def has_room(self, worker: WorkerId) -> bool:
         """Whether the caps allow one more lease. As in the KCL, the last lease may exceed the cap on throughput."""
         caps = self._caps
+        if worker in self._closed:
+            return False
         return (caps.leases_max is None or self._counts[worker] < caps.leases_max) and (
             caps.kbps_max is None or self._kbps[worker] <= caps.kbps_max
         )
+
+    def close(self, worker: WorkerId) -> None:
+        """Add no more leases to a worker, until `open_all`."""
+        self._closed.add(worker)
+
+    def open_all(self) -> None:
+        """Allow all workers to get leases again."""
+        for worker in self._closed:
+            heapq.heappush(self._lightest, self._light_entry(worker))
+        self._closed.clear()
 
     def add(self, worker: WorkerId, key: LeaseKey, *, movable: bool = False) -> None:
         """Count a lease for a worker."""

@@ -42,6 +42,7 @@ class PeerLimits:
     handoff_timeout_ms: int
     leases_max: int | None = None
     takes_per_refresh_max: int | None = None
+    requests_per_refresh_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ def plan_peer_assignment(view: PeerView, limits: PeerLimits) -> PeerPlan:
     overdue_handoffs = [lease for lease in readable if _is_overdue_handoff(lease, view, limits)]
     room = _room(shares[view.me], limits)
     request_handoff = (
-        [] if free or begin_session or not view.may_take else _requests(readable, shares, room, view)
+        [] if free or begin_session or not view.may_take else _requests(readable, shares, view, limits)
     )
     return PeerPlan(
         begin_session=tuple(begin_session),
@@ -177,17 +178,20 @@ def _missing(readable: int, shares: Counter[WorkerId], me: WorkerId) -> int:
     return max(0, -(-readable // len(shares)) - shares[me])
 
 
-def _requests(readable: Sequence[Lease], shares: Counter[WorkerId], room: int, view: PeerView) -> list[Lease]:
+def _requests(
+    readable: Sequence[Lease], shares: Counter[WorkerId], view: PeerView, limits: PeerLimits
+) -> list[Lease]:
     """Leases to request from the member with the most: a part of what this member lacks.
 
     It requests fewer than would make the two members change places.
     """
-    ours = shares[view.me]
+    ours, room = shares[view.me], _room(shares[view.me], limits)
     average = len(readable) // len(shares)
     richest, most = max(shares.items(), key=lambda item: (item[1], _random_key(view.salt, item[0])))
     if room <= 0 or ours > average or most < max(average + 1, ours + 2):
         return []
-    number = min(room, max(1, (average - ours) // PARTS_WHEN_ALONE))
+    most_wanted = limits.requests_per_refresh_max or max(1, (average - ours) // PARTS_WHEN_ALONE)
+    number = min(room, most_wanted, (most - ours) // 2)
     theirs = [
         lease
         for lease in readable

@@ -67,6 +67,8 @@ class Leader:
             handoff_timeout_ms=milliseconds(settings.handoff_timeout),
             leases_max=settings.max_leases,
             kbps_max=settings.max_kbps,
+            placed_max=settings.leases_to_acquire,
+            moved_max=settings.leases_to_request,
             balancing=Balancing(
                 threshold=settings.balance_threshold / 100,
                 step=settings.balance_step / 100,

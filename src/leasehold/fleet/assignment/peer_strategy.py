@@ -117,6 +117,7 @@ class PeerStrategy(AssignmentStrategy):
             handoff_timeout_ms=milliseconds(settings.handoff_timeout),
             leases_max=self._held_leases.leases_max,
             takes_per_refresh_max=settings.leases_to_acquire,
+            requests_per_refresh_max=settings.leases_to_request,
         )
 
     async def _execute(self, plan: PeerPlan) -> None:

@@ -111,7 +111,8 @@ class LeaseMaintenance:
     async def clean_up(self, maintainers: int) -> None:
         """Delete leases of finished shards. Of `maintainers` members, chance picks about two each time."""
         if (listing := await self._list("clean up", maintainers)) is not None:
-            await self._for_each_stream("clean up", partial(self._clean_up, listing))
+            if self._settings.clean_up:
+                await self._for_each_stream("clean up", partial(self._clean_up, listing))
             await self._operations.attempt(DELETE_FORMER, partial(self._delete_former, listing))
 
     def _not_joined(self) -> list[TrackedStream]:
@@ -176,8 +177,9 @@ class LeaseMaintenance:
         await stream.identity.check(listing.leases)
 
     async def _audit(self, listing: _Listing, stream: _MaintainedStream) -> None:
-        await stream.identity.check(listing.leases)
-        stream.sightings = await stream.sync.audit(stream.sightings, listing.leases)
+        shards = await stream.sync.list_shards()
+        await stream.identity.check(listing.leases, shards)
+        stream.sightings = await stream.sync.audit(stream.sightings, listing.leases, shards)
 
     async def _delete_former(self, listing: _Listing) -> None:
         """Delete leases of streams that are not followed, if the settings say so and no member writes to them."""

@@ -9,7 +9,7 @@ read to its end, so no lease is created for the shard and its descendants. All o
 
 A lease that is missing from a listing may be created, read, finished and deleted by other members meanwhile. So a
 listing is used only for a while (`snapshot_max_age`), and finished leases stay for longer than that
-(`keep_finished_for`).
+(`finished_age_min`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseDeleted, ShardsSynced
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import InitialPosition, Lease, ShardId, have_same_stream_name
+from leasehold.core.model import InitialPosition, Lease, Shard, ShardId, have_same_stream_name
 from leasehold.core.position import LATEST, TRIM_HORIZON
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
 from leasehold.core.shards.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
@@ -88,12 +88,16 @@ class ShardSync:
             # Some of the first leases would otherwise count as all of them. Nothing was read yet, so nothing is lost.
             await self.sync(repair=False)
 
-    async def audit(self, before: Sightings, listing: LeaseListing) -> Sightings:
-        """Find hash keys that no lease covers. If there are some, create the missing leases."""
+    async def list_shards(self) -> Sequence[Shard]:
+        """List the shards of the stream, and report it."""
         clock = self.operations.clock
         began_ms = clock.now_ms()
         shards = await self.tracked.stream.list_shards()
         self.operations.observe(ShardsSynced(len(shards), 0, clock.now_ms() - began_ms))
+        return shards
+
+    async def audit(self, before: Sightings, listing: LeaseListing, shards: Sequence[Shard]) -> Sightings:
+        """Find hash keys that no lease covers. If there are some, create the missing leases."""
         audit = audit_leases(
             listing.leases,
             before,
@@ -187,7 +191,7 @@ class ShardSync:
 
     async def _delete_finished(self, listing: LeaseListing, ended: EndedSince, now_ms: int) -> None:
         shards = shard_graph(await self.tracked.stream.list_shards())
-        keep_ms = milliseconds(self.settings.keep_finished_for)
+        keep_ms = milliseconds(self.settings.finished_age_min)
         just_finished = {key for key, since_ms in ended.items() if now_ms - since_ms < keep_ms}
         plan = plan_cleanup(
             listing.leases,

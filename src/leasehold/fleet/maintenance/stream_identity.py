@@ -45,18 +45,20 @@ class StreamIdentity:
     operations: Operations
     _suspected: dict[LeaseKey, int] = field(default_factory=dict)
 
-    async def check(self, listing: LeaseListing, *, is_start: bool = False) -> None:
+    async def check(
+        self, listing: LeaseListing, shards: Sequence[Shard] | None = None, *, is_start: bool = False
+    ) -> None:
         """Raise RecreatedStreamError, or start over, if leases belong to an earlier stream.
 
         A running member of several streams has read the identifier of the earlier stream, so it never starts over. At
         its start (`is_start`) it has just read the identifier, and leases that have the same one were given it by hand.
+        `shards` must have been listed after the leases: then a shard that has ended is listed so.
         """
         leases = [lease for lease in listing.leases if lease.stream == self.tracked.id]
         if not leases:
             return
-        shards = (
-            await self.tracked.stream.list_shards()
-        )  # after the leases: a shard that has ended is listed so
+        if shards is None:
+            shards = await self.tracked.stream.list_shards()
         found = self._confirm(find_contradictions(shards, leases, stream=self.tracked.id))
         if found:
             is_outdated = self.tracked.id is not None and not is_start

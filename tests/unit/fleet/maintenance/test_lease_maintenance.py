@@ -3,13 +3,16 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings
 from leasehold.core.events import Event, OperationFailed
 from leasehold.core.leases.row_writes import DeleteRow
 from leasehold.core.model import InitialPosition, Lease, Shard, ShardId, StreamIdentifier, lease_key
-from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.position import SHARD_END, TRIM_HORIZON
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import NotFoundError
 from leasehold.fleet.maintenance.lease_maintenance import CHECK_KEY_FORMAT, JOIN_RETRY_MS, LeaseMaintenance
@@ -51,15 +54,20 @@ class _Slow(ListedStream):
 class _Several:
     """The lease maintenance of a member with several streams. Create it inside the virtual loop."""
 
-    def __init__(self, *streams: tuple[str, ListedStream]) -> None:
+    def __init__(self, *streams: tuple[str, ListedStream], settings: FleetSettings = SETTINGS) -> None:
         self.told: list[Event] = []
         self.rows, self.clock = MemoryRows(), VirtualClock()
         self.table = LeaseTable(self.rows)
         tracked = [TrackedStream(name, stream, InitialPosition(TRIM_HORIZON)) for name, stream in streams]
         operations = Operations(self.clock, random.Random(1), self.told.append)
-        self.tending = LeaseMaintenance(
-            self.table, Streams(tracked, is_multi_stream=True), SETTINGS, operations
-        )
+        self.streams = Streams(tracked, is_multi_stream=True)
+        self.tending = LeaseMaintenance(self.table, self.streams, settings, operations)
+
+    @property
+    def known(self) -> StreamIdentifier:
+        """The identifier of the only stream."""
+        (identifier,) = self.streams.identifiers
+        return identifier
 
     def failures(self, operation: str) -> list[str]:
         """What was told of a step."""
@@ -129,7 +137,56 @@ def test_a_stream_can_be_added_while_the_others_are_audited() -> None:
         late.is_there, slow.takes_ms = True, 2 * JOIN_RETRY_MS
         joining = asyncio.create_task(several.tending.join_rest())
         await several.tending.audit(1)
-        await joining
+        await several.clock.sleep_ms(JOIN_RETRY_MS)
+        await cancel_and_wait(joining)
         assert await late.get_identifier() in await several.streams_with_leases()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "stays_min"),
+    [
+        (FleetSettings(), 2),
+        (FleetSettings(keep_finished_for=timedelta(minutes=10)), 10),
+        (FleetSettings(clean_up=False), None),
+    ],
+)
+def test_finished_leases_are_deleted_when_the_settings_say_so(
+    settings: FleetSettings, stays_min: int | None
+) -> None:
+    """By default after two minutes, later, or never."""
+
+    async def scenario() -> None:
+        several = _Several(("orders", ListedStream(even_shards(2), "orders")), settings=settings)
+        await several.tending.join()
+        gone = Lease(
+            key=lease_key(ShardId("shardId-000000000009"), several.known),
+            shard_id=ShardId("shardId-000000000009"),
+            stream=several.known,
+            checkpoint=SHARD_END,
+        )
+        await several.table.create(gone)
+        deleted_after_min = None
+        for minute in range(15):
+            await several.tending.clean_up(1)
+            if deleted_after_min is None and await several.table.get(gone.key) is None:
+                deleted_after_min = minute
+            await several.clock.sleep_ms(60_000)
+        assert deleted_after_min == stays_min
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_audit_lists_the_shards_of_a_stream_once() -> None:
+    """Both the search for holes and the check whether the stream was recreated use one list."""
+
+    async def scenario() -> None:
+        stream = ListedStream(even_shards(2), "orders")
+        several = _Several(("orders", stream))
+        await several.tending.join()
+        stream.listed = 0
+        await several.tending.audit(1)
+        assert stream.listed == 1
 
     run_in_virtual_time(scenario())

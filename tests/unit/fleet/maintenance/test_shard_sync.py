@@ -35,7 +35,7 @@ from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
 from tests.unit.fleet.world import ListedStream, even_shards
 
 SETTINGS = FleetSettings()
-STAY_MS = milliseconds(SETTINGS.keep_finished_for)
+STAY_MS = milliseconds(SETTINGS.finished_age_min)
 (PARENT,) = even_shards(1)
 CHILDREN = [
     replace(PARENT, id=ShardId(f"shardId-00000000000{number}"), hash_range=keys, parents=(PARENT.id,))
@@ -197,7 +197,7 @@ def test_an_unreadable_row_of_another_stream_blocks_nothing() -> None:
         await rows.write(DeleteRow(key=lease_key(CHILDREN[0].id, ORDERS), when=()))
         found = Sightings()
         for _ in range(SETTINGS.audit_confirmations):
-            found = await sync.audit(found, await sync.table.list())
+            found = await sync.audit(found, await sync.table.list(), await sync.list_shards())
         # The other child has a lease, so their parent is not read again.
         assert await _shards_with_lease(sync.table) == {child.id for child in CHILDREN}
 
