@@ -8,21 +8,25 @@ code is 1.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tools.mutation.coverage_map import ON_IMPORT, CoverageMap, measure
-from tools.mutation.mutants import Mutant, mutants_of, source_of
-from tools.mutation.trial import Outcome, passes_in_child, run_tests
+from tools.mutation.cold_trial import module_name
+from tools.mutation.coverage_map import CoverageMap, measure, read
+from tools.mutation.mutants import Mutant, mutants_of
+from tools.mutation.trial import FAILED, PASSED, SURVIVORS, Outcome, run_in_child
+from tools.mutation.trials import Trials, try_all
+from tools.mutation.warm_session import WarmSession, with_warm_session
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "leasehold"
 EXPLAINED = Path(__file__).parent / "explained.txt"
-MEASURED = ROOT / ".pytest_cache" / "mutation-coverage.json"
+MEASURED = ROOT / ".pytest_cache" / "mutation-coverage"
 # Lease rules, pins, checkpoints, archive keys and plans: no survivor without a written reason.
 CRITICAL = (
     "core/leases/lease_rules.py",
@@ -36,42 +40,43 @@ CRITICAL = (
     "worker/checkpointing/checkpoints.py",
 )
 SAMPLED = ("core", "fleet", "worker", "spark/query", "archive")
-QUICK_TESTS = ("tests/unit", "tests/scenarios", "tests/properties", "tests/contract/test_lease_writes.py")
+QUICK_TESTS = (
+    "tests/unit",
+    "tests/scenarios",
+    "tests/properties",
+    "tests/contract/test_lease_writes.py",
+    "src/leasehold/core",  # doctests
+)
 # The store in memory gives conditions the same meaning as the servers, and needs none.
 WITHOUT_SERVERS = ("-k", "not (dynamodb_local or ministack or kinesis_local or sqlite)")
-TESTS_MAX = 150
-TESTS_DEADLINE_S = 300.0
+# The tests of these tools try mutants themselves.
+NOT_MUTANTS = ("--ignore", "tests/unit/test_mutants.py")
+MEASUREMENT_MAX_S = 3_600.0
 WORLDS = 30
-WORLDS_DEADLINE_S = 600.0
 
 
 def main() -> int:
     arguments = _arguments()
     chosen = _choose(arguments)
-    files = sorted({SOURCE / mutant.path for mutant in chosen})
-    print(
-        f"{len(chosen)} mutants in {len(files)} modules; measuring which tests execute which lines",
-        flush=True,
-    )
-    if not arguments.reuse_coverage:
-        MEASURED.unlink(missing_ok=True)
-    MEASURED.parent.mkdir(exist_ok=True)
-    covered = measure([*arguments.tests.split(), *WITHOUT_SERVERS], sorted(SOURCE.rglob("*.py")), MEASURED)
-    outcomes: Counter[Outcome] = Counter()
-    survivors: list[Mutant] = []
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        results = pool.map(partial(_try, covered=covered, worlds=arguments.worlds), chosen)
-        for number, (mutant, outcome) in enumerate(zip(chosen, results, strict=True), start=1):
-            outcomes[outcome] += 1
-            if outcome in {Outcome.SURVIVED, Outcome.NOT_COVERED}:
-                survivors.append(mutant)
-                print(
-                    f"[{number}/{len(chosen)}] {outcome.value}: {mutant.name} (line {mutant.line})",
-                    flush=True,
-                )
-            elif number % 50 == 0:
-                print(f"[{number}/{len(chosen)}]", flush=True)
-    return _report(outcomes, survivors)
+    modules = sorted({module_name(SOURCE / mutant.path) for mutant in chosen})
+    print(f"{len(chosen)} mutants in {len(modules)} modules", flush=True)
+    tests = [*arguments.tests.split(), *WITHOUT_SERVERS, *NOT_MUTANTS]
+    return with_warm_session(tests, modules, partial(_try_all, arguments=arguments, chosen=chosen))
+
+
+def _try_all(session: WarmSession, *, arguments: argparse.Namespace, chosen: Sequence[Mutant]) -> int:
+    covered = _coverage(session, _measured(arguments.tests), reuses=arguments.reuse_coverage)
+    explained = _explained()
+    trials = Trials(session, covered, SOURCE, arguments.worlds, explained)
+    outcomes: dict[Mutant, Outcome] = {}
+    for mutant, outcome in try_all(trials, chosen, arguments.jobs):
+        outcomes[mutant] = outcome
+        if outcome in SURVIVORS and mutant.name not in explained:
+            print(f"{outcome.value}: {mutant.name} (line {mutant.line})", flush=True)
+        if len(outcomes) % 100 == 0:
+            print(f"[{len(outcomes)}/{len(chosen)}]", flush=True)
+    assert len(outcomes) == len(chosen), "a child process has failed"
+    return _report(outcomes, explained)
 
 
 def _arguments() -> argparse.Namespace:
@@ -91,53 +96,63 @@ def _arguments() -> argparse.Namespace:
 
 
 def _choose(arguments: argparse.Namespace) -> list[Mutant]:
+    """All mutants of critical modules, and a sample of the others, of modules that match `--only`."""
     critical = [mutant for path in CRITICAL for mutant in mutants_of(SOURCE / path, path)]
-    others = [
-        mutant
+    paths = [
+        str(path.relative_to(SOURCE))
         for folder in SAMPLED
         for path in sorted((SOURCE / folder).rglob("*.py"))
-        if (shown := str(path.relative_to(SOURCE))) not in CRITICAL
-        for mutant in mutants_of(path, shown)
     ]
-    rng = random.Random(arguments.seed)
-    sample = rng.sample(others, min(arguments.sample, len(others)))
-    return [mutant for mutant in (*critical, *sample) if arguments.only in mutant.path]
+    others = [
+        mutant
+        for path in paths
+        if path not in CRITICAL and arguments.only in path
+        for mutant in mutants_of(SOURCE / path, path)
+    ]
+    sample = random.Random(arguments.seed).sample(others, min(arguments.sample, len(others)))
+    return [*(mutant for mutant in critical if arguments.only in mutant.path), *sample]
 
 
-def _try(mutant: Mutant, *, covered: CoverageMap, worlds: int) -> Outcome:
-    file = SOURCE / mutant.path
-    lines = covered.get(str(file), {})
-    tests = lines.get(str(mutant.line)) or lines.get(ON_IMPORT) or []
-    module = "leasehold." + mutant.path.removesuffix(".py").replace("/", ".")
-    passes = partial(passes_in_child, module, str(file), source_of(mutant, file))
-    if tests and not passes(partial(run_tests, tests[:TESTS_MAX]), deadline_s=TESTS_DEADLINE_S):
-        return Outcome.CAUGHT
-    if worlds and not passes(partial(_run_worlds, worlds), deadline_s=WORLDS_DEADLINE_S):
-        return Outcome.CAUGHT_BY_SIMULATOR
-    return Outcome.SURVIVED if tests else Outcome.NOT_COVERED
+def _measured(tests: str) -> Path:
+    """Where the coverage of these tests is kept."""
+    return MEASURED / f"{hashlib.sha256(tests.encode()).hexdigest()[:12]}.json"
 
 
-def _run_worlds(count: int) -> bool:
-    """Run simulated worlds in both modes. Returns whether every promise is kept."""
-    from leasehold.config.settings import Mode  # noqa: PLC0415 - only the child imports the changed module
-    from leasehold.simulation.simulate import SimulationOptions, simulate  # noqa: PLC0415
+def _coverage(session: WarmSession, kept_in: Path, *, reuses: bool) -> CoverageMap:
+    if not (reuses and kept_in.exists()):
+        print("measuring which tests execute which lines", flush=True)
+        kept_in.parent.mkdir(parents=True, exist_ok=True)
+        code = run_in_child(
+            lambda: PASSED if measure(session, SOURCE, kept_in) else FAILED,
+            cpu_s=MEASUREMENT_MAX_S,
+            deadline_s=MEASUREMENT_MAX_S,
+            shows_output=True,
+        )
+        assert code == PASSED, "the tests must pass without any mutant"
+    return read(kept_in)
 
-    modes = (Mode.PEER, Mode.LEADER)
-    return all(
-        simulate(SimulationOptions(seed=seed, mode=modes[seed % 2], steady_refreshes=20)).has_passed
-        for seed in range(count)
-    )
 
-
-def _report(outcomes: Counter[Outcome], survivors: list[Mutant]) -> int:
-    explained = _explained()
-    unexplained = [each for each in survivors if each.path in CRITICAL and each.name not in explained]
-    total = sum(outcomes.values())
-    alive = len(survivors)
-    print(", ".join(f"{count} {outcome.value}" for outcome, count in outcomes.items()))
-    print(f"{total} mutants, {alive} survived ({100 * (total - alive) / max(1, total):.1f} % caught)")
-    for mutant in unexplained:
-        print(f"no reason in {EXPLAINED.relative_to(ROOT)}: {mutant.name}")
+def _report(outcomes: Mapping[Mutant, Outcome], explained: Collection[str]) -> int:
+    by_module: dict[str, Counter[str]] = {}
+    for mutant, outcome in outcomes.items():
+        is_explained = outcome in SURVIVORS and mutant.name in explained
+        shown = by_module.setdefault(mutant.path, Counter())
+        shown["survived, explained" if is_explained else outcome.value] += 1
+    for path, counts in [*sorted(by_module.items()), ("all", sum(by_module.values(), Counter()))]:
+        print(
+            f"{path}: {counts.total()} mutants: "
+            + ", ".join(f"{n} {what}" for what, n in counts.most_common())
+        )
+    for mutant, outcome in outcomes.items():
+        if mutant.name in explained and outcome not in SURVIVORS:
+            print(f"no longer survives, delete it from {EXPLAINED.name}: {mutant.name}")
+    unexplained = [
+        mutant.name
+        for mutant, outcome in outcomes.items()
+        if outcome in SURVIVORS and mutant.path in CRITICAL and mutant.name not in explained
+    ]
+    for name in unexplained:
+        print(f"no reason in {EXPLAINED.relative_to(ROOT)}: {name}")
     return 1 if unexplained else 0
 
 

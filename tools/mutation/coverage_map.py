@@ -1,69 +1,86 @@
-"""Which tests execute which lines, measured by one run of the quick tests."""
+"""Which tests execute which lines, and how long each takes: measured by one run of the quick tests."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections import defaultdict
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import coverage
-import pytest
 
-# Tests by line number, for each file. Under ON_IMPORT are the tests that execute any function of the file.
-CoverageMap = Mapping[str, Mapping[str, Sequence[str]]]
-ON_IMPORT = "import"
+from tools.mutation.mutants import Mutant
+from tools.mutation.warm_session import WarmSession
 
-
-class _ContextPerTest:
-    """A pytest plugin: names the running test in the coverage data, and measures its time."""
-
-    def __init__(self, measured: coverage.Coverage) -> None:
-        self._measured = measured
-        self.seconds: dict[str, float] = {}
-
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._measured.switch_context(item.nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+# A mutant that survives runs at most so many seconds of tests.
+TESTS_MAX_S = 60.0
 
 
-def measure(tests: Sequence[str], sources: Sequence[Path], kept_in: Path) -> CoverageMap:
-    """Run the tests in a child process with coverage, or use the result of an earlier run."""
-    if not kept_in.exists():
-        child = os.fork()
-        if child == 0:
-            _measure_here(tests, sources, kept_in)
-            os._exit(0)
-        os.waitpid(child, 0)
-    found: CoverageMap = json.loads(kept_in.read_text(encoding="utf-8"))
-    return found
+@dataclass(frozen=True, slots=True)
+class CoverageMap:
+    """The seconds of each test, and the tests of each line of each file."""
+
+    seconds: Mapping[str, float]
+    lines: Mapping[str, Mapping[str, Sequence[str]]]
+
+    def tests_of(self, mutant: Mutant, file: Path) -> Sequence[str]:
+        """The tests that execute the change, the fastest first. Tests of the module itself count as faster.
+
+        Code that runs only at import belongs to every test that executes a function of the file.
+        """
+        lines = self.lines.get(str(file), {})
+        first, last = mutant.statement
+        tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ())}
+        if not tests:
+            tests = {test for found in lines.values() for test in found}
+        about = f"test_{file.stem}"
+        ordered = sorted(tests, key=lambda test: (self.seconds[test] * (0.2 if about in test else 1.0), test))
+        return self._within_budget(ordered)
+
+    def _within_budget(self, tests: Sequence[str]) -> Sequence[str]:
+        chosen, spent = [], 0.0
+        for test in tests:
+            spent += self.seconds[test]
+            if spent < TESTS_MAX_S:
+                chosen.append(test)
+        return chosen
 
 
-def _measure_here(tests: Sequence[str], sources: Sequence[Path], kept_in: Path) -> None:
-    measured = coverage.Coverage(data_file=None, include=[str(source) for source in sources])
-    plugin = _ContextPerTest(measured)
+def read(kept_in: Path) -> CoverageMap:
+    """The result of an earlier measurement."""
+    found = json.loads(kept_in.read_text(encoding="utf-8"))
+    return CoverageMap(found["seconds"], found["lines"])
+
+
+def measure(session: WarmSession, source: Path, kept_in: Path) -> bool:
+    """Run all tests with coverage. Call this in a fork: it starts a tracer. Returns whether all tests pass."""
+    measured = coverage.Coverage(data_file=None, include=[f"{source}/*"])
+    seconds: dict[str, float] = {}
+    failed: list[str] = []
     measured.start()
-    code = pytest.main([*tests, "-q", "-p", "no:randomly", "-p", "no:cacheprovider"], plugins=[plugin])
+    tests = session.tests
+    runs = session.run(tests)
+    for test in tests:
+        measured.switch_context(test)
+        started = time.monotonic()
+        reports = next(runs)
+        seconds[test] = round(time.monotonic() - started, 4)
+        failed += [f"{test}\n{report.longreprtext}" for report in reports if report.failed]
     measured.stop()
-    assert code == 0, "the tests fail without any mutant"
-    kept_in.write_text(json.dumps(_tests_by_line(measured, plugin.seconds)), encoding="utf-8")
+    kept_in.write_text(json.dumps({"seconds": seconds, "lines": _tests_by_line(measured)}), encoding="utf-8")
+    for each in failed:
+        print(f"fails without any mutant: {each}", flush=True)
+    return not failed
 
 
-def _tests_by_line(measured: coverage.Coverage, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """The tests of each line, the fastest first."""
+def _tests_by_line(measured: coverage.Coverage) -> Mapping[str, Mapping[str, Sequence[str]]]:
     data = measured.get_data()
-    found: dict[str, dict[str, list[str]]] = {}
-    for file in data.measured_files():
-        lines: dict[str, set[str]] = defaultdict(set)
-        for line, contexts in data.contexts_by_lineno(file).items():
-            tests = {context for context in contexts if context}
-            lines[str(line)] |= tests
-            lines[ON_IMPORT] |= tests
-        found[file] = {
-            line: sorted(tests, key=lambda test: seconds.get(test, 0.0)) for line, tests in lines.items()
+    return {
+        file: {
+            str(line): sorted(tests)
+            for line, contexts in data.contexts_by_lineno(file).items()
+            if (tests := {context for context in contexts if context})
         }
-    return found
+        for file in data.measured_files()
+    }

@@ -1,8 +1,8 @@
 """Makes mutants of a module: copies of its source with one small change each.
 
-A mutant changes a comparison, `and`, `or`, `not`, an arithmetic operator, a number, a boolean, or a condition, or
-deletes a call or an assignment, or an entry of a tuple or dictionary that is passed by keyword, such as a condition of
-a write. Annotations, docstrings, decorators and logging calls are not changed.
+A mutant changes a comparison, `and`, `or`, `not`, an arithmetic operator, a number, a boolean, a condition, `min` or
+`any`, or deletes a call or an assignment, or an entry of a tuple or dictionary that is passed by keyword, such as a
+condition of a write. Annotations, docstrings, decorators and logging calls are not changed.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _OPERATORS: Final[dict[type[ast.operator], type[ast.operator]]] = {
     ast.Div: ast.Mult,
     ast.Mod: ast.Mult,
 }
+_FUNCTIONS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 # The text of messages is not checked by tests, and these calls only report.
 _REPORTS: Final = frozenset({"debug", "info", "warning", "error", "exception"})
 
@@ -49,6 +50,9 @@ class Mutant:
     path: str
     function: str
     line: int
+    statement: tuple[
+        int, int
+    ]  # the first and the last line of the innermost statement that contains the change
     change: str
     number: int  # among the mutants of the module
 
@@ -65,14 +69,19 @@ def mutants_of(file: Path, path: str) -> Iterator[Mutant]:
         seen[f"{place.function}: {text}"] += 1
         times = seen[f"{place.function}: {text}"]
         numbered = text if times == 1 else f"{text} ({times})"
-        yield Mutant(path, place.function, place.node.lineno, numbered, number)
+        yield Mutant(path, place.function, place.node.lineno, place.statement, numbered, number)
+
+
+def trees_of(mutant: Mutant, file: Path) -> tuple[ast.Module, ast.Module]:
+    """The original tree of the module, and the changed one. Lines have the same numbers in both."""
+    tree = _parse(file)
+    place, change = next(islice(_possible_changes(tree), mutant.number, None))
+    return tree, _apply(tree, place.node, change)
 
 
 def source_of(mutant: Mutant, file: Path) -> str:
     """The changed source of a mutant."""
-    tree = _parse(file)
-    place, change = next(islice(_possible_changes(tree), mutant.number, None))
-    return ast.unparse(_apply(tree, place.node, change))
+    return ast.unparse(trees_of(mutant, file)[1])
 
 
 def _parse(file: Path) -> ast.Module:
@@ -87,12 +96,13 @@ def _possible_changes(tree: ast.Module) -> Iterator[tuple[_Place, Change]]:
 class _Place:
     node: ast.expr | ast.stmt
     function: str
+    statement: tuple[int, int]
 
 
 def _places(tree: ast.Module) -> Iterator[_Place]:
     """The nodes that may be changed, each with the function that contains it."""
 
-    def walk(node: ast.AST, function: str) -> Iterator[_Place]:
+    def walk(node: ast.AST, function: str, statement: tuple[int, int]) -> Iterator[_Place]:
         for name, value in ast.iter_fields(node):
             if name in {"annotation", "returns", "decorator_list", "type_comment", "bases"}:
                 continue
@@ -102,11 +112,21 @@ def _places(tree: ast.Module) -> Iterator[_Place]:
                 inner = function
                 if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                     inner = child.name if function == "<module>" else f"{function}.{child.name}"
+                lines = _lines(child) if isinstance(child, ast.stmt) else statement
                 if isinstance(child, ast.expr | ast.stmt):
-                    yield _Place(child, inner)
-                yield from walk(child, inner)
+                    yield _Place(child, inner, lines)
+                yield from walk(child, inner, lines)
 
-    return walk(tree, "<module>")
+    return walk(tree, "<module>", (1, 1))
+
+
+def _lines(statement: ast.stmt) -> tuple[int, int]:
+    """The lines of a statement; of one with a body, only its head."""
+    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
+    if not body:
+        return statement.lineno, statement.end_lineno or statement.lineno
+    first = body[0].pattern.lineno if isinstance(body[0], ast.match_case) else body[0].lineno
+    return statement.lineno, max(statement.lineno, first - 1)
 
 
 def _is_ignored(node: ast.AST) -> bool:
@@ -148,6 +168,8 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[Change]:
             yield _become(ast.Pass())
         case ast.Assign(targets=[ast.Attribute()]):
             yield _become(ast.Pass())
+        case ast.Call(func=ast.Name(id=name), args=[*_]) if name in _FUNCTIONS:
+            yield _set("func", ast.Name(_FUNCTIONS[name], ast.Load()))
         case ast.Call(keywords=keywords):
             for position, keyword in enumerate(keywords):
                 yield from (_drop_entry(position, entry) for entry in range(_count_entries(keyword.value)))

@@ -1,21 +1,20 @@
-"""Runs tests against one mutant, in a forked process that imports the changed source instead of the file."""
+"""Tries one mutant in a child process that can be ended: it may loop for ever or wait for ever."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.abc
-import importlib.util
 import os
+import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable
 from enum import Enum
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
-import pytest
+# Exit codes of a child.
+PASSED = 0
+FAILED = 1
+CANNOT_REPLACE = 3
 
 
 class Outcome(Enum):
@@ -27,61 +26,47 @@ class Outcome(Enum):
     NOT_COVERED = "SURVIVED, no quick test executes it"
 
 
-class _ChangedModule(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module from a text."""
-
-    def __init__(self, name: str, file: str, source: str) -> None:
-        self._name, self._file, self._source = name, file, source
-
-    def find_spec(self, fullname: str, _path: Any, _target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_loader(fullname, self, origin=self._file)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self._file
-        exec(compile(self._source, self._file, "exec"), module.__dict__)
+SURVIVORS = frozenset({Outcome.SURVIVED, Outcome.NOT_COVERED})
 
 
-def run_tests(tests: Sequence[str]) -> bool:
-    """Run tests in this process. Returns whether all pass."""
-    options = ["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "60"]
-    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return pytest.main([*tests, *options]) == pytest.ExitCode.OK
-
-
-def passes_in_child(
-    module: str, file: str, source: str, check: Callable[[], bool], *, deadline_s: float
-) -> bool:
-    """Whether a check passes with a changed module. A crash, or no result within the deadline, is a failure."""
+def run_in_child(
+    check: Callable[[], int], *, cpu_s: float, deadline_s: float, shows_output: bool = False
+) -> int:
+    """The exit code that a check returns in a fork. A crash, or too much time, is a failure."""
+    sys.stdout.flush()
+    sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _run_child(module, _ChangedModule(module, file, source), check)
-    return _wait(child, deadline_s) == 0
+        _run_child(check, int(cpu_s) + 1, shows_output=shows_output)
+    return _wait(child, deadline_s)
 
 
-def _run_child(module: str, changed: _ChangedModule, check: Callable[[], bool]) -> None:
-    os.setpgid(0, 0)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    sys.meta_path.insert(0, changed)
-    code = 1
+def _run_child(check: Callable[[], int], cpu_s: int, *, shows_output: bool) -> None:
+    code = FAILED
     try:
-        # Now, because pytest puts an import hook of its own before this one.
-        importlib.import_module(module)
-        code = 0 if check() else 1
+        os.setpgid(0, 0)  # with the processes that tests start
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+        if not shows_output:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
+        code = check()
+    except BaseException:  # noqa: BLE001 - a fork must never return into the code of its parent
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
         os._exit(code)
 
 
 def _wait(child: int, deadline_s: float) -> int:
     until = time.monotonic() + deadline_s
+    pause = 0.001
     while time.monotonic() < until:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(0.05, pause * 1.5)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return -1
+    return FAILED

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from leasehold.core.leases import lease_rules
+from leasehold.core.leases.lease_row import COUNTER_LIMIT, OWNER_SWITCHES
 from leasehold.core.leases.lease_rules import Lost, StillHeld, interpret_failed_renewal
 from leasehold.core.leases.row_writes import (
     DeleteRow,
@@ -79,6 +80,13 @@ def test_only_a_holder_writes_like_one() -> None:
     """A lease that was only read carries no holding to write with."""
     with pytest.raises(AssertionError, match="take"):
         lease_rules.renew(replace(MINE, session=None))
+
+
+@pytest.mark.parametrize(("switches", "added"), [(0, 1), (COUNTER_LIMIT - 1, 1), (COUNTER_LIMIT, 0)])
+def test_a_huge_count_of_owners_stays_as_it_is(switches: int, added: int) -> None:
+    """Otherwise the row could not be parsed after the next take."""
+    taken = lease_rules.take(replace(MINE, owner_switches=switches), B, LeaseSessionId("hold-2"))
+    assert taken.add.get(OWNER_SWITCHES, 0) == added
 
 
 def test_writes_on_rows() -> None:
