@@ -67,6 +67,7 @@ LAYERS = (
     "simulation.checkers",
     "simulation",
     "testing",
+    "inspection",
     "cli",
     "__main__",
 )

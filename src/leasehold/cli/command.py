@@ -9,6 +9,7 @@ import click
 from leasehold.cli.archive import archive
 from leasehold.cli.consumers import consumers
 from leasehold.cli.demo import demo
+from leasehold.cli.explain import explain
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
@@ -40,6 +41,7 @@ def leasehold() -> None:
 leasehold.add_command(archive)
 leasehold.add_command(consumers)
 leasehold.add_command(demo)
+leasehold.add_command(explain)
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)

@@ -20,7 +20,6 @@ import click
 from leasehold.config.connection import SQLITE, ConnectionSettings
 from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import RowStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -53,36 +52,26 @@ class Connection:
 
         return kinesis_client(aws_access(self.settings, self.settings.kinesis_endpoint), threads=threads)
 
-    def rows(self) -> RowStore:
-        """Return the row store of the leases. It must exist."""
-        if self.settings.lease_file is not None:
-            from leasehold.adapters.sqlite_rows import SqliteRows  # noqa: PLC0415 - only one of the two stores is needed
-
-            return SqliteRows(_existing(self.settings.lease_file))
-        from leasehold.adapters.aws.clients import dynamodb_client  # noqa: PLC0415 - boto3 is slow
-        from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows  # noqa: PLC0415
-        from leasehold.wiring import aws_access  # noqa: PLC0415
-
-        client = dynamodb_client(aws_access(self.settings, self.settings.dynamodb_endpoint))
-        return DynamoDbRows(client, self.settings.lease_table or self.application or "")
-
     @asynccontextmanager
     async def lease_table(self) -> AsyncIterator[LeaseTable]:
-        """Open the lease table, and close it at the end of the block."""
-        table = LeaseTable(self.rows())
+        """Open the lease table, which must exist, and close it at the end of the block."""
+        from leasehold.wiring import open_lease_table  # noqa: PLC0415 - boto3 is slow
+
+        if self.settings.lease_file is not None:
+            _require_file(self.settings.lease_file)
+        table = open_lease_table(self.settings, self.application or self.settings.lease_table or "")
         try:
             yield table
         finally:
             await table.close()
 
 
-def _existing(file: str) -> str:
-    """Return the path of a file that exists. SQLite would create a missing one."""
+def _require_file(file: str) -> None:
+    """Refuse a missing file: SQLite would create it."""
     if not Path(file).is_file():
         raise ConfigError(
             f"leases: there is no file {file}: check the path, or start a worker, which creates it"
         )
-    return file
 
 
 def resolve_connection(options: Mapping[str, Any], surroundings: Mapping[str, Any]) -> Connection:

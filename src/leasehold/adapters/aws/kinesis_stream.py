@@ -71,6 +71,12 @@ class KinesisStream(Stream):
             self._identifier = self._identifier_from(response.get("StreamDescriptionSummary", {}))
         return self._identifier
 
+    async def get_retention_ms(self) -> int:
+        """How long the stream keeps a record."""
+        response = await self._call(self._client.describe_stream_summary, **self._stream_arguments)
+        hours: int = response["StreamDescriptionSummary"]["RetentionPeriodHours"]
+        return hours * 3_600_000
+
     def _identifier_from(self, summary: Mapping[str, Any]) -> StreamIdentifier:
         arn, created = summary.get("StreamARN", ""), summary.get("StreamCreationTimestamp")
         found = _STREAM_ARN.fullmatch(arn)

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from leasehold.cli import lag
-from leasehold.core.leases.lease_view import view_leases
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
+from leasehold.inspection import lag_probe
 from leasehold.ports import Page, Stream
 
 
@@ -43,14 +42,14 @@ class FailingStream(Stream):
 
 @pytest.fixture(autouse=True)
 def no_retry_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "RETRY_S", 0)
+    monkeypatch.setattr(lag_probe, "RETRY_S", 0)
 
 
 def measure_lag(
     *failures: LeaseholdError, page: Page | None = None, checkpoint: Position = TRIM_HORIZON
-) -> lag.ShardLag:
+) -> lag_probe.ShardLag:
     lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=checkpoint)
-    (measured,) = asyncio.run(lag.measure_lags(FailingStream(failures, page), view_leases([lease])))
+    (measured,) = asyncio.run(lag_probe.measure_lags(FailingStream(failures, page), [lease]))
     return measured
 
 

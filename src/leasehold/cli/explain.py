@@ -1,0 +1,161 @@
+"""`leasehold explain`: says why each shard moves or does not, and what to do. It only reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import click
+
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.cli.connections import Connection, connection_options
+from leasehold.cli.leases import belongs_to_stream, stream_name
+from leasehold.cli.output import format_count, print_json, print_line
+from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
+from leasehold.core.observing.explain.explain_fleet import explain_fleet
+from leasehold.core.observing.explain.facts import FleetFacts
+from leasehold.core.observing.explain.finding import Explanation, Finding, Severity, finding_to_json
+from leasehold.errors import NotFoundError
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.inspection.fleet_facts import NamedStream, Streams, read_facts
+from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX
+from leasehold.inspection.worker_status import read_worker_problems
+
+WATCH_S: Final = 15.0  # a worker with the default failover time sends a heartbeat every five seconds
+_MARKS: Final = {Severity.OK: " ", Severity.NOTICE: "?", Severity.PROBLEM: "!"}
+
+
+@click.command()
+@connection_options
+@click.argument("shard", required=False)
+@click.option("--stream", metavar="NAME", help="The stream. Needed for lags if the leases do not name it.")
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=1),
+    default=WATCH_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between the two reads. Use more than the failover time.",
+)
+@click.option(
+    "--status",
+    multiple=True,
+    metavar="URL",
+    help="Status address of a worker, to read its /health. Repeat it for several workers.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with a stable code for each finding.")
+def explain(
+    *,
+    connection: Connection,
+    shard: str | None,
+    stream: str | None,
+    watch: float,
+    status: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Explain why each shard moves or does not, and what to do.
+
+    The command reads the lease table twice and each shard at its checkpoint, and writes nothing. SHARD limits the
+    output to one shard. Lines that begin with ! need action; the exit code is 1 if there is one.
+    """
+    facts = asyncio.run(_read(connection, stream or connection.stream, watch, status))
+    explanation = _limit_to(explain_fleet(facts), shard)
+    if as_json:
+        print_json(_to_json(explanation))
+    else:
+        for line in _lines(explanation, facts):
+            print_line(line)
+    if explanation.has_problem:
+        raise SystemExit(1)
+
+
+async def _read(
+    connection: Connection, stream: str | None, watch: float, status: Sequence[str]
+) -> FleetFacts:
+    worker_problems = await asyncio.to_thread(read_worker_problems, status)
+    async with connection.lease_table() as table, _open_streams(connection, table, stream) as streams:
+        return await read_facts(
+            table,
+            streams,
+            SystemClock(),
+            watch_ms=round(watch * 1000),
+            application=connection.application or "",
+            worker_problems=worker_problems,
+        )
+
+
+@asynccontextmanager
+async def _open_streams(
+    connection: Connection, table: LeaseTable, stream: str | None
+) -> AsyncIterator[Streams]:
+    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
+
+    names = _names((await table.list()).leases, stream)
+    client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if names else None
+    opened = {
+        key: NamedStream(name, KinesisStream(client, name, threads=CONCURRENT_PROBES_MAX))
+        for key, name in names.items()
+    }
+    try:
+        yield opened
+    finally:
+        for each in opened.values():
+            await each.stream.close()
+
+
+def _names(leases: Iterable[Lease], stream: str | None) -> Mapping[StreamIdentifier | None, str]:
+    named = {
+        lease.stream: name
+        for lease in leases
+        if belongs_to_stream(lease, stream) and (name := stream_name(lease)) is not None
+    }
+    if not named and stream is not None:
+        return {None: stream}
+    return named
+
+
+def _limit_to(explanation: Explanation, shard: str | None) -> Explanation:
+    if shard is None:
+        return explanation
+    found = {
+        key: findings
+        for key, findings in explanation.shards.items()
+        if shard == key or shard == key.rpartition(":")[2]
+    }
+    if not found:
+        raise NotFoundError(
+            f"shard {shard}: there is neither a lease nor a listed shard with this id; `leasehold leases` shows all"
+        )
+    return Explanation(explanation.fleet, found)
+
+
+def _lines(explanation: Explanation, facts: FleetFacts) -> Iterable[str]:
+    for finding in explanation.fleet:
+        yield from _finding_lines("fleet", finding)
+    for key, findings in explanation.shards.items():
+        for finding in findings:
+            yield from _finding_lines(key, finding)
+    yield ""
+    problems = sum(each.severity is Severity.PROBLEM for each in explanation.all_findings)
+    yield f"{format_count(len(explanation.shards), 'shard')}; {format_count(problems, 'problem')}"
+    if not facts.streams and explanation.shards:
+        yield "The leases do not name their stream: add --stream NAME to see lags, trimmed records and missing leases."
+
+
+def _finding_lines(subject: str, finding: Finding) -> Iterable[str]:
+    yield f"{_MARKS[finding.severity]} {subject}: {finding.text}"
+    if finding.remedy:
+        yield f"    -> {finding.remedy}"
+
+
+def _to_json(explanation: Explanation) -> Mapping[str, Any]:
+    def shard_to_json(key: LeaseKey, findings: Sequence[Finding]) -> Mapping[str, Any]:
+        return {"key": key, "findings": [finding_to_json(each) for each in findings]}
+
+    return {
+        "ok": not explanation.has_problem,
+        "fleet": [finding_to_json(each) for each in explanation.fleet],
+        "shards": [shard_to_json(key, findings) for key, findings in explanation.shards.items()],
+    }

@@ -1,0 +1,132 @@
+"""Findings about a fleet as a whole: its workers, its leader, its tables, its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from leasehold.core.coordinator.leader_lock import LeaderLock
+from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS
+from leasehold.core.model import WorkerId
+from leasehold.core.observing.explain.facts import FleetFacts
+from leasehold.core.observing.explain.finding import Finding, Severity, format_duration
+
+ROWS_SHOWN_MAX: Final = 8
+
+
+def active_workers(facts: FleetFacts) -> frozenset[WorkerId]:
+    """The workers that sent a heartbeat between the two reads, or a report within the last minute."""
+    counters = {lease.key: lease.counter for lease in facts.before.leases}
+    renewing = {
+        lease.actual_owner
+        for lease in facts.after.leases
+        if counters.get(lease.key, lease.counter) != lease.counter
+    }
+    reporting = {
+        report.worker for report in facts.after.reports if not is_report_expired(facts, report.worker)
+    }
+    return frozenset(worker for worker in renewing | reporting if worker is not None)
+
+
+def is_report_expired(facts: FleetFacts, worker: WorkerId) -> bool:
+    """Whether the last report of a worker is too old for a living one; False without a report."""
+    report = facts.report_of(worker)
+    return report is not None and (facts.wall_s - report.updated_s) * 1000 > EXPIRED_AFTER_MS
+
+
+def silence_of(facts: FleetFacts, worker: WorkerId) -> str:
+    """How long a worker is known to be silent, as words."""
+    report = facts.report_of(worker)
+    if report is not None and is_report_expired(facts, worker):
+        return f"since {format_duration((facts.wall_s - report.updated_s) * 1000)}"
+    return f"for at least {format_duration(facts.watched_ms)}"
+
+
+def fleet_findings(facts: FleetFacts) -> Iterator[Finding]:
+    """The findings about the fleet. None if there is nothing to say."""
+    yield from _worker_findings(facts)
+    yield from _leader_findings(facts)
+    yield from _table_findings(facts)
+    for stream in facts.streams.values():
+        if stream.shards is None:
+            yield Finding(
+                code="stream_missing",
+                severity=Severity.PROBLEM,
+                text=f"stream {stream.name} does not exist",
+                remedy="check the name, the region and the account, or delete its leases",
+            )
+
+
+def _worker_findings(facts: FleetFacts) -> Iterator[Finding]:
+    if not active_workers(facts) and any(not lease.checkpoint.is_shard_end for lease in facts.after.leases):
+        yield Finding(
+            code="no_active_worker",
+            severity=Severity.PROBLEM,
+            text=f"no worker is active: none has sent a heartbeat or a report in {format_duration(facts.watched_ms)}",
+            remedy="start a worker with this application name, and look at the logs of those that should run",
+        )
+    for address in sorted(set(facts.worker_problems) - {lease.key for lease in facts.after.leases}):
+        for problem in facts.worker_problems[address]:
+            yield Finding(code="worker_unhealthy", severity=Severity.PROBLEM, text=f"{address}: {problem}")
+
+
+def _leader_findings(facts: FleetFacts) -> Iterator[Finding]:
+    if not facts.has_leader or not active_workers(facts):
+        return
+    lock = facts.after.lock
+    if lock is None or lock.owner is None or lock.is_released:
+        was_free = facts.before.lock is None or facts.before.lock.is_released
+        yield Finding(
+            code="no_leader",
+            severity=Severity.PROBLEM if was_free else Severity.NOTICE,
+            text="the fleet has no leader, so nobody assigns free leases",
+            remedy="a worker takes the lock within seconds; if none does, look at the logs of the workers for failed "
+            "writes to the lease table",
+        )
+    elif _is_leader_silent(facts, lock, lock.owner):
+        yield Finding(
+            code="leader_silent",
+            severity=Severity.PROBLEM,
+            text=f"leader {lock.owner} is silent {silence_of(facts, lock.owner)}, so nobody assigns free leases",
+            remedy=f"another worker takes over {format_duration(lock.duration_ms)} after its last heartbeat; if that "
+            "does not happen, no other worker runs",
+        )
+
+
+def _is_leader_silent(facts: FleetFacts, lock: LeaderLock, owner: WorkerId) -> bool:
+    before = facts.before.lock
+    is_unchanged = before is not None and before.version == lock.version
+    return is_unchanged and (is_report_expired(facts, owner) or facts.watched_ms > lock.duration_ms)
+
+
+def _table_findings(facts: FleetFacts) -> Iterator[Finding]:
+    for error in facts.after.rejected[:ROWS_SHOWN_MAX]:
+        yield Finding(
+            code="unreadable_row",
+            severity=Severity.PROBLEM,
+            text=f"row {error.key!r} of the lease table cannot be read: {error.problem}; its shard and all "
+            "descendants of that shard are not started",
+            remedy="repair the row, or delete it if it is not a lease",
+        )
+    if (more := len(facts.after.rejected) - ROWS_SHOWN_MAX) > 0:
+        yield Finding(
+            code="unreadable_row",
+            severity=Severity.PROBLEM,
+            text=f"{more} more rows of the lease table cannot be read",
+        )
+    if facts.has_two_layouts:
+        yield Finding(
+            code="two_table_layouts",
+            severity=Severity.NOTICE,
+            text="worker reports are both in the lease table (KCL 3.5 and later) and in a table of their own (KCL 3.0 "
+            "to 3.4)",
+            remedy="this is right while a fleet moves to one table; if no move is under way, two fleets use one "
+            "application name",
+        )
+    if facts.has_leader and not facts.has_index:
+        yield Finding(
+            code="index_not_ready",
+            severity=Severity.NOTICE,
+            text="the index of owners does not exist or is still being built: until then each worker scans the table",
+            remedy="wait for DynamoDB to build it; a worker with the permission dynamodb:UpdateTable creates it",
+        )

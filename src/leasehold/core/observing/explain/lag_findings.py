@@ -1,0 +1,145 @@
+"""Findings about the lag of a shard: at the tip, catching up, falling behind, stuck, trimmed or about to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from leasehold.core.model import Lease
+from leasehold.core.observing.explain.facts import FleetFacts, LagRead
+from leasehold.core.observing.explain.finding import Finding, Severity, format_duration
+
+AT_TIP_MS: Final = 10_000  # pages of an idle shard are seconds apart, and batches are collected for a while
+STUCK_BEHIND_MS: Final = 60_000  # many programs checkpoint once a minute
+RETENTION_WARNING: Final = 0.75  # the part of the retention after which records are in danger
+HOT_KBPS: Final = 0.8 * 1_024  # a shard accepts one megabyte a second
+
+
+def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterator[Finding]:
+    """The findings about a shard that may be read now. At least one if a worker serves it."""
+    reads = facts.lags.get(lease.key, ())
+    if not reads:
+        if is_served:
+            yield _finding(
+                lease, "lag_unknown", Severity.OK, f"{lease.actual_owner} reads it; its lag was not measured"
+            )
+        return
+    last = reads[-1]
+    if last.is_throttled:
+        yield _finding(
+            lease,
+            "reads_throttled",
+            Severity.NOTICE,
+            "reads of the shard are throttled: all programs that poll it share five reads and two megabytes a second",
+            "stop other programs that poll this stream, or give each its own throughput with enhanced fan-out",
+        )
+    if last.is_trimmed:
+        yield _finding(
+            lease,
+            "position_trimmed",
+            Severity.PROBLEM,
+            "the record at its checkpoint is no longer retained: records after it may be lost",
+            "raise the retention of the stream, and read on; the worker reports the gap",
+        )
+    yield from _retention_findings(lease, last, facts)
+    if is_served:
+        yield from _progress_findings(lease, reads, facts)
+    elif last.behind_ms:
+        yield _finding(lease, "behind", Severity.NOTICE, f"it is {format_duration(last.behind_ms)} behind")
+    if lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
+        yield _finding(
+            lease,
+            "hot_shard",
+            Severity.NOTICE,
+            f"the shard delivers {lease.throughput_kbps:.0f} kB a second, and a shard accepts 1,024",
+            "split the shard, or choose partition keys that spread the records",
+        )
+
+
+def _retention_findings(lease: Lease, last: LagRead, facts: FleetFacts) -> Iterator[Finding]:
+    stream = facts.streams.get(lease.stream)
+    retention_ms = None if stream is None else stream.retention_ms
+    if retention_ms is None or last.behind_ms is None or last.is_trimmed:
+        return
+    if last.behind_ms >= RETENTION_WARNING * retention_ms:
+        left_ms = max(0, retention_ms - last.behind_ms)
+        yield _finding(
+            lease,
+            "retention_nearly_reached",
+            Severity.PROBLEM,
+            f"it is {format_duration(last.behind_ms)} behind, and the stream keeps records for "
+            f"{format_duration(retention_ms)}: the first records are lost in {format_duration(left_ms)}",
+            "raise the retention of the stream now, then make the shard move",
+        )
+
+
+def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Iterator[Finding]:
+    last = reads[-1]
+    problems = facts.worker_problems.get(lease.key, ())
+    for problem in problems:
+        yield _finding(
+            lease,
+            "worker_reports",
+            Severity.PROBLEM,
+            f"its worker says: {problem}",
+            "look at the log of the worker; a record that fails each time can be sent to a dead-letter queue",
+        )
+    if last.behind_ms is None:
+        yield _finding(
+            lease, "lag_unknown", Severity.NOTICE, f"its lag is not known: {last.problem or 'no answer'}"
+        )
+    elif last.behind_ms <= AT_TIP_MS:
+        yield _finding(lease, "at_tip", Severity.OK, _at_tip(lease, last.behind_ms))
+    elif _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
+        yield _finding(
+            lease,
+            "stuck",
+            Severity.PROBLEM,
+            f"{lease.actual_owner} renews the lease, but its checkpoint has not moved in "
+            f"{format_duration(facts.watched_ms)} and is {format_duration(last.behind_ms)} behind",
+            "its handler hangs, fails each time, or does not checkpoint: look at its log, and at /health of a "
+            "Leasehold worker (--status)",
+        )
+    else:
+        yield _rate_finding(lease, reads)
+
+
+def _rate_finding(lease: Lease, reads: tuple[LagRead, ...]) -> Finding:
+    last = reads[-1]
+    behind_ms = last.behind_ms or 0
+    text = f"{lease.actual_owner} reads it, {format_duration(behind_ms)} behind"
+    first = next((read for read in reads[:-1] if read.behind_ms is not None), None)
+    if first is None or first.behind_ms is None or last.at_ms <= first.at_ms:
+        return _finding(lease, "behind", Severity.OK, text)
+    gained_ms, elapsed_ms = first.behind_ms - behind_ms, last.at_ms - first.at_ms
+    if gained_ms > 0:
+        left_ms = behind_ms * elapsed_ms // gained_ms
+        text += f" and catching up: about {format_duration(left_ms)} to the tip at the present rate"
+        return _finding(lease, "catching_up", Severity.OK, text)
+    if gained_ms < 0:
+        return _finding(
+            lease,
+            "falling_behind",
+            Severity.NOTICE,
+            f"{text} and falling behind: the lag grew by {format_duration(-gained_ms)} "
+            f"in {format_duration(elapsed_ms)}",
+            "a faster handler, more workers, or more shards",
+        )
+    return _finding(
+        lease, "behind", Severity.OK, f"{text}, and no nearer than {format_duration(elapsed_ms)} ago"
+    )
+
+
+def _is_unmoved(lease: Lease, facts: FleetFacts) -> bool:
+    before = next((each for each in facts.before.leases if each.key == lease.key), None)
+    return before is not None and before.checkpoint == lease.checkpoint and before.owner == lease.owner
+
+
+def _at_tip(lease: Lease, behind_ms: int) -> str:
+    return f"{lease.actual_owner} reads it, at the tip" + (
+        f" ({format_duration(behind_ms)} behind)" if behind_ms else ""
+    )
+
+
+def _finding(lease: Lease, code: str, severity: Severity, text: str, remedy: str = "") -> Finding:
+    return Finding(code=code, severity=severity, text=text, remedy=remedy, shard=lease.key)

@@ -1,0 +1,1 @@
+"""Reads a running fleet from outside, of Leasehold or of the Java KCL, and writes nothing."""

@@ -1,0 +1,239 @@
+"""What `explain_fleet` says about a shard, situation by situation."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from leasehold.core.coordinator.leader_lock import LeaderLock
+from leasehold.core.coordinator.worker_metrics import WorkerReport
+from leasehold.core.leases.row_writes import text
+from leasehold.core.model import WHOLE_HASH_RANGE, HashRange, Lease, LeaseKey, Shard, ShardId, WorkerId
+from leasehold.core.observing.explain.explain_fleet import explain_fleet
+from leasehold.core.observing.explain.facts import FleetFacts, LagRead, StreamFacts, TableRead
+from leasehold.core.observing.explain.finding import Finding, Severity
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.errors import MalformedRowError
+
+ANNA, BERT = WorkerId("anna"), WorkerId("bert")
+PARENT, CHILD = ShardId("shardId-000000000000"), ShardId("shardId-000000000001")
+HOUR_MS = 3_600_000
+NOW_S = 1_700_000_000
+LOWER, UPPER = HashRange(0, 2**127 - 1), HashRange(2**127, 2**128 - 1)
+
+
+def lease(shard: ShardId = PARENT, *, at: Position | None = None, **values: object) -> Lease:
+    found = Lease(
+        key=LeaseKey(shard), shard_id=shard, checkpoint=at or Position("100"), owner=ANNA, counter=7
+    )
+    return replace(found, **values)  # type: ignore[arg-type]
+
+
+def facts(
+    *after: Lease,
+    before: Sequence[Lease] | None = None,
+    lags: Sequence[LagRead] = (LagRead(at_ms=0, behind_ms=0), LagRead(at_ms=15_000, behind_ms=0)),
+    shards: Sequence[Shard] | None = (Shard(PARENT, WHOLE_HASH_RANGE, "1"),),
+    **values: object,
+) -> FleetFacts:
+    """A fleet of one shard that Anna serves at its tip; each heartbeat adds one to the counter."""
+    earlier = before if before is not None else [replace(each, counter=each.counter - 1) for each in after]
+    found = FleetFacts(
+        before=TableRead(at_ms=0, leases=tuple(earlier)),
+        after=TableRead(at_ms=15_000, leases=after),
+        wall_s=NOW_S,
+        has_leader=False,
+        streams={
+            None: StreamFacts(
+                name="orders",
+                shards=None if shards is None else tuple(shards),
+                retention_ms=24 * HOUR_MS,
+            )
+        },
+        lags={each.key: tuple(lags) for each in after},
+    )
+    return replace(found, **values)  # type: ignore[arg-type]
+
+
+def findings(of: FleetFacts, shard: ShardId | None = PARENT) -> dict[str, Finding]:
+    explanation = explain_fleet(of)
+    about = explanation.fleet if shard is None else explanation.shards[LeaseKey(shard)]
+    return {finding.code: finding for finding in about}
+
+
+def behind(first_ms: int, last_ms: int) -> tuple[LagRead, LagRead]:
+    return LagRead(at_ms=0, behind_ms=first_ms), LagRead(at_ms=15_000, behind_ms=last_ms)
+
+
+def test_a_shard_at_its_tip_is_served() -> None:
+    found = findings(facts(lease()))
+    assert list(found) == ["at_tip"]
+    assert found["at_tip"].text == "anna reads it, at the tip"
+    assert not explain_fleet(facts(lease())).has_problem
+
+
+def test_a_shard_that_catches_up_says_how_long_it_takes() -> None:
+    moving = facts(
+        lease(at=Position("200")), before=[lease(counter=6)], lags=behind(10 * 60_000, 10 * 60_000 - 30_000)
+    )
+    assert findings(moving)["catching_up"].text == (
+        "anna reads it, 9 min 30 s behind and catching up: about 4 min 45 s to the tip at the present rate"
+    )
+
+
+def test_a_shard_that_falls_behind_says_at_what_rate() -> None:
+    moving = facts(
+        lease(at=Position("200")), before=[lease(counter=6)], lags=behind(10 * 60_000, 10 * 60_000 + 9_000)
+    )
+    found = findings(moving)["falling_behind"]
+    assert "the lag grew by 9 s in 15 s" in found.text
+    assert found.severity is Severity.NOTICE
+
+
+def test_an_owner_that_renews_and_does_not_checkpoint_is_stuck() -> None:
+    found = findings(facts(lease(), lags=behind(120_000, 135_000)))
+    assert "its checkpoint has not moved in 15 s and is 2 min 15 s behind" in found["stuck"].text
+    assert "handler" in found["stuck"].remedy
+
+
+def test_a_checkpoint_that_is_a_moment_old_is_not_stuck() -> None:
+    """Many programs checkpoint once a minute."""
+    assert "stuck" not in findings(facts(lease(), lags=behind(20_000, 35_000)))
+
+
+def test_the_worker_says_why_it_does_not_move() -> None:
+    told = {str(PARENT): ("has made no progress for 90 s: the handler raises ValueError, 12 times",)}
+    found = findings(facts(lease(), lags=behind(120_000, 135_000), worker_problems=told))
+    assert "ValueError, 12 times" in found["worker_reports"].text
+    assert "dead-letter" in found["worker_reports"].remedy
+
+
+def test_a_silent_owner_is_named() -> None:
+    found = findings(facts(lease(), before=[lease()]))
+    assert "anna is silent for at least 15 s" in found["owner_silent"].text
+    assert found["owner_silent"].remedy == "no other worker is active: start one, or restart this one"
+    assert "at_tip" not in found
+
+
+def test_the_report_of_a_silent_owner_says_since_when() -> None:
+    read = TableRead(
+        at_ms=15_000,
+        leases=(lease(),),
+        reports=(
+            WorkerReport(worker=ANNA, updated_s=NOW_S - 600),
+            WorkerReport(worker=BERT, updated_s=NOW_S - 5),
+        ),
+    )
+    found = findings(replace(facts(lease(), before=[lease()]), after=read))
+    assert "anna is silent since 10 min 0 s" in found["owner_silent"].text
+    assert "failover time" in found["owner_silent"].remedy
+
+
+def test_a_lease_that_nobody_takes_is_free() -> None:
+    free = lease(owner=None)
+    found = findings(facts(free, before=[free]))["free"]
+    assert found.text == "nobody owns it for at least 15 s, and no worker is active"
+    assert "no_active_worker" in findings(facts(free, before=[free]), None)
+
+
+def test_a_lease_that_is_free_for_a_moment_is_no_problem() -> None:
+    found = findings(facts(lease(owner=None), before=[lease()]))["free"]
+    assert found.severity is Severity.OK
+
+
+def test_a_child_waits_for_its_parent_and_says_how_far_that_is() -> None:
+    parent, child = lease(), lease(CHILD, at=TRIM_HORIZON, owner=None, parents=frozenset({PARENT}))
+    shards = [
+        Shard(PARENT, WHOLE_HASH_RANGE, "1", "900"),
+        Shard(CHILD, WHOLE_HASH_RANGE, "901", None, (PARENT,)),
+    ]
+    of = facts(parent, child, lags=behind(90_000, 60_000), shards=shards)
+    assert findings(of, CHILD)["waits_for_parents"].text == (
+        f"it waits until its parent is read to the end: anna reads {PARENT}, 1 min 0 s behind"
+    )
+
+
+def test_a_handoff_that_lasts_names_both_workers() -> None:
+    handoff = lease(owner=BERT, checkpoint_owner=ANNA)
+    found = findings(facts(handoff))["handoff_pending"]
+    assert found.text.startswith("anna hands it over to bert, for at least 15 s")
+    assert found.severity is Severity.NOTICE
+
+
+def test_records_that_will_be_trimmed_are_an_alarm() -> None:
+    found = findings(facts(lease(), lags=behind(20 * HOUR_MS, 20 * HOUR_MS)))["retention_nearly_reached"]
+    assert found.severity is Severity.PROBLEM
+    assert "the first records are lost in 4 h 0 min" in found.text
+
+
+def test_a_trimmed_position_is_a_problem() -> None:
+    found = findings(facts(lease(), lags=[LagRead(at_ms=1, behind_ms=HOUR_MS, is_trimmed=True)]))
+    assert found["position_trimmed"].severity is Severity.PROBLEM
+
+
+def test_throttled_reads_are_explained() -> None:
+    found = findings(facts(lease(), lags=[LagRead(at_ms=1, is_throttled=True, problem="too fast")]))
+    assert "share five reads" in found["reads_throttled"].text
+    assert "too fast" in found["lag_unknown"].text
+
+
+def test_a_hot_shard_is_named() -> None:
+    found = findings(facts(lease(throughput_kbps=Decimal(950))))
+    assert "950 kB a second" in found["hot_shard"].text
+
+
+def test_an_ended_shard_is_done() -> None:
+    assert list(findings(facts(lease(at=SHARD_END, owner=None)))) == ["ended"]
+
+
+def test_a_shard_that_the_stream_no_longer_has_is_gone() -> None:
+    assert list(findings(facts(lease(CHILD)), CHILD)) == ["shard_gone"]
+
+
+def test_a_missing_lease_is_named() -> None:
+    shards = [Shard(PARENT, LOWER, "1"), Shard(CHILD, UPPER, "2")]
+    found = findings(facts(lease(hash_range=LOWER), shards=shards), CHILD)
+    assert found["no_lease"].severity is Severity.NOTICE
+
+
+def test_an_unreadable_row_names_the_shards_that_it_blocks() -> None:
+    of = facts(shards=[Shard(PARENT, WHOLE_HASH_RANGE, "1")])
+    of = replace(of, after=replace(of.after, rejected=(MalformedRowError(PARENT, "no checkpoint"),)))
+    assert "no checkpoint" in findings(of, None)["unreadable_row"].text
+    assert list(findings(of)) == ["blocked_by_unreadable_row"]
+
+
+def test_a_recreated_stream_is_named() -> None:
+    of = facts(lease(at=Position("100")), shards=[Shard(PARENT, WHOLE_HASH_RANGE, "5000")])
+    assert "start_over" in findings(of, None)["stream_recreated"].remedy
+
+
+def test_a_missing_stream_is_named() -> None:
+    assert "orders does not exist" in findings(facts(lease(), shards=None), None)["stream_missing"].text
+
+
+def leader(version: str, owner: WorkerId | None = BERT) -> LeaderLock:
+    return LeaderLock(owner=owner, version=text(version), duration_ms=10_000)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        (leader("a"), leader("b"), None),
+        (leader("a"), leader("a"), "leader_silent"),
+        (None, None, "no_leader"),
+    ],
+)
+def test_a_fleet_without_a_leader_is_named(
+    before: LeaderLock | None, after: LeaderLock | None, code: str | None
+) -> None:
+    of = facts(lease(), has_leader=True)
+    of = replace(of, before=replace(of.before, lock=before), after=replace(of.after, lock=after))
+    assert set(findings(of, None)) == ({code} if code else set())
+
+
+def test_a_missing_index_and_two_layouts_are_named() -> None:
+    of = replace(facts(lease()), has_leader=True, has_index=False, has_two_layouts=True)
+    of = replace(of, before=replace(of.before, lock=leader("a")), after=replace(of.after, lock=leader("b")))
+    assert set(findings(of, None)) == {"index_not_ready", "two_table_layouts"}
