@@ -266,7 +266,7 @@ def test_a_file_that_is_no_lease_table_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ((), "--application, --table or --sqlite"),
+        ((), "--application, --table or --leases"),
         (("--sqlite", "nowhere.sqlite"), "does not exist"),
         (("--application", "a", "--watch", "0"), "--watch"),
         (("--aplication", "a"), "--application"),
