@@ -12,7 +12,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.core.model import Lease, LeaseKey, WorkerId
@@ -65,12 +65,13 @@ class Cost:
 USUAL_COST: Final = Cost()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Caps:
-    """The most leases and the most throughput that one worker may be assigned."""
+    """The most leases and the most throughput that one worker may be assigned. `closed` workers get none for now."""
 
     leases_max: int | None = None
     kbps_max: int | None = None
+    closed: set[WorkerId] = field(default_factory=set)
 
 
 class WorkerLoads:
@@ -97,7 +98,6 @@ class WorkerLoads:
         self._costs = costs
         self._weights = weights
         self._caps = caps
-        self._closed: set[WorkerId] = set()
         self._counts = dict.fromkeys(self.of, 0)
         self._kbps = dict.fromkeys(self.of, 0.0)
         self._movable: dict[WorkerId, list[tuple[float, LeaseKey]]] = {worker: [] for worker in self.of}
@@ -145,7 +145,7 @@ class WorkerLoads:
     def has_room(self, worker: WorkerId) -> bool:
         """Whether the caps allow one more lease. As in the KCL, the last lease may exceed the cap on throughput."""
         caps = self._caps
-        if worker in self._closed:
+        if worker in caps.closed:
             return False
         return (caps.leases_max is None or self._counts[worker] < caps.leases_max) and (
             caps.kbps_max is None or self._kbps[worker] <= caps.kbps_max
@@ -153,13 +153,13 @@ class WorkerLoads:
 
     def close(self, worker: WorkerId) -> None:
         """Add no more leases to a worker, until `open_all`."""
-        self._closed.add(worker)
+        self._caps.closed.add(worker)
 
     def open_all(self) -> None:
         """Allow all workers to get leases again."""
-        for worker in self._closed:
+        for worker in self._caps.closed:
             heapq.heappush(self._lightest, self._light_entry(worker))
-        self._closed.clear()
+        self._caps.closed.clear()
 
     def add(self, worker: WorkerId, key: LeaseKey, *, movable: bool = False) -> None:
         """Count a lease for a worker."""
