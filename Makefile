@@ -11,7 +11,7 @@ OLDEST       := .venv-oldest
 OLDEST_READY := $(OLDEST)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup setup-servers test test-oldest cluster-test chaos bench check format docs lock lock-servers clean
+.PHONY: help demo setup setup-servers test test-slow test-oldest cluster-test chaos bench check format docs lock lock-servers clean
 .PHONY: mutants setup-interop interop interop-core bench-failover bench-leaders bench-large-fleet
 
 help: ## show this list
@@ -39,8 +39,11 @@ setup: $(READY) ## create the virtual environment, with locked versions
 setup-servers: setup ## install the servers that the tests use, in .servers/
 	$(BIN)/python -m tests.servers.install
 
-test: setup setup-servers ## run every test
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15
+test: setup setup-servers ## run the tests, with real servers and processes
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --durations 15
+
+test-slow: setup setup-servers ## run the long tests: kills at every point, paused members, chaos
+	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal --durations 15
 
 test-oldest: $(OLDEST_READY) ## run a few tests on the oldest supported pyspark and pyarrow
 	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/archive
