@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.exceptions import BotoCoreError
 
-from leasehold.adapters.aws.clients import AwsAccess, aws_session, resolve_s3_endpoint
+from leasehold.adapters.aws.clients import AwsAccess, aws_session, has_credentials, resolve_s3_endpoint
 from leasehold.adapters.folder_objects import FolderObjects, open_folder
 from leasehold.errors import ConfigError, ServiceError, UnavailableError
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
@@ -90,7 +90,7 @@ def _s3_options(access: AwsAccess, bucket: str) -> dict[str, Any]:
     if access.endpoint_url is not None:
         # Not AWS: the endpoint may be plain HTTP, and does not support bucket names in host names.
         options |= {"endpoint": access.endpoint_url, "client_options": {"allow_http": True}}
-        if session.get_credentials() is None and urlsplit(access.endpoint_url).hostname in _LOOPBACK_HOSTS:
+        if not has_credentials(session) and urlsplit(access.endpoint_url).hostname in _LOOPBACK_HOSTS:
             return options | {"access_key_id": "local", "secret_access_key": "local"}
     elif session.region_name is not None:
         options |= _endpoint_options(resolve_s3_endpoint(access, bucket), bucket)

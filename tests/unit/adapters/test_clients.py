@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from botocore.credentials import CredentialResolver
 from botocore.exceptions import BotoCoreError
 
 from leasehold.adapters.aws.clients import AwsAccess, cloudwatch_client, dynamodb_client, kinesis_client
@@ -38,6 +39,20 @@ def test_a_server_on_loopback_needs_no_credentials(make: Callable[[AwsAccess], A
     client = make(LOCAL)
     assert client.meta.region_name == "us-east-1"
     assert credentials_of(client).access_key == "local"
+
+
+def test_credentials_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without any, the search waits for a metadata service that does not exist."""
+    searches: list[object] = []
+    load = CredentialResolver.load_credentials
+
+    def count(resolver: Any) -> Any:
+        searches.append(resolver)
+        return load(resolver)
+
+    monkeypatch.setattr(CredentialResolver, "load_credentials", count)
+    kinesis_client(LOCAL)
+    assert len(searches) == 1
 
 
 def test_real_credentials_are_used_on_loopback_too(monkeypatch: pytest.MonkeyPatch) -> None:

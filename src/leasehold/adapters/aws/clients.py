@@ -67,7 +67,7 @@ def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
 
 
 def aws_session(access: AwsAccess) -> boto3.Session:
-    """Credentials and region, with the role of `access`."""
+    """Credentials and region, with the role of `access`. Searches for credentials; see `has_credentials`."""
     session = boto3.Session(profile_name=access.profile, region_name=access.region)
     source = _check_credentials(session)
     if access.role_arn is None:
@@ -86,6 +86,11 @@ def aws_session(access: AwsAccess) -> boto3.Session:
     assuming = boto3.Session(botocore_session=assumed, region_name=session.region_name)
     _check_credentials(assuming)
     return assuming
+
+
+def has_credentials(session: boto3.Session) -> bool:
+    """Whether `aws_session` found credentials. botocore would search again, which may take seconds on any machine."""
+    return session._session._credentials is not None  # noqa: SLF001 - boto3 has no public access to it
 
 
 def _check_credentials(session: boto3.Session) -> CheckedCredentials | None:
@@ -151,6 +156,6 @@ def _local_options(session: boto3.Session, endpoint_url: str | None) -> dict[str
     if endpoint_url is None or urlsplit(endpoint_url).hostname not in _LOOPBACK_HOSTS:
         return {}
     options = {} if session.region_name else {"region_name": _LOCAL_REGION}
-    if session.get_credentials() is None:
+    if not has_credentials(session):
         options |= {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
     return options
