@@ -40,7 +40,9 @@ class Http2Client:
             while self.socket.recv(65536):
                 pass
 
-    def send_request(self, operation: str, members: dict[str, Any], path: str = "/") -> int:
+    def send_request(
+        self, operation: str, members: dict[str, Any], path: str = "/", host: str = "localhost"
+    ) -> int:
         """Send a request and return its stream id."""
         stream: int = self.h2.get_next_available_stream_id()
         body = memoryview(json.dumps(members).encode())
@@ -48,7 +50,7 @@ class Http2Client:
             (":method", "POST"),
             (":path", path),
             (":scheme", "http"),
-            (":authority", "localhost"),
+            (":authority", host),
             ("content-type", "application/x-amz-json-1.1"),
             ("x-amz-target", f"Kinesis_20131202.{operation}"),
         ]
@@ -129,6 +131,15 @@ def test_requests_and_refusals_work_as_over_http1(http2: Http2Client) -> None:
     status, error = http2.response(http2.send_request("GetRecords", {"ShardIterator": "garbage"}))
     assert (status, error["__type"]) == (400, "InvalidArgumentException")
     assert http2.response(http2.send_request("", {}, path="/_leasehold/trim"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/_leasehold/reset"])
+def test_a_request_for_another_host_is_refused(http2: Http2Client, path: str) -> None:
+    """A web page cannot reach the server by pointing its own host name to this machine."""
+    stream = http2.send_request("ListStreams", {}, path, host="evil.example")
+    while stream not in http2.ended:
+        http2.receive()
+    assert http2.statuses[stream] == 403
 
 
 def test_large_bodies_are_sent_and_received(server: LocalKinesis, http2: Http2Client) -> None:

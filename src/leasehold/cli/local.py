@@ -52,6 +52,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Milliseconds for which a stream stays CREATING or UPDATING.",
 )
+@click.option(
+    "--stored-bytes-max",
+    default=2**31,
+    show_default=True,
+    help="Memory for the records of all streams; above it, puts are refused.",
+)
 @click.option("--account", default="000000000000", show_default=True, help="Account in ARNs.")
 @click.option("--region", default="us-east-1", show_default=True, help="Region in ARNs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON instead of instructions.")
@@ -81,6 +87,7 @@ def _parse_options(given: dict[str, Any]) -> ServerOptions:
             enforce_limits=given["enforce_limits"],
             shard_end_with_last_records=given["end_with_last_records"],
             status_delay_ms=given["status_delay_ms"],
+            stored_bytes_max=given["stored_bytes_max"],
         ),
         state_file=given["state"],
         streams=dict(_parse_stream(text) for text in given["streams"]),

@@ -24,6 +24,7 @@ from leasehold.kinesis_model.api_errors import (
 from leasehold.kinesis_model.consumers import Consumer
 from leasehold.kinesis_model.listing import ListQuery, ShardsPage
 from leasehold.kinesis_model.reading import RecordsPage, ShardIterator, StartingPosition
+from leasehold.kinesis_model.record_log import memory_bytes
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.shard import ShardState
 from leasehold.kinesis_model.stream import (
@@ -75,6 +76,8 @@ class KinesisModel:
         self.settings = settings or ServiceSettings()
         self.streams: dict[str, StreamState] = {}
         self.epochs = Epochs()
+        # At most this much memory is used by records. None: unknown, as after streams were restored from a file.
+        self._memory_bound: int | None = None
 
     # Streams
 
@@ -205,6 +208,7 @@ class KinesisModel:
 
     def put_record(self, now_ms: int, name: str, entry: PutRequest) -> PutResult:
         stream = self._readable_stream(now_ms, name)
+        self._require_memory(now_ms, [entry])
         return writing.put_record(
             stream, entry, stream.clock.begin_write(), enforce_limits=self.settings.enforce_limits
         )
@@ -213,6 +217,7 @@ class KinesisModel:
         self, now_ms: int, name: str, entries: Sequence[PutRequest]
     ) -> list[PutResult | PutFailure]:
         stream = self._readable_stream(now_ms, name)
+        self._require_memory(now_ms, entries)
         return writing.put_records(
             stream, entries, stream.clock.begin_write(), enforce_limits=self.settings.enforce_limits
         )
@@ -388,6 +393,26 @@ class KinesisModel:
                 f"{self.account.region}. Current shard count for the account: {current}. Limit: {limit}. Number of "
                 f"additional shards that would have resulted from this request: {more}."
             )
+
+    def _require_memory(self, now_ms: int, entries: Sequence[PutRequest]) -> None:
+        """Refuse records that would not fit. Memory is measured only if the upper bound has reached the limit."""
+        limit = self.settings.stored_bytes_max
+        more = sum(memory_bytes(entry.partition_key, entry.data) for entry in entries)
+        if self._memory_bound is None or self._memory_bound + more > limit:
+            self._memory_bound = self._measure_memory(now_ms)
+            if self._memory_bound + more > limit:
+                raise limit_exceeded_error(
+                    f"The records of all streams take {self._memory_bound} bytes of memory, and stored_bytes_max is "
+                    f"{limit}. Delete a stream, remove records (POST /_leasehold/trim), or raise the setting."
+                )
+        self._memory_bound += more
+
+    def _measure_memory(self, now_ms: int) -> int:
+        """Free the memory of expired records, and return the memory of all others."""
+        streams = [self.streams[name] for name in self.stream_names(now_ms)]
+        for stream in streams:
+            stream.trim()
+        return sum(shard.log.release_trimmed() for stream in streams for shard in stream.shards.values())
 
     def _require_scalings_left(self, stream: StreamState) -> None:
         stream.scaled_at_ms = [at for at in stream.scaled_at_ms if stream.clock.now_ms - at < 24 * HOUR_MS]

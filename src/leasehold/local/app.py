@@ -135,6 +135,6 @@ async def _send_error(
 
 
 def _is_for_this_machine(scope: Scope) -> bool:
-    """True if the Host header names this machine. Refusing others protects against DNS rebinding."""
+    """True if the request names this machine as its host. Refusing others protects against DNS rebinding."""
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-    return all(is_allowed_host(host, _LOOPBACK) for host in hosts)
+    return bool(hosts) and all(is_allowed_host(host, _LOOPBACK) for host in hosts)

@@ -10,20 +10,23 @@ POST /_leasehold/reset      {}: remove all streams, restore the initial settings
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 import orjson
 
-from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.kinesis_model.api_errors import KinesisApiError
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.local.asgi import Scope, Send, send_response
+from leasehold.local.control_arguments import optional_text, parse_arguments, require_known, whole_number
 from leasehold.local.state import ServerState
 
 CONTROL_PREFIX: Final = "/_leasehold/"
+log = logging.getLogger("leasehold.local")
+
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
 
 
@@ -43,9 +46,13 @@ async def serve_control(state: ServerState, scope: Scope, body: bytes, send: Sen
         )
         return
     try:
-        action(state, _arguments(body))
+        action(state, parse_arguments(body))
     except (ConfigError, KinesisApiError) as error:
         await _send_json(send, 400, {"error": str(error)})
+        return
+    except Exception as error:  # noqa: BLE001 - the client gets a response in any case
+        log.error("%.80s failed inside the server: %s", path, type(error).__name__)  # noqa: TRY400 - no payloads
+        await _send_json(send, 500, {"error": f"the server failed ({type(error).__name__})"})
         return
     state.on_change()
     await _send_json(send, 200, {"now_ms": state.clock.now_ms(), "settings": asdict(state.service.settings)})
@@ -53,33 +60,18 @@ async def serve_control(state: ServerState, scope: Scope, body: bytes, send: Sen
 
 def settings_with_changes(settings: ServiceSettings, changes: dict[str, Any]) -> ServiceSettings:
     """Return settings with some values replaced. An unknown name is an error that suggests the nearest known one."""
-    known = [item.name for item in fields(ServiceSettings)]
-    for name in changes:
-        if name not in known:
-            hint = did_you_mean(name, known, otherwise=f"known settings are {', '.join(known)}")
-            raise ConfigError(f"unknown setting {name!r}: {hint}")
+    require_known(changes, [item.name for item in fields(ServiceSettings)], "setting")
     return replace(settings, **changes)
 
 
-def _arguments(body: bytes) -> dict[str, Any]:
-    try:
-        arguments = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise ConfigError("the body is not JSON") from error
-    if not isinstance(arguments, dict):
-        raise ConfigError("the body is not a JSON object")
-    return arguments
-
-
-def _do_nothing(_state: ServerState, _arguments: dict[str, Any]) -> None:
+def _do_nothing(_state: ServerState, arguments: dict[str, Any]) -> None:
     """Change nothing. The response to every request contains the clock and the settings."""
+    require_known(arguments, ())
 
 
 def _advance_clock(state: ServerState, arguments: dict[str, Any]) -> None:
-    by_ms = arguments.get("advance_ms")
-    if type(by_ms) is not int:
-        raise ConfigError(f"advance_ms={by_ms!r}: expected a whole number of milliseconds")
-    state.clock.advance(by_ms)
+    require_known(arguments, ("advance_ms",))
+    state.clock.advance(whole_number(arguments, "advance_ms"))
 
 
 def _change_settings(state: ServerState, arguments: dict[str, Any]) -> None:
@@ -87,8 +79,9 @@ def _change_settings(state: ServerState, arguments: dict[str, Any]) -> None:
 
 
 def _trim(state: ServerState, arguments: dict[str, Any]) -> None:
+    require_known(arguments, ("stream",))
     now_ms = state.clock.now_ms()
-    name = arguments.get("stream")
+    name = optional_text(arguments, "stream")
     for stream_name in [name] if name else state.service.stream_names(now_ms):
         state.service.stream(now_ms, stream_name).trim_all_records()
 
@@ -97,7 +90,8 @@ def _plan_fault(state: ServerState, arguments: dict[str, Any]) -> None:
     state.faults.plan(arguments)
 
 
-def _reset(state: ServerState, _arguments: dict[str, Any]) -> None:
+def _reset(state: ServerState, arguments: dict[str, Any]) -> None:
+    require_known(arguments, ())
     state.reset()
 
 

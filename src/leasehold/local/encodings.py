@@ -35,6 +35,9 @@ class JsonEncoding:
     content_type: str = "application/x-amz-json-1.1"
 
     def decode(self, body: bytes) -> Any:
+        # Counted in strings, too: 500 keys of 256 characters may consist of them.
+        if body.count(b",") + body.count(b"[") + body.count(b"{") > JSON_SEPARATORS_MAX:
+            raise MalformedBodyError("the body has more values than any request of Kinesis")
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -68,6 +71,7 @@ class CborEncoding:
     content_type: str = "application/x-amz-cbor-1.1"
 
     def decode(self, body: bytes) -> Any:
+        _check_cbor_items(body)
         try:
             return cbor2.loads(body, semantic_decoders=_PLAIN_TIME, max_depth=16)
         except (cbor2.CBORDecodeError, ValueError, OverflowError) as error:
@@ -91,6 +95,30 @@ class CborEncoding:
         return value
 
 
+def _check_cbor_items(body: bytes) -> None:
+    """Refuse a body with too many items, or with a tag other than that of a time, before it is decoded.
+
+    Twenty megabytes of empty arrays take a minute and gigabytes of memory. Other tags make the decoder compile regular
+    expressions, parse messages and share references. Damaged bytes are left to the decoder.
+    """
+    position, end = 0, len(body)
+    for _ in range(CBOR_ITEMS_MAX):
+        if position >= end:
+            return
+        major, info = body[position] >> 5, body[position] & 31
+        position += 1
+        value = info
+        if 24 <= info <= 27:  # the value is in the next 1, 2, 4 or 8 bytes
+            width = 1 << (info - 24)
+            value = int.from_bytes(body[position : position + width])
+            position += width
+        if major in {2, 3} and info != 31:  # a string of this length. 31: of unknown length, in parts
+            position += value
+        elif major == 6 and value != 1:
+            raise MalformedBodyError(f"the body has the CBOR tag {value}: only 1, a time, is known")
+    raise MalformedBodyError("the body has more values than any request of Kinesis")
+
+
 def _to_milliseconds(value: object, ms: int) -> int:
     """Convert a time in units of `ms` milliseconds. Refuse values that no 64-bit integer can hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) * ms < _TIME_MAX_MS:
@@ -98,6 +126,9 @@ def _to_milliseconds(value: object, ms: int) -> int:
     return round(value * ms)
 
 
+# PutRecords has at most 500 records of about eight items.
+CBOR_ITEMS_MAX: Final = 20_000
+JSON_SEPARATORS_MAX: Final = 200_000
 _TIME_MAX_MS: Final = 2**53
 # Tag 1 would become a datetime, which takes the milliseconds for seconds and overflows.
 _PLAIN_TIME: Final = {1: lambda value, _immutable: value}

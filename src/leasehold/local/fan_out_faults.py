@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
+from leasehold.local.control_arguments import optional_text, require_known, whole_number
 
 
 class FanOutFault(StrEnum):
@@ -53,18 +54,13 @@ class FanOutFaults:
 
     def plan(self, arguments: dict[str, Any]) -> None:
         """Plan a fault: its kind, how many times it happens, and optionally the stream and shard that it is for."""
-        known = {"fault", "times", "stream", "shard"}
-        if unknown := arguments.keys() - known:
-            hint = did_you_mean(name := min(unknown), known, otherwise="use fault, times, stream and shard")
-            raise ConfigError(f"unknown name {name!r}: {hint}")
-        times = arguments.get("times", 1)
-        if type(times) is not int or times < 1:
-            raise ConfigError(f"times={times!r}: expected a whole number, 1 or higher")
-        self._planned.append(
-            _PlannedFault(
-                _fault(arguments.get("fault")), arguments.get("stream"), arguments.get("shard"), times
-            )
-        )
+        require_known(arguments, ("fault", "times", "stream", "shard"))
+        times = whole_number(arguments, "times", default=1)
+        if times < 1:
+            raise ConfigError(f"times={times}: expected 1 or higher")
+        kind = _fault(optional_text(arguments, "fault") or "")
+        stream, shard = optional_text(arguments, "stream"), optional_text(arguments, "shard")
+        self._planned.append(_PlannedFault(kind, stream, shard, times))
 
     def take(self, kinds: Collection[FanOutFault], stream: str, shard: str) -> FanOutFault | None:
         """The oldest planned fault of one of these kinds that fits a subscription, if there is one."""
@@ -80,10 +76,10 @@ class FanOutFaults:
         self._planned.clear()
 
 
-def _fault(name: Any) -> FanOutFault:
+def _fault(name: str) -> FanOutFault:
     try:
         return FanOutFault(name)
     except ValueError:
         known = [str(each) for each in FanOutFault]
-        hint = did_you_mean(str(name), known, otherwise=f"known faults are {', '.join(known)}")
+        hint = did_you_mean(name, known, otherwise=f"known faults are {', '.join(known)}")
         raise ConfigError(f"unknown fault {name!r}: {hint}") from None

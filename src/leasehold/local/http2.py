@@ -132,11 +132,13 @@ class Http2Connection(asyncio.Protocol):
 
     def _start_exchange(self, stream_id: int, headers: list[tuple[bytes, bytes]]) -> None:
         pseudo = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
+        # The application checks the host. HTTP/2 has it in :authority, and a client may send either or both.
+        host = [(b"host", value) for name, value in headers if name == b":authority"]
         scope: Scope = {
             "type": "http",
             "method": pseudo.get(b":method", ""),
             "path": pseudo.get(b":path", "/").partition("?")[0],
-            "headers": [(name, value) for name, value in headers if not name.startswith(b":")],
+            "headers": host + [(name, value) for name, value in headers if not name.startswith(b":")],
         }
         exchange = self._exchanges[stream_id] = _Exchange(stream_id)
         task = asyncio.create_task(self._serve(scope, exchange))

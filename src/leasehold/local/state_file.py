@@ -145,7 +145,7 @@ def _read(file: IO[bytes], service: KinesisModel, clock: AdjustableClock) -> Non
     header = decoder.decode()
     if header["format"] != _FORMAT or header["version"] != _VERSION:
         raise ValueError("unknown format")
-    clock.offset_ms = header["clock_offset_ms"]
+    clock.advance(header["clock_offset_ms"])
     service.epochs.last_ms = header["epoch_ms"]
     for values in header["streams"]:
         stream = stream_from_values(values, service.epochs, service.account)

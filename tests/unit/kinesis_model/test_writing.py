@@ -8,7 +8,7 @@ from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import hash_key_of
 from leasehold.kinesis_model.api_errors import ErrorType, KinesisApiError
 from leasehold.kinesis_model.writing import PutFailure, PutRequest, PutResult
-from tests.unit.kinesis_model.model_under_test import MIDDLE, ModelUnderTest, shard_id_of
+from tests.unit.kinesis_model.model_under_test import HOUR_MS, MIDDLE, ModelUnderTest, shard_id_of
 
 MIB = 1024 * 1024
 
@@ -128,3 +128,31 @@ def test_a_single_put_is_throttled() -> None:
     assert error.value.error_type == ErrorType.THROTTLED
     model.now_ms += 1
     model.put()
+
+
+def test_the_memory_of_all_streams_is_limited() -> None:
+    """Puts are refused at the limit, and accepted again once records have expired or are removed."""
+    model = ModelUnderTest(stored_bytes_max=100_000)
+    model.service.create_stream(model.now_ms, "other", shard_count=2)
+    for name in ("s", "other"):
+        model.service.put_records(model.now_ms, name, [PutRequest("k", b"x" * 10_000)] * 4)
+    for entries in ([PutRequest("k", b"x" * 20_000)], [PutRequest("k", b"")] * 100):
+        with pytest.raises(KinesisApiError, match=r"stored_bytes_max is 100000.*/_leasehold/trim") as error:
+            model.service.put_records(model.now_ms, "s", entries)
+        assert error.value.error_type == ErrorType.LIMIT_EXCEEDED
+    model.put(b"x" * 10_000)
+    with pytest.raises(KinesisApiError):
+        model.put(b"x" * 10_000)
+    model.service.stream(model.now_ms, "other").trim_all_records()
+    model.put(b"x" * 30_000)
+    model.now_ms += 25 * HOUR_MS
+    model.service.put_records(model.now_ms, "other", [PutRequest("k", b"x" * 9_000)] * 10)
+
+
+def test_the_records_of_a_deleted_stream_do_not_count() -> None:
+    """Their memory is free."""
+    model = ModelUnderTest(stored_bytes_max=50_000)
+    for number in range(10):
+        model.service.create_stream(model.now_ms, f"t{number}", shard_count=1)
+        model.service.put_record(model.now_ms, f"t{number}", PutRequest("k", b"x" * 40_000))
+        model.service.delete_stream(model.now_ms, f"t{number}")

@@ -64,6 +64,58 @@ def test_deeply_nested_cbor_is_refused(depth: int) -> None:
         CBOR.decode(b"\x81" * depth + b"\x00")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        (CBOR, b"\x9a\x00\x98\x96\x80" + b"\x80" * 10_000_000),
+        (CBOR, b"\x9f" + b"\xa0" * 10_000_000 + b"\xff"),
+        (CBOR, b"\x9f" + b"\x5f\xff" * 5_000_000 + b"\xff"),
+        (JSON, b"[" + b"[]," * 3_000_000 + b"[]]"),
+        (JSON, b"[" + b"{}," * 3_000_000 + b"{}]"),
+        (JSON, b"[" + b"[[]]," * 3_000_000 + b"0]"),
+    ],
+    ids=["cbor arrays", "cbor maps", "cbor strings", "json arrays", "json objects", "json nested"],
+)
+def test_many_tiny_values_are_refused_before_they_are_decoded(encoding: Encoding, body: bytes) -> None:
+    """Decoded, they would stop the server for a minute and fill the memory."""
+    with pytest.raises(MalformedBodyError, match="more values than any request"):
+        encoding.decode(body)
+
+
+@ENCODINGS
+def test_the_largest_request_is_decoded(encoding: Encoding) -> None:
+    """500 records with keys that consist of separators, and an explicit hash key each."""
+    record = {
+        "Data": encoding.encode_blob(b"x" * 9_000),
+        "PartitionKey": "," * 256,
+        "ExplicitHashKey": "1" * 39,
+    }
+    request = {"StreamName": "orders", "Records": [record] * 500}
+    assert encoding.decode(encoding.encode(request)) == request
+
+
+@pytest.mark.parametrize("tag", [0, 2, 4, 5, 28, 29, 30, 35, 36, 258, 55799])
+def test_cbor_tags_other_than_times_are_refused(tag: int) -> None:
+    """The decoder would compile regular expressions, parse messages, and build numbers of any size."""
+    for value in ("(a+)+$", [2**31, 3], b"\xff" * 100):
+        with pytest.raises(MalformedBodyError, match=f"CBOR tag {tag}"):
+            CBOR.decode(cbor2.dumps({"StreamName": cbor2.CBORTag(tag, value)}))
+
+
+@given(
+    value=st.recursive(
+        st.integers(-(2**63), 2**63) | st.text() | st.binary() | st.floats(), st.lists, max_leaves=30
+    )
+)
+def test_cbor_items_are_recognized_at_any_length(value: object) -> None:
+    """The check before decoding follows the lengths of all kinds of items, with and without known lengths."""
+    for indefinite in (False, True):
+        body = cbor2.dumps([value, cbor2.CBORTag(1, 5)], indefinite_containers=indefinite)
+        assert repr(CBOR.decode(body)) == repr([value, 5])
+        with pytest.raises(MalformedBodyError, match="CBOR tag 2"):
+            CBOR.decode(cbor2.dumps([value, cbor2.CBORTag(2, b"1")], indefinite_containers=indefinite))
+
+
 def test_the_content_type_selects_the_encoding() -> None:
     """Parameters and case do not matter. Other types are unknown."""
     assert encoding_for("application/x-amz-cbor-1.1") is CBOR
