@@ -199,6 +199,7 @@ class ServerCase(StreamCase):
         *,
         local: LocalKinesis | None = None,
         by_arn: bool = False,
+        http2: bool = False,
     ) -> None:
         super().__init__()
         self.server = server
@@ -210,7 +211,7 @@ class ServerCase(StreamCase):
         arn = self._client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         access = AwsAccess(region="us-east-1", endpoint_url=url)
         self.port = KinesisStream(kinesis_client(access), arn if by_arn else name)
-        self.fan_out = KinesisFanOut(kinesis_client(access), arn if by_arn else name)
+        self.fan_out = KinesisFanOut(kinesis_client(access), arn if by_arn else name, http2=http2)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
         response = self._client.put_record(

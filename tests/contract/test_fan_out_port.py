@@ -27,7 +27,18 @@ class Make(Protocol):
     def __call__(self, shards: int = 1, **options: Any) -> StreamCase: ...
 
 
-@pytest.fixture(params=["memory", "local_kinesis", "ministack", "kinesis_local"])
+SERVERS = [
+    "memory",
+    "local_kinesis",
+    "local_kinesis over HTTP/2",
+    "ministack",
+    "ministack over HTTP/2",
+    "kinesis_local",
+]
+OVER_HTTP2 = " over HTTP/2"
+
+
+@pytest.fixture(params=SERVERS)
 def case(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> Iterator[StreamCase]:
     """A stream of one shard on each server in turn."""
     with closing(_case(request, request.param, unique_name("fan-out"))) as made:
@@ -39,12 +50,12 @@ def case(request: pytest.FixtureRequest, unique_name: Callable[[str], str]) -> I
 def _case(request: pytest.FixtureRequest, server: str, name: str) -> StreamCase:
     if server == "memory":
         return MemoryCase(name, 1)
-    fixture = request.getfixturevalue(server)
+    fixture = request.getfixturevalue(server.removesuffix(OVER_HTTP2))
     url = fixture.endpoint_url if isinstance(fixture, LocalKinesis) else fixture.url
-    return ServerCase(server, url, name, 1)
+    return ServerCase(server, url, name, 1, http2=server.endswith(OVER_HTTP2))
 
 
-@pytest.fixture(params=["memory", "local_kinesis"])
+@pytest.fixture(params=["memory", "local_kinesis", "local_kinesis over HTTP/2"])
 def aged(request: pytest.FixtureRequest) -> Iterator[StreamCase]:
     """A stream of one shard that can be resharded, and whose time and settings can be changed."""
     if request.param == "memory":
@@ -53,7 +64,16 @@ def aged(request: pytest.FixtureRequest) -> Iterator[StreamCase]:
         return
     with (
         LocalKinesis.in_thread() as server,
-        closing(ServerCase("local_kinesis", server.endpoint_url, "orders", 1, local=server)) as case,
+        closing(
+            ServerCase(
+                "local_kinesis",
+                server.endpoint_url,
+                "orders",
+                1,
+                local=server,
+                http2=request.param.endswith(OVER_HTTP2),
+            )
+        ) as case,
     ):
         yield case
 

@@ -23,9 +23,12 @@ def server() -> Iterator[LocalKinesis]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def case(server: LocalKinesis) -> Iterator[ServerCase]:
-    with closing(ServerCase("local_kinesis", server.endpoint_url, "orders", 2, local=server)) as made:
+@pytest.fixture(scope="module", params=["orders", "orders-http2"], ids=["HTTP/1.1", "HTTP/2"])
+def case(server: LocalKinesis, request: pytest.FixtureRequest) -> Iterator[ServerCase]:
+    http2 = request.param == "orders-http2"
+    with closing(
+        ServerCase("local_kinesis", server.endpoint_url, request.param, 2, local=server, http2=http2)
+    ) as made:
         yield made
 
 
@@ -60,7 +63,7 @@ def test_an_open_subscription_falls_silent(
 ) -> None:
     """Neither records nor heartbeats arrive, and the connection stays open until the client closes it."""
     subscription = subscribe(case, consumer, sequence_number=case.put(b"x"))
-    server.plan_fan_out_fault("silence", stream="orders", shard=SHARD)
+    server.plan_fan_out_fault("silence", stream=case.name, shard=SHARD)
     case.put(b"y")
 
     async def wait() -> None:

@@ -172,21 +172,21 @@ def request_bytes(to: SplitResult, headers: Mapping[str, str], body: bytes) -> b
     """A POST request, as it is sent."""
     lines = [
         f"POST {to.path or '/'} HTTP/1.1",
-        f"Host: {_host(to)}",
+        f"Host: {host_header(to)}",
         f"Content-Length: {len(body)}",
-        *(f"{name}: {_header_value(name, value)}" for name, value in headers.items()),
+        *(f"{name}: {printable_value(name, value)}" for name, value in headers.items()),
     ]
     return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
 
 
-def _header_value(name: str, value: str) -> str:
+def printable_value(name: str, value: str) -> str:
     """The value. Refuses one that would end its header and begin another one, without quoting it: it may be secret."""
     if not value.isascii() or not value.isprintable():
         raise ValueError(f"the value of the header {name} has characters other than printable ASCII")
     return value
 
 
-def _host(to: SplitResult) -> str:
+def host_header(to: SplitResult) -> str:
     """The Host header as it is signed: without the default port."""
     name = f"[{to.hostname}]" if ":" in (to.hostname or "") else to.hostname
     return f"{name}" if to.port in {None, DEFAULT_PORTS[to.scheme]} else f"{name}:{to.port}"

@@ -23,7 +23,8 @@ from leasehold.adapters.aws.event_stream import Message, MessageDecoder
 from leasehold.adapters.aws.kinesis_decoding import event_from_payload
 from leasehold.adapters.aws.kinesis_stream import EPOCH, INLINE_DECODING_BYTES_MAX
 from leasehold.adapters.aws.request_signing import Operation, open_signer
-from leasehold.adapters.aws.streamed_http import StreamedResponse, StreamingEndpoint
+from leasehold.adapters.aws.streamed_http import StreamedResponse
+from leasehold.adapters.aws.streaming_endpoint import StreamingEndpoint
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.errors import ConfigError, InUseError, LeaseholdError, UnavailableError
@@ -36,8 +37,11 @@ _ERROR_BYTES_MAX: Final = 64 * 1024
 class KinesisFanOut(FanOut):
     """The consumers of one stream, by name or ARN, through a boto3 client of the caller. Streams may share a client."""
 
-    def __init__(self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT) -> None:
+    def __init__(
+        self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT, http2: bool = False
+    ) -> None:
         self._client = client
+        self._http2 = http2
         self._name = stream
         self._stream_arn = stream if stream.startswith("arn:") else None
         self._calls = BlockingCalls("fan-out", threads)
@@ -104,6 +108,8 @@ class KinesisFanOut(FanOut):
         """Close our own subscriptions and threads; the client belongs to the caller."""
         for subscription in list(self._open):
             await subscription.close()
+        for endpoint in self._endpoints.values():
+            endpoint.close()
         self._calls.close()
 
     async def _post(self, consumer_arn: str, body: bytes) -> StreamedResponse:
@@ -120,7 +126,7 @@ class KinesisFanOut(FanOut):
                 connections_max=1, connect_s=config.connect_timeout, response_s=config.read_timeout
             )
             tls = self._signer.tls_context(route.url)
-            self._endpoints[route.url] = StreamingEndpoint(route.url, limits, tls)
+            self._endpoints[route.url] = StreamingEndpoint(route.url, limits, tls, http2=self._http2)
         return await self._endpoints[route.url].post(self._signer.headers(SUBSCRIBE, route, body), body)
 
     async def _arn(self) -> str:

@@ -1,4 +1,5 @@
-"""HTTP/1.1 responses that last for minutes, read as they arrive: one connection for each.
+"""Responses that last for minutes, read as they arrive; and how they are read over HTTP/1.1, with one connection for
+each.
 
 Bytes are taken from the socket only while the caller reads or the buffer is small, so a slow caller slows the server
 down. A connection is never used again. Every failure is an `OSError`.
@@ -7,13 +8,11 @@ down. A connection is never used again. Every failure is an `OSError`.
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult
 
-from leasehold.adapters.aws.async_http import DEFAULT_PORTS, HttpLimits, request_bytes
 from leasehold.adapters.aws.http_response import BodyReader
 
 # Reading from the socket pauses while more than twice as many bytes wait for the caller.
@@ -38,40 +37,42 @@ class StreamedResponse(Protocol):
         ...
 
 
-class StreamingEndpoint:
-    """Posts to one URL, and returns the responses once their head has arrived."""
+class PendingResponse(StreamedResponse, Protocol):
+    """A response whose head may not have arrived yet."""
 
-    def __init__(self, url: str, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
-        self._url = urlsplit(url)
-        self._limits = limits
-        self._tls = tls
-
-    async def post(self, headers: Mapping[str, str], body: bytes) -> StreamedResponse:
-        """Send a request on a new connection, and wait for the head of the response."""
-        async with asyncio.timeout(self._limits.connect_s):
-            reader, writer = await asyncio.open_connection(
-                str(self._url.hostname),
-                self._url.port or DEFAULT_PORTS[self._url.scheme],
-                ssl=self._tls,
-                limit=BUFFER_BYTES,
-            )
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        response = _Http1Response(reader, writer)
-        try:
-            async with asyncio.timeout(self._limits.response_s):
-                await response.send(request_bytes(self._url, headers, body))
-        except BaseException:  # also a cancellation
-            response.close()
-            raise
-        return response
+    async def wait_for_head(self) -> None:
+        """Wait until the status is known."""
+        ...
 
 
-class _Http1Response(StreamedResponse):
+class SharedConnection(asyncio.Protocol, ABC):
+    """A connection that several responses share."""
+
+    @property
+    @abstractmethod
+    def may_post(self) -> bool:
+        """Whether another request may be sent on it."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether it has no responses."""
+
+    @abstractmethod
+    def post(self, to: SplitResult, headers: Mapping[str, str], body: bytes) -> PendingResponse:
+        """Send a request."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection at once. All of its responses fail."""
+
+
+class Http1Response(StreamedResponse):
     """One connection, and the only response on it."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
         self._reader = reader
-        self._writer = writer
+        self._transport = transport
         self._parser = BodyReader(_HEAD_BYTES_MAX)
         self._received = b""  # the beginning of the body, if it arrived with the head
 
@@ -83,7 +84,7 @@ class _Http1Response(StreamedResponse):
 
     async def send(self, request: bytes) -> None:
         """Send the request, and wait for the head of the response."""
-        self._writer.write(request)
+        self._transport.write(request)
         while self._parser.status is None:
             self._received += await self._receive()
 
@@ -98,7 +99,7 @@ class _Http1Response(StreamedResponse):
 
     def close(self) -> None:
         """Close the connection without sending buffered data. `_receive` then fails."""
-        self._writer.transport.abort()
+        self._transport.abort()
 
     async def _receive(self) -> bytes:
         data = await self._reader.read(BUFFER_BYTES)
