@@ -25,8 +25,10 @@ from typing import Any, Final
 from leasehold.core.events import (
     BatchHandled,
     Checkpointed,
+    ConsumerFound,
     DeaggregationFailed,
     Event,
+    FanOutRefused,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -61,6 +63,9 @@ from leasehold.core.events import (
     ShardStalled,
     StreamRecreated,
     StreamsChanged,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
     WorkerFailed,
 )
 
@@ -143,6 +148,23 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ReadThrottled: Line(WORKER, WARNING, "read throttled shard={shard_key} wait_ms={wait_ms}"),
     ReadFailed: Line(WORKER, WARNING, "read failed shard={shard_key} wait_ms={wait_ms} error={error}"),
     IteratorExpired: Line(WORKER, DEBUG, "iterator expired shard={shard_key}"),
+    ConsumerFound: Line(WORKER, INFO, "consumer found stream={name} consumer={consumer} arn={arn}"),
+    FanOutRefused: Line(
+        WORKER, WARNING, "fan-out refused, the stream is polled stream={name} problem={problem}"
+    ),
+    Subscribed: Line(
+        WORKER,
+        DEBUG,
+        "subscribed shard={shard_key} start={start.kind.name} sequence_number={start.sequence_number}",
+    ),
+    SubscriptionEnded: Line(
+        WORKER,
+        DEBUG,
+        "subscription ended, will be renewed shard={shard_key} events={events} time_ms={time_ms}",
+    ),
+    SubscriptionLost: Line(
+        WORKER, INFO, "subscription lost, will be renewed shard={shard_key} wait_ms={wait_ms} reason={reason}"
+    ),
     GapFound: Line(
         WORKER,
         WARNING,
@@ -208,7 +230,7 @@ def _repetition(event: Event) -> tuple[str, int] | None:
     match event:
         case RowRejected(key=key):
             return key, 0
-        case ShardBlockedOnParents() | DeaggregationFailed():
+        case ShardBlockedOnParents() | DeaggregationFailed() | SubscriptionLost():
             return event.shard_key, 0
         case ReadFailed() | ReadThrottled():
             return event.shard_key, 30_000

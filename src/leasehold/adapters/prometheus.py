@@ -26,8 +26,10 @@ from prometheus_client.registry import Collector
 from leasehold.core.events import (
     BatchHandled,
     Checkpointed,
+    ConsumerFound,
     DeaggregationFailed,
     Event,
+    FanOutRefused,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -62,6 +64,9 @@ from leasehold.core.events import (
     ShardStalled,
     StreamRecreated,
     StreamsChanged,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
@@ -103,6 +108,8 @@ SHARD_COUNTERS: Final = {
     "handler_failures": "Exceptions raised by handlers.",
     "read_failures": "Reads that failed or were throttled.",
     "iterators_expired": "Iterators that expired.",
+    "subscriptions": "Subscriptions of enhanced fan-out.",
+    "subscriptions_lost": "Subscriptions that broke, were silent for too long, or were replaced.",
     "checkpoints": "Checkpoints written.",
 }
 
@@ -176,6 +183,8 @@ class PrometheusMetrics(Collector):
                 | ReadFailed()
                 | ReadThrottled()
                 | IteratorExpired()
+                | Subscribed()
+                | SubscriptionLost()
                 | Checkpointed()
             ):
                 # A handler may return after its lease was lost. Such an event must not add the shard again.
@@ -191,6 +200,9 @@ class PrometheusMetrics(Collector):
                 | HandoffRequested()
                 | ShardBlockedOnParents()
                 | ReadingStarted()
+                | ConsumerFound()
+                | FanOutRefused()
+                | SubscriptionEnded()
                 | ProcessorCalled()
                 | LeaseDeleted()
                 | LeaseAssigned()
@@ -229,6 +241,8 @@ class PrometheusMetrics(Collector):
         | ReadFailed
         | ReadThrottled
         | IteratorExpired
+        | Subscribed
+        | SubscriptionLost
         | Checkpointed,
     ) -> None:
         counts = self._shard_counters.setdefault(event.shard_key, Counter())
@@ -248,6 +262,10 @@ class PrometheusMetrics(Collector):
                 counts["read_failures"] += 1
             case IteratorExpired():
                 counts["iterators_expired"] += 1
+            case Subscribed():
+                counts["subscriptions"] += 1
+            case SubscriptionLost():
+                counts["subscriptions_lost"] += 1
             case Checkpointed():
                 counts["checkpoints"] += 1
 

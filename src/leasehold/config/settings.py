@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum
+from typing import Final
 
 from leasehold.errors import ConfigError
+
+_CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_CONSUMER_ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:[0-9]+:stream/[^:/]+/consumer/[^:/]+:[0-9]+")
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -182,6 +187,50 @@ class ReadSettings:
             raise ConfigError(
                 f"idle_poll_every={self.idle_poll_every}: Kinesis allows 5 calls per second and shard"
             )
+
+
+class Retrieval(Enum):
+    """How shards are read."""
+
+    POLLING = "polling"  # GetRecords; 2 MB per second and shard, shared by all consumers that poll
+    FAN_OUT = (
+        "fan_out"  # SubscribeToShard; 2 MB per second and shard for each consumer, which AWS charges for
+    )
+    AUTO = "auto"  # fan_out, or polling if the service refuses it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutSettings:
+    """Whether shards are read by enhanced fan-out, and with which registered consumer."""
+
+    retrieval: Retrieval = Retrieval.POLLING
+    consumer_name: str | None = None  # None: named like the application, as in the Java KCL
+    consumer_arn: str | None = None  # of a consumer that exists already; it is never registered
+
+    def __post_init__(self) -> None:
+        if self.consumer_name is not None and self.consumer_arn is not None:
+            raise ConfigError(
+                f"consumer_name={self.consumer_name!r} and consumer_arn={self.consumer_arn!r}: give one of the two"
+            )
+        for name in ("consumer_name", "consumer_arn"):
+            value = getattr(self, name)
+            if value is not None and self.retrieval is Retrieval.POLLING:
+                raise ConfigError(
+                    f"{name}={value!r} has no effect with retrieval='polling': set retrieval='fan_out' or 'auto'"
+                )
+        if self.consumer_name is not None and not _CONSUMER_NAME.fullmatch(self.consumer_name):
+            raise ConfigError(
+                f"consumer_name={self.consumer_name!r}: expected 1 to 128 letters, digits, '_', '.' and '-'"
+            )
+        if self.consumer_arn is not None and not _CONSUMER_ARN.fullmatch(self.consumer_arn):
+            raise ConfigError(
+                f"consumer_arn={self.consumer_arn!r}: expected arn:aws:kinesis:...:stream/NAME/consumer/NAME:TIME"
+            )
+
+    @property
+    def is_fan_out(self) -> bool:
+        """Whether to subscribe, at least at first."""
+        return self.retrieval is not Retrieval.POLLING
 
 
 class MetricsLevel(Enum):

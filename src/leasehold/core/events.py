@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import Position
-from leasehold.core.records.iterators import Gap
+from leasehold.core.records.iterators import Gap, IteratorStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +236,17 @@ class ReadingStarted(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class PageRead(ShardEvent):
-    """One GetRecords response: the number and bytes of user records, and how far behind the tip the response was.
+    """One GetRecords response, or one event of a subscription: the number and bytes of user records, and how far behind
+    the tip it was.
 
-    `last` is the position of the last user record, so that an observer can tell when the page is done.
+    `last` is the position of the last user record, so that an observer can tell when the page is done. `time_ms` is
+    None for an event, which nobody asked for.
     """
 
     records: int
     size_bytes: int
     millis_behind: int | None
-    time_ms: int
+    time_ms: int | None
     last: Position | None = None
 
 
@@ -266,6 +268,46 @@ class ReadFailed(ShardEvent):
 @dataclass(frozen=True, slots=True)
 class IteratorExpired(ShardEvent):
     """A shard iterator expired. Reading continues with a new one; no record is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerFound(StreamEvent):
+    """The registered consumer of the application is ACTIVE. The shards of stream `name` are read by subscriptions."""
+
+    name: str
+    consumer: str
+    arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutRefused(StreamEvent):
+    """The service refuses enhanced fan-out for stream `name`. Its shards are polled instead."""
+
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed(ShardEvent):
+    """Kinesis accepted a subscription to a shard, which begins at `start`."""
+
+    start: IteratorStart
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEnded(ShardEvent):
+    """Kinesis ended a subscription in the orderly way, after `events` events. The next one follows at once."""
+
+    events: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionLost(ShardEvent):
+    """A subscription broke, was silent for too long, or was replaced. The next one follows in `wait_ms`."""
+
+    reason: str
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +438,11 @@ Event = (
     | ReadThrottled
     | ReadFailed
     | IteratorExpired
+    | ConsumerFound
+    | FanOutRefused
+    | Subscribed
+    | SubscriptionEnded
+    | SubscriptionLost
     | GapFound
     | DeaggregationFailed
     | BatchHandled

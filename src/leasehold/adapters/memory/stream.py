@@ -39,8 +39,9 @@ from leasehold.ports import (
     SubscriptionEvent,
 )
 
-# How soon a subscription in memory notices a new record.
-LOOK_EVERY_MS: Final = 100
+# How soon a subscription in memory notices a new record: soon after the last one, later in an idle shard.
+LOOK_AFTER_MIN_MS: Final = 50
+LOOK_AFTER_MAX_MS: Final = 1_000
 
 _ERROR_TYPES: Final[dict[ErrorType, type[ServiceError]]] = {
     ErrorType.ITERATOR_EXPIRED: IteratorExpiredError,
@@ -155,7 +156,7 @@ class MemoryFanOut(FanOut):
 
 
 class MemorySubscription(Subscription):
-    """A subscription to a shard of the model. It looks for records every `LOOK_EVERY_MS`."""
+    """A subscription to a shard of the model. It looks for new records again and again."""
 
     def __init__(self, service: KinesisModel, subscription: ModelSubscription, clock: Clock) -> None:
         self._service = service
@@ -169,11 +170,13 @@ class MemorySubscription(Subscription):
         return self
 
     async def __anext__(self) -> SubscriptionEvent:
+        look_after_ms = LOOK_AFTER_MIN_MS
         while not self._is_closed and not self.has_ended():
             event = self.poll()
             if event is not None:
                 return event
-            await self._clock.sleep_ms(LOOK_EVERY_MS)
+            await self._clock.sleep_ms(look_after_ms)
+            look_after_ms = min(2 * look_after_ms, LOOK_AFTER_MAX_MS)
         raise StopAsyncIteration
 
     async def close(self) -> None:

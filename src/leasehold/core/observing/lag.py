@@ -15,8 +15,10 @@ from typing import Final, assert_never
 from leasehold.core.events import (
     BatchHandled,
     Checkpointed,
+    ConsumerFound,
     DeaggregationFailed,
     Event,
+    FanOutRefused,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -51,6 +53,9 @@ from leasehold.core.events import (
     ShardStalled,
     StreamRecreated,
     StreamsChanged,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, ShardId
@@ -163,6 +168,7 @@ class LagTracker:
                 | RecordSkipped()
                 | HandlerFailed()
                 | ReadFailed()
+                | SubscriptionLost()
                 | ReadThrottled()
                 | Checkpointed()
             ):
@@ -183,6 +189,10 @@ class LagTracker:
                 | LeasesRenewed()
                 | ShardStalled()
                 | IteratorExpired()
+                | ConsumerFound()
+                | FanOutRefused()
+                | Subscribed()
+                | SubscriptionEnded()
                 | GapFound()
                 | DeaggregationFailed()
                 | ProcessorCalled()
@@ -221,6 +231,8 @@ def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None
             progress.add_failure(f"the handler raises {error}")
         case ReadFailed(error=error):
             progress.add_failure(f"reading fails: {error}")
+        case SubscriptionLost(reason=reason):
+            progress.add_failure(f"a subscription was lost: {reason}")
         case ReadThrottled():
             progress.add_failure("reading is throttled")
         case _:

@@ -22,8 +22,10 @@ from leasehold.config.settings import MetricsLevel
 from leasehold.core.events import (
     BatchHandled,
     Checkpointed,
+    ConsumerFound,
     DeaggregationFailed,
     Event,
+    FanOutRefused,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -58,6 +60,9 @@ from leasehold.core.events import (
     ShardStalled,
     StreamRecreated,
     StreamsChanged,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
     WorkerFailed,
 )
 from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, parse_lease_key
@@ -249,6 +254,11 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             | LeaseReleased()
             | ShardBlockedOnParents()
             | ReadingStarted()
+            | ConsumerFound()
+            | FanOutRefused()
+            | Subscribed()
+            | SubscriptionEnded()
+            | SubscriptionLost()
             | ShardEnded()
             | LeaseDeleted()
             | LeaseAssigned()
@@ -302,11 +312,11 @@ def _shard_points(
             yield Point("Success", Unit.COUNT, 1, of_shard)
         case HandlerFailed():
             yield Point("Success", Unit.COUNT, 0, of_shard)
-        case PageRead():
+        case PageRead(time_ms=None):
+            pass  # an event of a subscription
+        case PageRead(time_ms=int(time_ms)):
             yield Point("KinesisDataFetcher.getRecords.Success", Unit.COUNT, 1, of_shard, detailed)
-            yield Point(
-                "KinesisDataFetcher.getRecords.Time", Unit.MILLISECONDS, event.time_ms, of_shard, detailed
-            )
+            yield Point("KinesisDataFetcher.getRecords.Time", Unit.MILLISECONDS, time_ms, of_shard, detailed)
         case ReadFailed() | ReadThrottled():
             yield Point("KinesisDataFetcher.getRecords.Success", Unit.COUNT, 0, of_shard, detailed)
         case Checkpointed():

@@ -12,6 +12,7 @@ from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import Demand
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.ports import Clock, Stream
 
 
@@ -40,7 +41,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """The stream, the settings, and the ports that a reader uses."""
+    """The stream, the settings, and the ports that a reader uses. With a `consumer` it subscribes, else it polls."""
 
     stream: Stream
     settings: ReadSettings
@@ -49,3 +50,4 @@ class ReadContext:
     clock: Clock
     rng: random.Random
     observe: Observer
+    consumer: StreamConsumer | None = None

@@ -37,6 +37,9 @@ from leasehold.core.events import (
     ShardStalled,
     StreamRecreated,
     StreamsChanged,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
     WorkerFailed,
 )
 from leasehold.core.leases.lease_view import short_position
@@ -104,6 +107,12 @@ def event_line(event: Event) -> tuple[str, str, str] | None:
             return "aggregate", shard, reason
         case IteratorExpired(shard=shard):
             return "expired", shard, ""
+        case Subscribed(shard=shard, start=start):
+            return "subscribes", shard, f"{start.kind.name} {start.sequence_number or ''}".strip()
+        case SubscriptionEnded(shard=shard, events=events):
+            return "unsubscribed", shard, f"after {events} events"
+        case SubscriptionLost(shard=shard, reason=reason):
+            return "unsubscribed", shard, reason
         case ShardStalled(shard=shard, idle_ms=idle_ms):
             return "stalls", shard, f"idle for {idle_ms} ms"
         case _:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.config.settings import ReadSettings
+from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
+from leasehold.config.settings import FanOutSettings, ReadSettings, Retrieval
 from leasehold.core.events import Event
 from leasehold.core.model import (
     HASH_KEY_MAX,
@@ -30,10 +30,18 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.writing import PutRequest
-from leasehold.ports import Page, Stream
+from leasehold.ports import (
+    ConsumerDescription,
+    FanOut,
+    Page,
+    Stream,
+    Subscription,
+    SubscriptionEvent,
+)
 from leasehold.simulation.virtual_time import VirtualClock
 
 T = TypeVar("T")
@@ -95,6 +103,79 @@ class FailingStream(Stream):
         return await call()
 
 
+class FailingSubscription(Subscription):
+    """Passes events on, unless `failure_for` fails the read or `change_event` changes the event."""
+
+    def __init__(self, subscription: Subscription, fan_out: "FailingFanOut") -> None:
+        self._subscription = subscription
+        self._fan_out = fan_out
+        self._has_ended = False
+        fan_out.open_subscriptions += 1
+
+    def __aiter__(self) -> "FailingSubscription":
+        return self
+
+    async def __anext__(self) -> SubscriptionEvent:
+        event = await self._fan_out.through("event", lambda: anext(self._subscription))
+        return self._fan_out.change_event(event)
+
+    async def close(self) -> None:
+        if not self._has_ended:
+            self._fan_out.open_subscriptions -= 1
+        self._has_ended = True
+        await self._subscription.close()
+
+
+class FailingFanOut(FanOut):
+    """As `FailingStream`. The operations are register, describe, subscribe and event."""
+
+    def __init__(self, fan_out: FanOut, clock: VirtualClock) -> None:
+        self._fan_out = fan_out
+        self._clock = clock
+        self.failure_for: Callable[[str], Exception | None] = lambda _: None
+        self.change_event: Callable[[SubscriptionEvent], SubscriptionEvent] = lambda event: event
+        self.calls: list[tuple[int, str]] = []
+        self.starts: list[IteratorStart] = []
+        self.open_subscriptions = 0
+        self.silent_reads = 0  # reads of an event that never return
+
+    def times(self, operation: str) -> list[int]:
+        """When an operation was called."""
+        return [at_ms for at_ms, called in self.calls if called == operation]
+
+    async def register_consumer(self, name: str) -> ConsumerDescription:
+        return await self.through("register", lambda: self._fan_out.register_consumer(name))
+
+    async def describe_consumer(self, name_or_arn: str) -> ConsumerDescription:
+        return await self.through("describe", lambda: self._fan_out.describe_consumer(name_or_arn))
+
+    async def list_consumers(self) -> Sequence[ConsumerDescription]:
+        return await self._fan_out.list_consumers()
+
+    async def deregister_consumer(self, arn: str) -> None:
+        await self._fan_out.deregister_consumer(arn)
+
+    async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
+        self.starts.append(start)
+        subscription = await self.through(
+            "subscribe", lambda: self._fan_out.subscribe(consumer_arn, shard, start)
+        )
+        return FailingSubscription(subscription, self)
+
+    async def close(self) -> None:
+        await self._fan_out.close()
+
+    async def through(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        self.calls.append((self._clock.now_ms(), operation))
+        if operation == "event" and self.silent_reads:
+            self.silent_reads -= 1
+            await self._clock.sleep_ms(1_000 * HOUR_MS)
+        failure = self.failure_for(operation)
+        if failure:
+            raise failure
+        return await call()
+
+
 def fail_reads_with(*failures: Exception | None) -> Callable[[str], Exception | None]:
     """Fail the first calls of GetRecords with these errors, one after the other. None lets a call succeed."""
     following = iter(failures)
@@ -110,13 +191,33 @@ class ReadWorld:
     settings: ReadSettings = field(default_factory=ReadSettings)
     clock: VirtualClock = field(default_factory=VirtualClock)
     events: list[Event] = field(default_factory=list)
+    fan_out_settings: FanOutSettings = field(
+        default_factory=lambda: FanOutSettings(retrieval=ReadWorld.retrieval)
+    )
+
+    # How readers read by default. Tests of both ways change it.
+    retrieval: ClassVar[Retrieval] = Retrieval.POLLING
 
     def __post_init__(self) -> None:
         self.service = KinesisModel(settings=self.service_settings)
         self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
         self.stream = FailingStream(MemoryStream(self.service, "orders", self.clock), self.clock)
+        self.fan_out = FailingFanOut(MemoryFanOut(self.service, "orders", self.clock), self.clock)
+        self.consumer = self.make_consumer() if self.fan_out_settings.is_fan_out else None
         self.budget = ByteBudget(self.settings.buffer_bytes)
         self._names = itertools.count()
+
+    def make_consumer(self) -> StreamConsumer:
+        """The registered consumer, as another process of the application uses it."""
+        return StreamConsumer(
+            self.fan_out,
+            self.fan_out_settings,
+            stream="orders",
+            application="billing",
+            clock=self.clock,
+            rng=random.Random(2),
+            observe=self.events.append,
+        )
 
     def put(self, count: int = 1, *, size: int = 0, hash_key: int = 0) -> list[str]:
         """Put plain records, each with unique data. Returns their sequence numbers."""
@@ -158,6 +259,7 @@ class ReadWorld:
             clock=self.clock,
             rng=random.Random(1),
             observe=self.events.append,
+            consumer=self.consumer,
         )
         names = {each.name for each in fields(ReadContext)}
         of_context = {name: value for name, value in changes.items() if name in names}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from leasehold.config.settings import ReadSettings
+from leasehold.config.settings import ReadSettings, Retrieval
 from leasehold.core.events import (
     GapFound,
     IteratorExpired,
@@ -31,6 +31,12 @@ from tests.unit.fleet.reading.reading_world import (
 )
 
 
+@pytest.fixture(params=[Retrieval.POLLING, Retrieval.FAN_OUT])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with polling and with fan-out."""
+    monkeypatch.setattr(ReadWorld, "retrieval", request.param)
+
+
 def test_a_slow_consumer_loses_nothing_when_iterators_expire() -> None:
     """A consumer that takes six minutes for each chunk gets every record once, although iterators live for five."""
 
@@ -55,6 +61,7 @@ def test_a_slow_consumer_loses_nothing_when_iterators_expire() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_records_trimmed_before_a_restart_are_a_gap_with_both_ends() -> None:
     """After a restart, the gap is reported with its first and last position."""
 
@@ -72,6 +79,7 @@ def test_records_trimmed_before_a_restart_are_a_gap_with_both_ends() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_trimmed_records_of_an_ended_shard_are_a_gap_with_an_open_end() -> None:
     """If the rest of a shard was trimmed before it was read, a gap is reported at its end."""
 
@@ -89,6 +97,7 @@ def test_trimmed_records_of_an_ended_shard_are_a_gap_with_an_open_end() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_shard_trimmed_after_a_checkpoint_is_a_gap_with_an_open_end() -> None:
     """If the shard was deleted before the rest was read, a gap is reported."""
 
@@ -114,7 +123,7 @@ def test_a_stream_deleted_before_everything_was_read_is_a_gap() -> None:
         await world.clock.sleep_ms(HOUR_MS)
         async with world.read() as chunks:
             await world.take(chunks, 1)
-            world.service.delete_stream(world.clock.wall_ms(), "orders")
+            world.service.delete_stream(world.clock.wall_ms(), "orders", with_consumers=True)
             rest, _ = await world.take_to_end(chunks)
         (found,) = world.events_of(GapFound)
         assert found.gap == Gap(Position(numbers[len(rest)]), None, None)
@@ -122,6 +131,7 @@ def test_a_stream_deleted_before_everything_was_read_is_a_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_stream_deleted_after_everything_was_read_has_no_gap() -> None:
     """A reader at the tip reports no gap if the stream is deleted."""
 
@@ -131,13 +141,14 @@ def test_a_stream_deleted_after_everything_was_read_has_no_gap() -> None:
         async with world.read() as chunks:
             await world.take(chunks, 3)
             await world.next_chunk(chunks)
-            world.service.delete_stream(world.clock.wall_ms(), "orders")
+            world.service.delete_stream(world.clock.wall_ms(), "orders", with_consumers=True)
             await world.take_to_end(chunks)
         assert not world.events_of(GapFound)
 
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_trimmed_shard_read_from_trim_horizon_has_no_gap() -> None:
     """TRIM_HORIZON means the oldest record that still exists."""
 
@@ -153,6 +164,7 @@ def test_a_trimmed_shard_read_from_trim_horizon_has_no_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_child_whose_beginning_was_trimmed_has_a_gap() -> None:
     """If the parent was read to its end, records that are missing in its child are reported."""
 
@@ -173,6 +185,7 @@ def test_a_child_whose_beginning_was_trimmed_has_a_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_child_that_is_read_in_time_has_no_gap() -> None:
     """Its first record may arrive long after its start. Nothing was trimmed, so no gap is reported."""
 
@@ -188,6 +201,7 @@ def test_a_child_that_is_read_in_time_has_no_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_child_trimmed_before_it_was_read_has_a_gap() -> None:
     """No record of the child is left, and none was read."""
 
@@ -208,6 +222,7 @@ def test_a_child_trimmed_before_it_was_read_has_a_gap() -> None:
     ("failure", "calls"),
     [(ServiceError("denied"), 1), (ThrottledError("slowly"), 2), (UnavailableError("gone"), 2)],
 )
+@pytest.mark.usefixtures("both_ways")
 def test_a_child_is_read_even_if_its_first_position_cannot_be_listed(failure: Exception, calls: int) -> None:
     """A temporary failure is retried. A permanent one does not leave the shard unread."""
 
@@ -227,6 +242,7 @@ def test_a_child_is_read_even_if_its_first_position_cannot_be_listed(failure: Ex
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_shard_that_ends_with_its_checkpoint_has_no_gap() -> None:
     """A reader that starts at the last record of an ended shard reads it again, so nothing is missing."""
 
@@ -263,6 +279,7 @@ def test_a_shard_that_ends_after_a_long_idle_time_has_no_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_trimmed_checkpoint_at_the_end_of_a_shard_may_be_a_gap() -> None:
     """A new reader cannot know whether the trimmed record was the last one, so it reports a gap."""
 
@@ -278,6 +295,7 @@ def test_a_trimmed_checkpoint_at_the_end_of_a_shard_may_be_a_gap() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_no_gap_is_reported_where_nothing_is_missing() -> None:
     """If the first record still exists, no later record was trimmed."""
 
@@ -374,6 +392,7 @@ class SuspendedClock(VirtualClock):
         return super().wall_ms() + self.suspended_ms
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_suspended_machine_reports_trimmed_records() -> None:
     """After two days of suspension, trimmed records are reported, although the monotonic clock advanced little."""
 

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.config.settings import ReadSettings
+from leasehold.config.settings import FanOutSettings, ReadSettings, Retrieval
 from leasehold.core.events import GapFound
 from leasehold.core.model import HASH_KEY_MAX, ShardId
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position
@@ -131,17 +132,18 @@ async def consume(
 
 def failures(chance: float, rng: random.Random) -> Callable[[str], Exception | None]:
     def failure_for(operation: str) -> Exception | None:
-        if operation == "list_shards" or rng.random() >= chance:
+        if operation in {"list_shards", "describe", "register"} or rng.random() >= chance:
             return None
         return rng.choice(TROUBLES)("on purpose")
 
     return failure_for
 
 
-@settings(max_examples=100)
+@pytest.mark.parametrize("retrieval", [Retrieval.POLLING, Retrieval.FAN_OUT])
+@settings(max_examples=60)
 @given(before=puts, after=puts, habits=habits, seed=st.integers(0, 2**32))
 def test_every_produced_record_is_delivered(
-    before: list[Put], after: list[Put], habits: Habits, seed: int
+    before: list[Put], after: list[Put], habits: Habits, seed: int, retrieval: Retrieval
 ) -> None:
     """Plain and aggregated records, a reshard, pages of any size, refusals, failures, expired iterators, slow
     consumers, and restarts anywhere, also inside an aggregate.
@@ -152,8 +154,9 @@ def test_every_produced_record_is_delivered(
         world = ReadWorld(
             service_settings=ServiceSettings(shard_end_with_last_records=habits.ends_with_last_records),
             settings=ReadSettings(buffer_bytes=habits.buffer_bytes),
+            fan_out_settings=FanOutSettings(retrieval=retrieval),
         )
-        world.stream.failure_for = failures(habits.failure, rng)
+        world.stream.failure_for = world.fan_out.failure_for = failures(habits.failure, rng)
         world.stream.limit_for = lambda limit: (
             rng.randint(1, limit) if rng.random() < habits.short_page else limit
         )
@@ -171,23 +174,27 @@ def test_every_produced_record_is_delivered(
     run_in_virtual_time(main())
 
 
-@settings(max_examples=50)
+@pytest.mark.parametrize("retrieval", [Retrieval.POLLING, Retrieval.FAN_OUT])
+@settings(max_examples=30)
 @given(after=puts, habits=habits, seed=st.integers(0, 2**32))
 def test_from_latest_nothing_is_lost_after_the_first_call(
-    after: list[Put], habits: Habits, seed: int
+    after: list[Put], habits: Habits, seed: int, retrieval: Retrieval
 ) -> None:
     """After the first call of a reader at LATEST, every new record is delivered, whatever fails."""
 
     async def main() -> None:
         rng = random.Random(seed)
-        world = ReadWorld(settings=ReadSettings(buffer_bytes=habits.buffer_bytes))
+        world = ReadWorld(
+            settings=ReadSettings(buffer_bytes=habits.buffer_bytes),
+            fan_out_settings=FanOutSettings(retrieval=retrieval),
+        )
         world.put(5)
         await world.clock.sleep_ms(SIX_MINUTES_MS)
         producer = Producer(world)
         seen: list[int] = []
         async with world.read(LATEST, rng=rng) as chunks:
             await world.next_chunk(chunks)
-            world.stream.failure_for = failures(habits.failure, rng)
+            world.stream.failure_for = world.fan_out.failure_for = failures(habits.failure, rng)
             await world.clock.sleep_ms(rng.choice([0, SIX_MINUTES_MS]))
             for put in after:
                 await producer.put(put)

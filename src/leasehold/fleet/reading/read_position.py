@@ -1,0 +1,167 @@
+"""How far one shard was read: where to start or to continue, which records are new, and which are missing.
+
+Both ways of reading share it: polling (`cursor`) and subscriptions (`subscription_reader`).
+
+Reading continues *at* the last record that was read (the rules are in `core.records.iterators`). That record comes
+back and is dropped here. If it does not come back, it was trimmed, and perhaps others after it: a gap. The gap is
+reported with the first record that comes instead, or at the end of the shard if none comes.
+
+Reading from TRIM_HORIZON asks for the records that are there, so nothing is missing. The exception is a shard whose
+parent was read to its end: every record of it was to be read, and a trimmed beginning is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leasehold.config.settings import milliseconds
+from leasehold.core.events import GapFound
+from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.record import Record
+from leasehold.core.records.iterators import (
+    Gap,
+    IteratorStart,
+    gap_before,
+    iterator_start,
+    replacement_start,
+    trimmed_beginning,
+)
+from leasehold.core.records.subscriptions import ReadProgress, required_first_record, subscription_start
+from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
+from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _ResponseTime:
+    """When the last page or event was received, on both clocks, and how far behind the tip it was."""
+
+    now_ms: int
+    wall_ms: int
+    millis_behind: int
+
+
+class ReadPosition:
+    """The position of a reader in one shard. It moves forward with every page and every event."""
+
+    def __init__(self, request: ReadRequest, context: ReadContext) -> None:
+        self._request = request
+        self._context = context
+        # `has_read` is False while the position is the start: a part of that record may still have to be read.
+        self._progress = ReadProgress(request.start, has_read=False)
+        self._follows_parent = request.follows_parent and request.start == TRIM_HORIZON
+        self._first_start_wall_ms: int | None = None
+        self._last_response: _ResponseTime | None = None
+        # The record that the next records must begin with; otherwise there is a gap.
+        self._expected: Position | None = None
+
+    @property
+    def position(self) -> Position:
+        """The last record that was read, or the start."""
+        return self._progress.position
+
+    @property
+    def is_far_behind(self) -> bool:
+        """Whether records were received from so far behind that the next ones may be trimmed already."""
+        return self._last_response is not None and self.is_trimming_near()
+
+    async def iterator_start(self) -> IteratorStart:
+        """Where to request the next iterator."""
+        if self._first_start_wall_ms is not None:
+            return replacement_start(self.position, self._request.initial, self._first_start_wall_ms)
+        if self._follows_parent:
+            self._expected = await self._trimmed_beginning()
+        return iterator_start(self.position, self._request.initial)
+
+    async def subscription_start(self) -> IteratorStart:
+        """Where to subscribe next. If trimming is near, this is the last record, so that a gap is noticed."""
+        continued = None if self.is_trimming_near() else subscription_start(self._progress)
+        return continued or await self.iterator_start()
+
+    def required_first_record(self, start: IteratorStart) -> Position | None:
+        """The record that a subscription from `start` surely begins with: it was read before, and is not trimmed."""
+        keeps_ms = milliseconds(self._context.settings.check_gaps_when_behind)
+        return required_first_record(
+            self._progress, start, self._context.clock.wall_ms(), keeps_records_ms=keeps_ms
+        )
+
+    def note_started(self, requested_wall_ms: int) -> None:
+        """An iterator was received, or a subscription was accepted, that was requested at `requested_wall_ms`."""
+        self._first_start_wall_ms = self._first_start_wall_ms or requested_wall_ms
+        if self.position.is_record and self.is_trimming_near():
+            self._expected = self.position
+
+    def accept(
+        self, records: Sequence[Record], millis_behind: int | None, *, is_end: bool
+    ) -> Sequence[Record]:
+        """Move on by the records of a page or an event. Return those that were not read before."""
+        clock = self._context.clock
+        self._last_response = _ResponseTime(clock.now_ms(), clock.wall_ms(), millis_behind or 0)
+        if not records:
+            if is_end and self._expected:
+                self._report(Gap(self._expected, resumes_at=None, resumes_at_arrival_ms=None))
+            return ()
+        self._report_gap_before(records[0])
+        new = self._without_repeats(records)
+        if new:
+            self._progress = ReadProgress(
+                Position(new[-1].sequence_number), has_read=True, arrival_ms=new[-1].arrival_ms
+            )
+        return new
+
+    def note_continuation(self, continuation: str | None) -> None:
+        """A subscription said where the next one may continue."""
+        self._progress = self._progress.with_continuation(continuation)
+
+    def report_unread_rest(self) -> None:
+        """The shard was deleted before its end was read: report a gap, unless everything had just been read."""
+        could_read_more = self.position.is_record or self._follows_parent
+        if could_read_more and (self._expected or not self._is_near_tip()):
+            self._report(Gap(self.position, resumes_at=None, resumes_at_arrival_ms=None))
+
+    def is_trimming_near(self) -> bool:
+        """Whether the next records may be trimmed already.
+
+        If not, the last record may still be gone, because no record came after it for days, but none was lost.
+        """
+        last = self._last_response
+        if last is None:
+            return True
+        # The monotonic clock stops while the machine is suspended; the wall clock may be set back.
+        clock = self._context.clock
+        since_ms = max(clock.now_ms() - last.now_ms, clock.wall_ms() - last.wall_ms)
+        return last.millis_behind + since_ms > milliseconds(self._context.settings.check_gaps_when_behind)
+
+    async def _trimmed_beginning(self) -> Position | None:
+        shard_filter = ShardFilter(ShardFilterKind.AT_TRIM_HORIZON)
+        try:
+            listed = await self._context.stream.list_shards(shard_filter)
+        except (NotFoundError, ThrottledError, UnavailableError):
+            raise
+        except ServiceError:
+            return None  # ListShards or this filter is not permitted; the shard can be read all the same
+        return trimmed_beginning(self._request.shard, listed)
+
+    def _is_near_tip(self) -> bool:
+        """Whether a recent response showed that there was nothing more to read."""
+        last = self._last_response
+        return last is not None and last.millis_behind == 0 and not self.is_trimming_near()
+
+    def _report_gap_before(self, first: Record) -> None:
+        expected, self._expected = self._expected, None
+        gap = expected and gap_before(expected, first.sequence_number, first.arrival_ms)
+        if gap:
+            self._report(gap)
+
+    def _report(self, gap: Gap) -> None:
+        self._context.observe(GapFound(self._request.shard, gap))
+
+    def _without_repeats(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Drop records that were read before. Only a new start repeats records, so the first record decides."""
+        if not self._progress.has_read:
+            return records
+        last = self.position.number
+        if int(records[0].sequence_number) > last:
+            return records
+        return [record for record in records if int(record.sequence_number) > last]

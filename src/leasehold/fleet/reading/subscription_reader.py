@@ -1,0 +1,173 @@
+"""Reads one shard by subscriptions of enhanced fan-out, one after the other, each from where the last one ended.
+
+Back-pressure: the next event is requested only when there is room in the byte budget, and when the chunks of the last
+one were put into the queue. While no event is requested, the adapter reads nothing from the connection. Each shard may
+exceed the budget by one event, because its size is not known before it arrives; to reserve room while a shard is idle
+would take it from the shards that are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from leasehold.core.events import (
+    ReadFailed,
+    ReadThrottled,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
+)
+from leasehold.core.position import Position
+from leasehold.core.records.subscriptions import SILENCE_MAX_MS, may_subscribe_ms, resubscribe_wait_ms
+from leasehold.errors import InUseError, NotFoundError, ServiceError, ThrottledError, UnavailableError
+from leasehold.fleet.reading.chunking import weight_of
+from leasehold.fleet.reading.read_ahead import ChunkWriter
+from leasehold.fleet.reading.read_position import ReadPosition
+from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
+from leasehold.fleet.reading.refused_reads import is_shard_gone
+from leasehold.fleet.reading.stream_consumer import ShardSlot, StreamConsumer
+from leasehold.ports import Subscription, SubscriptionEvent
+from leasehold.tasks import cancel_and_wait
+
+
+class SubscriptionReader:
+    """Subscribes to one shard again and again, and passes the events on."""
+
+    def __init__(
+        self,
+        request: ReadRequest,
+        context: ReadContext,
+        consumer: StreamConsumer,
+        position: ReadPosition,
+        writer: ChunkWriter,
+    ) -> None:
+        self._shard = request.shard
+        self._context = context
+        self._consumer = consumer
+        self._position = position
+        self._writer = writer
+        self._due_ms = context.clock.now_ms()
+        self._failures = 0  # subscriptions without an event, one after the other
+        self._event_weight = 0
+
+    async def read_once(self) -> bool:
+        """Read one subscription to its end. Return False after the end of the shard."""
+        async with self._consumer.slot(self._shard) as slot:
+            await self._sleep_until_due(slot)
+            requested_wall_ms = self._context.clock.wall_ms()
+            try:
+                start = await self._position.subscription_start()
+                subscription = await self._consumer.subscribe(self._shard, start)
+            except ServiceError as error:
+                return await self._handle_failure(error, was_subscribed=False)
+            if subscription is None:
+                return True  # from now on, the shard is polled
+            slot.subscribed_ms = self._context.clock.now_ms()
+            self._position.note_started(requested_wall_ms)
+            self._context.observe(Subscribed(self._shard, start))
+            try:
+                return await self._pass_on(subscription, self._position.required_first_record(start))
+            except ServiceError as error:
+                return await self._handle_failure(error, was_subscribed=True)
+            finally:
+                await subscription.close()
+
+    async def _pass_on(self, subscription: Subscription, must_begin_at: Position | None) -> bool:
+        """Pass on the events of a subscription. Return False after the end of the shard."""
+        began_ms, events = self._context.clock.now_ms(), 0
+        while True:
+            await self._wait_for_room()
+            event = await self._next_event(subscription)
+            if event is None:
+                time_ms = self._context.clock.now_ms() - began_ms
+                self._context.observe(SubscriptionEnded(self._shard, events, time_ms))
+                return True
+            events += 1
+            if event.records:
+                _require_first_record(event, must_begin_at)
+                must_begin_at = None
+            self._failures = 0
+            if await self._write(event):
+                return False
+            if self._position.is_far_behind:
+                # Trimmed records would be skipped in silence. Polling notices them.
+                return True
+
+    async def _write(self, event: SubscriptionEvent) -> bool:
+        """Pass one event on. Return True if it ends the shard."""
+        if event.continuation is None and not event.children:
+            # As for pages: to treat it as the end would leave the rest unread, and the children without leases.
+            raise UnavailableError("an event has neither a continuation nor child shards")
+        is_end = event.continuation is None or bool(event.children)
+        records = self._position.accept(event.records, event.millis_behind, is_end=is_end)
+        self._position.note_continuation(event.continuation)
+        self._event_weight = weight_of(records)
+        self._writer.share.resize(0, self._event_weight)
+        await self._writer.write(
+            records,
+            children=event.children if is_end else None,
+            millis_behind=event.millis_behind,
+            time_ms=None,
+        )
+        return is_end
+
+    async def _wait_for_room(self) -> None:
+        """Wait until an event of the size of the last one fits into the byte budget."""
+        await self._writer.share.acquire(self._event_weight)
+        self._writer.share.resize(self._event_weight, 0)
+
+    async def _next_event(self, subscription: Subscription) -> SubscriptionEvent | None:
+        """The next event; None if the service has ended the subscription. UnavailableError if it is silent."""
+        reading = asyncio.ensure_future(_next_or_none(subscription))
+        silence = asyncio.ensure_future(self._context.clock.sleep_ms(SILENCE_MAX_MS))
+        try:
+            await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise UnavailableError(f"no event for {SILENCE_MAX_MS} ms: the subscription is abandoned")
+            return reading.result()
+        finally:
+            await cancel_and_wait(reading, silence)
+
+    async def _sleep_until_due(self, slot: ShardSlot) -> None:
+        now_ms = self._context.clock.now_ms()
+        wait_ms = max(self._due_ms, may_subscribe_ms(slot.subscribed_ms, now_ms)) - now_ms
+        if wait_ms > 0:
+            await self._context.clock.sleep_ms(wait_ms)
+
+    async def _handle_failure(self, error: ServiceError, *, was_subscribed: bool) -> bool:
+        """Plan the next subscription. Return False if the shard no longer exists."""
+        context = self._context
+        if not isinstance(error, ThrottledError | UnavailableError | InUseError):
+            if await is_shard_gone(context.stream, self._shard, self._position.position, error):
+                self._position.report_unread_rest()
+                await self._writer.end_without_children()
+                return False
+            if isinstance(error, NotFoundError):
+                self._consumer.forget_arn()
+        self._failures += 1
+        is_in_use = isinstance(error, InUseError)
+        wait_ms = resubscribe_wait_ms(self._failures, context.rng.random(), is_in_use=is_in_use)
+        self._due_ms = context.clock.now_ms() + wait_ms
+        if isinstance(error, ThrottledError):
+            context.observe(ReadThrottled(self._shard, wait_ms))
+        elif was_subscribed:
+            context.observe(SubscriptionLost(self._shard, str(error), wait_ms))
+        else:
+            context.observe(ReadFailed(self._shard, str(error), wait_ms))
+        return True
+
+
+async def _next_or_none(subscription: Subscription) -> SubscriptionEvent | None:
+    try:
+        return await anext(subscription)
+    except StopAsyncIteration:
+        return None
+
+
+def _require_first_record(event: SubscriptionEvent, must_begin_at: Position | None) -> None:
+    first = event.records[0].sequence_number
+    if must_begin_at is not None and int(first) > must_begin_at.number:
+        raise UnavailableError(
+            f"the subscription begins with record {first}, although it was to begin at {must_begin_at}, which is "
+            "still retained: it has skipped records, or sends its events in a wrong order"
+        )
