@@ -7,7 +7,7 @@ from leasehold.core import events
 from leasehold.core.events import Event
 from leasehold.core.model import ShardId, StreamIdentifier
 from leasehold.core.position import Position
-from leasehold.core.records.iterators import Gap
+from leasehold.core.records.iterators import Gap, IteratorKind, IteratorStart
 
 EVENT_TYPES: tuple[type[Event], ...] = get_args(Event)
 
@@ -20,6 +20,7 @@ _VALUES: dict[object, object] = {
     Position | None: Position("100"),
     bool: True,
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
+    IteratorStart: IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, "100"),
     tuple[str, ...]: ("text",),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
     StreamIdentifier | None: None,  # as in a member of one stream, where the lease key is the shard id

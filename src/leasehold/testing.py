@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import Final
 
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
 from leasehold.config.settings import milliseconds
 from leasehold.config.values import duration
 from leasehold.core.events import BatchHandled, Event
@@ -126,6 +126,7 @@ class _Run:
             clock=self._clock,
             rng=random.Random(0),  # noqa: S311 - the same run every time
             observe=self._events.append,
+            open_fan_out=lambda name: MemoryFanOut(self._service, name, self._clock),
         )
         worker = asyncio.ensure_future(self._consumer.run_with_ports(ports, runners, stop))
         while not (worker.done() or self._clock.now_ms() > limit_ms or await self._is_done()):

@@ -20,6 +20,7 @@ CREATES_TASKS = {
     "fleet/heartbeat_loop.py": "the task group of the member",
     "fleet/member.py": "the task group of the member",
     "fleet/reading/shard_reader.py": "`read_shard` ends its task",
+    "fleet/reading/subscription_reader.py": "`_next_event` ends its tasks",
     "local/fan_out.py": "`subscribe_to_shard` ends its tasks",
     "local/http2.py": "a request ends with its connection",
     "local/server.py": "`_run` ends its task",

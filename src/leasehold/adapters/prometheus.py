@@ -191,27 +191,22 @@ class PrometheusMetrics(Collector):
                 if event.shard_key in self._lag_tracker:
                     self._update_shard(event)
             case (
-                RowRejected()
-                | RowRecovered()
-                | RowIgnored()
-                | StreamRecreated()
+                StreamRecreated()
                 | StreamsChanged()
                 | LeaseRestarted()
                 | HandoffRequested()
                 | ShardBlockedOnParents()
                 | ReadingStarted()
-                | ConsumerFound()
-                | FanOutRefused()
-                | SubscriptionEnded()
                 | ProcessorCalled()
                 | LeaseDeleted()
-                | LeaseAssigned()
-                | LeadershipTaken()
-                | LeadershipEnded()
-                | FleetUpgraded()
+                | SubscriptionEnded()
                 | WorkerFailed()
             ):
                 pass  # no metrics
+            case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded():
+                pass
+            case RowRejected() | RowRecovered() | RowIgnored() | ConsumerFound() | FanOutRefused():
+                pass
             case _:
                 assert_never(event)
 

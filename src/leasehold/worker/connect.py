@@ -15,11 +15,13 @@ from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
 from leasehold.core.events import Observer
 from leasehold.core.model import WorkerId
+from leasehold.ports import FanOut
 from leasehold.wiring import (
     aws_access,
     new_rng,
     new_worker_id,
     open_directory,
+    open_fan_outs,
     open_lease_table,
     open_streams,
 )
@@ -50,6 +52,13 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
         table = open_lease_table(connection, identity.application)
         streams = open_streams(connection, identity.initial_positions)
         directory = open_directory(connection) if identity.is_discovering else None
+        fan_outs = dict(open_fan_outs(connection, streams)) if settings.fan_out.is_fan_out else {}
+
+        def open_fan_out(name: str) -> FanOut:
+            if name not in fan_outs:  # a stream that was discovered later
+                fan_outs.update(open_fan_outs(connection, [name]))
+            return fan_outs[name]
+
         try:
             yield WorkerPorts(
                 worker,
@@ -61,10 +70,13 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
                 observe_all,
                 detect_load_meter(os.environ) if settings.process.measure_load else None,
                 directory,
+                open_fan_out,
             )
         finally:
             for stream in streams.values():
                 await stream.close()
+            for fan_out in fan_outs.values():
+                await fan_out.close()
             if directory is not None:
                 await directory.close()
             await table.close()

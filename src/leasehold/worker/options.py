@@ -19,7 +19,7 @@ from typing import Any, Final, TypedDict, TypeVar, get_args, get_type_hints
 from leasehold.config import values
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean, nearest
-from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
+from leasehold.config.settings import FanOutSettings, FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.initial_position import parse_initial_position
 from leasehold.core.model import InitialPosition
 from leasehold.core.records.deaggregation import DeaggregationSettings
@@ -136,6 +136,9 @@ class ConsumerOptions(HandlingOptions, total=False):
     idle_poll_every: Duration
     buffer_bytes: int
     check_gaps_when_behind: Duration
+    retrieval: str
+    consumer_name: str | None
+    consumer_arn: str | None
     out_of_range: str
     unreadable: str
     user_records_max: int
@@ -154,6 +157,7 @@ _GROUPS: Final = (
     ProcessSettings,
     FleetSettings,
     ReadSettings,
+    FanOutSettings,
     DeaggregationSettings,
     ObserveSettings,
 )
@@ -213,6 +217,7 @@ def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, 
         process=_group(ProcessSettings, given),
         fleet=_group(FleetSettings, given),
         read=_group(ReadSettings, given),
+        fan_out=_group(FanOutSettings, given),
         deaggregation=_group(DeaggregationSettings, given),
         observe=_group(ObserveSettings, given),
     )

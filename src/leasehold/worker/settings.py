@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from leasehold.config.connection import ConnectionSettings
-from leasehold.config.settings import FleetSettings, ObserveSettings, ReadSettings
+from leasehold.config.settings import FanOutSettings, FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.leases.lease_row import TEXT_LENGTH_MAX, is_valid_text
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
@@ -231,5 +231,13 @@ class ConsumerSettings:
     process: ProcessSettings = field(default_factory=ProcessSettings)
     fleet: FleetSettings = field(default_factory=FleetSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
+    fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     deaggregation: DeaggregationSettings = field(default_factory=DeaggregationSettings)
     observe: ObserveSettings = field(default_factory=ObserveSettings)
+
+    def __post_init__(self) -> None:
+        if self.fan_out.consumer_arn is not None and self.identity.is_multi_stream:
+            raise ConfigError(
+                f"consumer_arn={self.fan_out.consumer_arn!r} with several streams: it belongs to one of them; give "
+                "consumer_name, which is registered for each stream"
+            )

@@ -28,10 +28,12 @@ from leasehold.core.events import (
     ShardEnded,
     ShardsSynced,
     ShardStalled,
+    Subscribed,
+    SubscriptionLost,
 )
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
-from leasehold.core.records.iterators import Gap
+from leasehold.core.records.iterators import Gap, IteratorKind, IteratorStart
 from tests.sample_events import EVENT_TYPES, sample
 
 A, B = ShardId("shard-a"), ShardId("shard-b")
@@ -89,6 +91,8 @@ def test_a_shard_has_lag_work_and_handler_time() -> None:
         ReadFailed(A, "no response", 500),
         ReadThrottled(A, 500),
         IteratorExpired(A),
+        Subscribed(A, IteratorStart(IteratorKind.LATEST)),
+        SubscriptionLost(A, "silent", 500),
         Checkpointed(A, Position("6")),
     )
     scraped.now_ms = 1_000
@@ -104,6 +108,8 @@ def test_a_shard_has_lag_work_and_handler_time() -> None:
         "leasehold_shard_handler_failures_total/shard-a": 1,
         "leasehold_shard_read_failures_total/shard-a": 2,
         "leasehold_shard_iterators_expired_total/shard-a": 1,
+        "leasehold_shard_subscriptions_total/shard-a": 1,
+        "leasehold_shard_subscriptions_lost_total/shard-a": 1,
         "leasehold_shard_checkpoints_total/shard-a": 1,
         "leasehold_shard_handler_seconds_count/shard-a": 1,
         "leasehold_shard_handler_seconds_sum/shard-a": 0.25,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.config.settings import FleetSettings, ReadSettings
+from leasehold.config.settings import FanOutSettings, FleetSettings, ReadSettings, Retrieval
 from leasehold.errors import ConfigError
 
 
@@ -66,3 +66,19 @@ def test_a_share_outside_of_its_range_is_refused(wrong: dict[str, Any]) -> None:
     """The error names the setting and what is expected."""
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}=.*expected"):
         FleetSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"consumer_name": "billing"}, "consumer_name='billing' has no effect with retrieval='polling'"),
+        ({"consumer_arn": "arn"}, "no effect"),
+        ({"retrieval": Retrieval.AUTO, "consumer_name": "a", "consumer_arn": "b"}, "give one of the two"),
+        ({"retrieval": Retrieval.FAN_OUT, "consumer_name": "no spaces"}, "1 to 128 letters"),
+        ({"retrieval": Retrieval.FAN_OUT, "consumer_arn": "arn:aws:kinesis:eu"}, "consumer/NAME:TIME"),
+    ],
+    ids=str,
+)
+def test_settings_of_fan_out_that_cannot_work_are_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        FanOutSettings(**given)

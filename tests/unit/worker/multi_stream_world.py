@@ -11,7 +11,7 @@ import pytest
 from leasehold.adapters.memory.directory import MemoryDirectory
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
 from leasehold.core.events import Event
 from leasehold.core.model import (
     HASH_KEY_MAX,
@@ -120,6 +120,7 @@ class MultiStreamWorld:
             rng=random.Random(name),
             observe=log.append,
             directory=MemoryDirectory(self.service, self.clock),
+            open_fan_out=lambda stream: MemoryFanOut(self.service, stream, self.clock),
         )
 
         def handle(batch: Batch) -> None:

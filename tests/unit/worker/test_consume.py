@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from leasehold import Batch, Consumer, HandlerError, ProcessRecordsInput, RecordProcessor, ShardEndedInput
+from leasehold.core.events import Subscribed
 from leasehold.core.record import PutEntry
 from leasehold.testing import consume
 
@@ -124,3 +125,12 @@ def test_consume_can_be_called_from_async_tests() -> None:
         assert consume(consumer, [b"x"]).is_done
 
     asyncio.run(test())
+
+
+def test_a_consumer_with_fan_out_is_tested_the_same_way() -> None:
+    """The records arrive by subscriptions, and the shards end."""
+    consumer = make(retrieval="fan_out")
+    consumer.batch(lambda batch: None)
+    run = consume(consumer, [b"%d" % number for number in range(50)], shards=2, end_shards=True)
+    assert (run.is_done, run.handled) == (True, 50)
+    assert len([event for event in run.events if isinstance(event, Subscribed)]) >= 2

@@ -36,12 +36,15 @@ from tests.unit.worker.multi_stream_world import (
 )
 
 
-@MODES
-def test_both_streams_are_read_through_reshards_and_crashes(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "retrieval"), [("peer", "polling"), ("leader", "polling"), ("leader", "fan_out")]
+)
+def test_both_streams_are_read_through_reshards_and_crashes(mode: str, retrieval: str) -> None:
     """Every record is handled with its own stream, children after their parents, although shards share names."""
+    options: dict[str, Any] = {"mode": mode, "retrieval": retrieval}
 
     async def scenario(world: MultiStreamWorld) -> None:
-        first, second = world.start("first", mode=mode), world.start("second", mode=mode)
+        first, second = world.start("first", **options), world.start("second", **options)
         world.put(80)
         await world.until(
             lambda: world.all_handled() and len(world.readers(ORDERS) | world.readers(RETURNS)) == 2
@@ -52,7 +55,7 @@ def test_both_streams_are_read_through_reshards_and_crashes(mode: str) -> None:
         await world.until(world.all_handled)
         await world.crash(first)
         world.put(80)
-        third = world.start("third", mode=mode)
+        third = world.start("third", **options)
         await world.until(world.all_handled)
         world.service.merge_shards(
             world.clock.wall_ms(), ORDERS, "shardId-000000000002", "shardId-000000000003"

@@ -179,9 +179,6 @@ class LagTracker:
                 MemberStarted()
                 | FleetRefreshed()
                 | ShardsSynced()
-                | RowRejected()
-                | RowRecovered()
-                | RowIgnored()
                 | StreamRecreated()
                 | StreamsChanged()
                 | LeaseRestarted()
@@ -189,22 +186,20 @@ class LagTracker:
                 | LeasesRenewed()
                 | ShardStalled()
                 | IteratorExpired()
-                | ConsumerFound()
-                | FanOutRefused()
-                | Subscribed()
-                | SubscriptionEnded()
                 | GapFound()
                 | DeaggregationFailed()
                 | ProcessorCalled()
                 | LeaseDeleted()
-                | LeaseAssigned()
-                | LeadershipTaken()
-                | LeadershipEnded()
-                | FleetUpgraded()
                 | OperationFailed()
                 | WorkerFailed()
             ):
                 pass  # not about the progress of a shard
+            case RowRejected() | RowRecovered() | RowIgnored():
+                pass
+            case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded():
+                pass
+            case ConsumerFound() | FanOutRefused() | Subscribed() | SubscriptionEnded():
+                pass
             case _:
                 assert_never(event)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,7 +25,7 @@ from leasehold.core.records.subscriptions import (
 )
 from leasehold.errors import ConfigError, InUseError, NotFoundError, ServiceError, ThrottledError
 from leasehold.ports import Clock, ConsumerDescription, FanOut, Subscription
-from leasehold.tasks import TRANSIENT_ERRORS, retry
+from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
 
 _CHECK_STATUS_MS: Final = 1_000
 
@@ -160,3 +160,43 @@ class StreamConsumer:
             ) from error
         self.is_refused = True
         self._observe(FanOutRefused(self._stream, str(error)))
+
+
+class StreamConsumers:
+    """The consumers of all streams of a process. `open_fan_out` is called once for each stream."""
+
+    def __init__(
+        self,
+        open_fan_out: Callable[[str], FanOut],
+        settings: FanOutSettings,
+        *,
+        application: str,
+        clock: Clock,
+        rng: random.Random,
+        observe: Observer,
+    ) -> None:
+        self._open_fan_out = open_fan_out
+        self._settings = settings
+        self._application = application
+        self._clock = clock
+        self._rng = rng
+        self._observe = observe
+        self._consumers: dict[str, StreamConsumer] = {}
+
+    def of(self, stream: str) -> StreamConsumer:
+        """The consumer of a stream."""
+        if stream not in self._consumers:
+            self._consumers[stream] = StreamConsumer(
+                self._open_fan_out(stream),
+                self._settings,
+                stream=stream,
+                application=self._application,
+                clock=self._clock,
+                rng=self._rng,
+                observe=self._observe,
+            )
+        return self._consumers[stream]
+
+    async def prepare(self, streams: Iterable[str]) -> None:
+        """Find or register the consumers of these streams, at the start of a process."""
+        await all_of(*(self.of(stream).prepare() for stream in streams))

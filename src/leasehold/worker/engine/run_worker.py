@@ -14,10 +14,11 @@ from leasehold.core.initial_position import require_past
 from leasehold.core.model import WorkerId
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.stream_consumer import StreamConsumers
 from leasehold.fleet.stream_discovery import StreamDiscovery
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Clock, LoadMeter, Stream, StreamDirectory
+from leasehold.ports import Clock, FanOut, LoadMeter, Stream, StreamDirectory
 from leasehold.tasks import cancel_and_wait, first_of, wait_for
 from leasehold.worker.dead_letters import DeadLetters
 from leasehold.worker.delivery.served_shard import WorkerContext
@@ -41,6 +42,9 @@ class WorkerPorts:
     observe: Observer
     load: LoadMeter | None = None  # measures how busy this process is; None: nothing is measured
     directory: StreamDirectory | None = None  # for a consumer that discovers its streams
+    open_fan_out: Callable[[str], FanOut] | None = (
+        None  # by the name of a stream; the caller closes what it opens
+    )
 
 
 async def run_worker(
@@ -69,6 +73,9 @@ async def run_worker(
         is_multi_stream=identity.is_multi_stream,
     )
     discovery = _make_discovery(settings, ports, streams, runners)
+    consumers = _make_consumers(settings, ports)
+    if consumers is not None:
+        await consumers.prepare(identity.initial_positions)
     server = ShardServer(
         handler=handler,
         context=_make_context(settings, ports, stop_worker),
@@ -76,6 +83,7 @@ async def run_worker(
         streams=streams,
         read=settings.read,
         deaggregation=settings.deaggregation,
+        consumers=consumers,
         budget=ByteBudget(settings.read.buffer_bytes),
         abandon=abandon,
     )
@@ -111,6 +119,21 @@ def _make_discovery(
         find=find,
         open_stream=ports.directory.open_stream,
         every_ms=milliseconds(identity.discover_streams_every),
+    )
+
+
+def _make_consumers(settings: ConsumerSettings, ports: WorkerPorts) -> StreamConsumers | None:
+    """The registered consumers of the streams; None if the streams are polled."""
+    if not settings.fan_out.is_fan_out:
+        return None
+    assert ports.open_fan_out is not None, "a consumer that subscribes to shards needs fan-out"
+    return StreamConsumers(
+        ports.open_fan_out,
+        settings.fan_out,
+        application=settings.identity.application,
+        clock=ports.clock,
+        rng=ports.rng,
+        observe=ports.observe,
     )
 
 

@@ -23,6 +23,7 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
+from leasehold.fleet.reading.stream_consumer import StreamConsumers
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.tasks import first_of
 from leasehold.worker.batching.batch_builder import BatchBuilder
@@ -46,6 +47,7 @@ class ShardServer:
     streams: Streams
     read: ReadSettings
     deaggregation: DeaggregationSettings
+    consumers: StreamConsumers | None  # None: the streams are polled
     budget: ByteBudget
     # Set near the end of the grace period: stop waiting for handlers, so that the leases can still be released.
     abandon: asyncio.Event
@@ -126,6 +128,7 @@ class ShardServer:
                 clock=self.context.clock,
                 rng=self.context.rng,
                 observe=shard.observe,
+                consumer=None if self.consumers is None else self.consumers.of(tracked.name),
             ),
         )
 
