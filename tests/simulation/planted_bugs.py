@@ -36,10 +36,10 @@ from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.maintenance import shard_sync
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.reading import chunking as slicing
-from leasehold.fleet.reading import cursor
-from leasehold.fleet.reading import shard_reader as reading
+from leasehold.fleet.reading import polling_reader, read_position
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.cursor import Cursor
+from leasehold.fleet.reading.read_position import ReadPosition
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import Created
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
@@ -513,7 +513,7 @@ _plant(
     "a renewed iterator starts at LATEST",
     "order-within-a-session nothing-lost",
     (Fault.STREAM_QUIRKS, Fault.PARTITIONS),
-    (cursor, "replacement_start", _always(IteratorStart(IteratorKind.LATEST))),
+    (read_position, "replacement_start", _always(IteratorStart(IteratorKind.LATEST))),
 )
 _plant(
     "an empty page ends the shard",
@@ -525,7 +525,7 @@ _plant(
     "trimmed records are not reported",
     "losses-are-reported",
     (Fault.TRIMS, *_OWNER_CHANGES),
-    (cursor, "gap_before", _always(None)),
+    (read_position, "gap_before", _always(None)),
 )
 _plant(
     "the rest of an aggregate is skipped",
@@ -548,7 +548,7 @@ _plant(
     "a renewed iterator repeats its record",
     "order-within-a-session",
     (Fault.STREAM_QUIRKS,),
-    (Cursor, "_without_repeats", lambda _: lambda _self, records: records),
+    (ReadPosition, "_without_repeats", lambda _: lambda _self, records: records),
     (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
 _plant(
@@ -561,7 +561,7 @@ _plant(
     "shards are polled five times a second",
     "calls-within-budget",
     (),
-    (reading, "next_call_ms", lambda _: lambda asked_ms, *_, **__: asked_ms + 200),
+    (polling_reader, "next_call_ms", lambda _: lambda asked_ms, *_, **__: asked_ms + 200),
 )
 _plant(
     "each heartbeat is written three times",
@@ -575,7 +575,7 @@ _plant(
     "buffer-within-budget",
     (Fault.LARGE_RECORDS, Fault.SLOW_HANDLERS, Fault.HANDLER_FAILURES, Fault.PARTITIONS),
     (ByteBudget, "_has_room_for", _always(True)),
-    (reading, "call_size", lambda original: lambda *_, **__: _ten_thousand_records(original)),
+    (polling_reader, "call_size", lambda original: lambda *_, **__: _ten_thousand_records(original)),
 )
 _plant(
     "bytes are never returned to the budget",
