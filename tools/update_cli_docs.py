@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from leasehold.cli.command import leasehold
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
-HELP_BLOCK = re.compile(r"(?<=```console\n)\$ leasehold(?P<names>[a-z ]*) --help\n.*?(?=```)", re.DOTALL)
+HELP_BLOCK = re.compile(r"(?<=```console\n)\$ leasehold(?P<names>[a-z -]*?) --help\n.*?(?=```)", re.DOTALL)
 
 
 def update(page: str) -> str:

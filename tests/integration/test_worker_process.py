@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.config.connection import ConnectionSettings
+from leasehold.config.iam_policy import IamRole, PolicyScope, iam_policy
 from leasehold.core.model import Lease
 from leasehold.local import LocalKinesis
 from leasehold.wiring import open_lease_table
@@ -201,6 +203,64 @@ def test_interim_responses_change_nothing(
     assert checkpoints == last
     assert len(last) == 9
     assert world.owners() == {None}
+
+
+def test_members_and_viewers_make_only_calls_that_their_policies_allow(
+    world: ProcessWorld, dynamodb_local: Server, unique_name: Callable[[str], str]
+) -> None:
+    """A new fleet with a leader, a split, a stop, and `leasehold explain`. Each allowed call is also made."""
+    table = unique_name("billing")
+    scope = PolicyScope(application=table, streams=(world.stream,))
+    with run_proxy(world.kinesis.endpoint_url) as kinesis, run_proxy(dynamodb_local.url) as dynamodb:
+        endpoints = {"kinesis_endpoint": kinesis.url, "dynamodb_endpoint": dynamodb.url}
+        process = world.start(
+            "handles_everything", **endpoints, leases="dynamodb", lease_table=table, mode="leader", **FAILOVER
+        )
+        world.put("1", "2", "3")
+        wait_until(lambda: len(world.handled()) == 3)
+        world.client.split_shard(
+            StreamName=world.stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+        )
+        world.put(*map(str, range(4, 20)))
+        wait_until(lambda: len(world.handled()) == 19)
+        wait_until(lambda: dynamodb.request_counts["TransactWriteItems"] > 0)
+        process.send_signal(signal.SIGTERM)
+        wait_for_exit(process)
+        made = _actions(kinesis.request_counts, dynamodb.request_counts)
+        kinesis.request_counts.clear()
+        dynamodb.request_counts.clear()
+        options = ["--kinesis-endpoint-url", kinesis.url, "--dynamodb-endpoint-url", dynamodb.url]
+        run_cli(
+            "explain",
+            "--table",
+            table,
+            "--stream",
+            world.stream,
+            "--watch",
+            "1",
+            *options,
+            folder=world.folder,
+        )
+        viewed = _actions(kinesis.request_counts, dynamodb.request_counts)
+    allowed = {role: _allowed(iam_policy(role, scope)) for role in IamRole}
+    assert made <= allowed[IamRole.WORKER] | allowed[IamRole.BOOTSTRAP]
+    assert viewed <= allowed[IamRole.VIEWER]
+    # Only tables with tags, backups or a new index need the first three, only a member of a large fleet asks the
+    # index, and only a member of several streams describes them.
+    rare = {"TagResource", "UpdateContinuousBackups", "UpdateTable", "Query", "DescribeStreamSummary"}
+    unused = (allowed[IamRole.WORKER] | allowed[IamRole.BOOTSTRAP]) - made
+    assert {each.partition(":")[2] for each in unused} <= rare
+
+
+def _actions(kinesis: Counter[str], dynamodb: Counter[str]) -> set[str]:
+    """The IAM actions of these requests. A transaction needs those of its writes."""
+    parts = {"TransactWriteItems": ["PutItem", "UpdateItem"]}
+    tables = {action for request in dynamodb for action in parts.get(request, [request])}
+    return {f"kinesis:{request}" for request in kinesis} | {f"dynamodb:{action}" for action in tables}
+
+
+def _allowed(policy: Mapping[str, Any]) -> set[str]:
+    return {action for statement in policy["Statement"] for action in statement["Action"]}
 
 
 def test_two_streams_in_one_fleet(

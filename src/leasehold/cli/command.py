@@ -7,9 +7,11 @@ import signal
 import click
 
 from leasehold.cli.archive import archive
+from leasehold.cli.completion import completion
 from leasehold.cli.consumers import consumers
 from leasehold.cli.demo import demo
 from leasehold.cli.explain import explain
+from leasehold.cli.iam_policy import iam_policy
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
@@ -39,9 +41,11 @@ def leasehold() -> None:
 
 
 leasehold.add_command(archive)
+leasehold.add_command(completion)
 leasehold.add_command(consumers)
 leasehold.add_command(demo)
 leasehold.add_command(explain)
+leasehold.add_command(iam_policy)
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)

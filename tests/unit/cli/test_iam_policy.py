@@ -1,0 +1,61 @@
+"""`leasehold iam-policy` and `leasehold completion`."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from leasehold.cli.command import leasehold
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(leasehold, list(arguments), prog_name="leasehold")
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def statements(*arguments: str) -> dict[str, Any]:
+    policy = json.loads(run("iam-policy", *arguments, "--application", "billing", "--stream", "orders"))
+    assert policy["Version"] == "2012-10-17"
+    return {statement["Sid"]: statement for statement in policy["Statement"]}
+
+
+def test_a_viewer_may_not_write() -> None:
+    actions = [action for each in statements("viewer").values() for action in each["Action"]]
+    assert not [action for action in actions if "Put" in action or "Update" in action or "Delete" in action]
+
+
+def test_resources_are_those_of_the_application() -> None:
+    found = statements("worker", "--region", "eu-central-1", "--account", "123456789012")
+    assert found["Leases"]["Resource"] == [
+        "arn:aws:dynamodb:eu-central-1:123456789012:table/billing",
+        "arn:aws:dynamodb:eu-central-1:123456789012:table/billing-CoordinatorState",
+        "arn:aws:dynamodb:eu-central-1:123456789012:table/billing-WorkerMetricStats",
+        "arn:aws:dynamodb:eu-central-1:123456789012:table/billing/index/*",
+    ]
+    assert found["ReadStreams"]["Resource"] == ["arn:aws:kinesis:eu-central-1:123456789012:stream/orders"]
+
+
+def test_options_add_statements() -> None:
+    found = statements(
+        "spark", "--fan-out", "--discover", "--cloudwatch", "--archive", "s3://archive-bucket/orders/"
+    )
+    assert "kinesis:SubscribeToShard" in found["UseConsumers"]["Action"]
+    assert found["Archive"]["Resource"] == ["arn:aws:s3:::archive-bucket/orders/*"]
+    assert found["Metrics"]["Condition"] == {"StringEquals": {"cloudwatch:namespace": "billing"}}
+    assert found["FindStreams"]["Resource"] == ["*"]
+    assert "RegisterConsumers" in statements("bootstrap", "--fan-out")
+
+
+def test_an_archive_that_is_not_in_s3_is_refused() -> None:
+    result = CliRunner().invoke(
+        leasehold, ["iam-policy", "worker", "--application", "a", "--stream", "s", "--archive", "gs://b"]
+    )
+    assert result.exit_code == 1
+    assert "expected s3://bucket/prefix" in result.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(shell: str) -> None:
+    assert "_LEASEHOLD_COMPLETE" in run("completion", shell)
