@@ -67,7 +67,7 @@ def main() -> int:
 def _try_all(session: WarmSession, *, arguments: argparse.Namespace, chosen: Sequence[Mutant]) -> int:
     covered = _coverage(session, _measured(arguments.tests), reuses=arguments.reuse_coverage)
     explained = _explained()
-    trials = Trials(session, covered, SOURCE, arguments.worlds, explained)
+    trials = Trials(session, covered, SOURCE, arguments.seconds, arguments.worlds, explained)
     outcomes: dict[Mutant, Outcome] = {}
     for mutant, outcome in try_all(trials, chosen, arguments.jobs):
         outcomes[mutant] = outcome
@@ -91,6 +91,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants are tried at a time")
     parser.add_argument("--tests", default=" ".join(QUICK_TESTS), help="the quick tests")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests that a survivor runs at most")
     parser.add_argument("--reuse-coverage", action="store_true", help="use the coverage of the last run")
     return parser.parse_args()
 

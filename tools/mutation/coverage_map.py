@@ -6,15 +6,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import coverage
 
 from tools.mutation.mutants import Mutant
 from tools.mutation.warm_session import WarmSession
-
-# A mutant that survives runs at most so many seconds of tests.
-TESTS_MAX_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +22,23 @@ class CoverageMap:
     seconds: Mapping[str, float]
     lines: Mapping[str, Mapping[str, Sequence[str]]]
 
-    def tests_of(self, mutant: Mutant, file: Path) -> Sequence[str]:
+    def tests_of(self, mutant: Mutant, file: Path, max_s: float) -> Sequence[str]:
         """The tests that execute the change, the fastest first. Tests of the module itself count as faster.
 
-        Code that runs only at import belongs to every test that executes a function of the file.
+        Code that runs only at import belongs to every test that executes a function of the file. Together the tests
+        take at most `max_s` seconds.
         """
         lines = self.lines.get(str(file), {})
         first, last = mutant.statement
         tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ())}
+        about = f"test_{file.stem}"
         if not tests:
             tests = {test for found in lines.values() for test in found}
-        about = f"test_{file.stem}"
+            # A test of a generated method, such as that of a dataclass, executes no line of the file.
+            tests |= {test for test in self.seconds if about in test}
         ordered = sorted(tests, key=lambda test: (self.seconds[test] * (0.2 if about in test else 1.0), test))
-        return self._within_budget(ordered)
-
-    def _within_budget(self, tests: Sequence[str]) -> Sequence[str]:
-        chosen, spent = [], 0.0
-        for test in tests:
-            spent += self.seconds[test]
-            if spent < TESTS_MAX_S:
-                chosen.append(test)
-        return chosen
+        sums = accumulate(self.seconds[test] for test in ordered)
+        return [test for test, spent in zip(ordered, sums, strict=True) if spent < max_s]
 
 
 def read(kept_in: Path) -> CoverageMap:

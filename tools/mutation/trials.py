@@ -28,13 +28,14 @@ class Trials:
     session: WarmSession
     covered: CoverageMap
     source: Path
+    tests_max_s: float
     worlds: int
     # Survivors with a written reason: no world notices them.
     explained: Collection[str]
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Try one mutant."""
-        tests = self.covered.tests_of(mutant, self.source / mutant.path)
+        tests = self.covered.tests_of(mutant, self.source / mutant.path, self.tests_max_s)
         if tests and self._try(mutant, tests, worlds=0) != PASSED:
             return Outcome.CAUGHT
         worlds = 0 if mutant.name in self.explained else self.worlds

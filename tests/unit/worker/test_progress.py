@@ -38,6 +38,7 @@ def test_a_stored_position_is_not_stored_again() -> None:
     """There is nothing to store until more records are done."""
     progress = Progress(TRIM_HORIZON)
     progress.finish(progress.begin(Position("10"), 3))
+    assert progress.delivered == Position("10")
     assert progress.records_since_stored == 3
     progress.mark_stored(Position("10"))
     assert progress.position_to_store() is None
@@ -73,3 +74,48 @@ def test_finishing_twice_has_no_further_effect() -> None:
     progress.finish(batch)
     progress.finish(batch)
     assert progress.records_since_stored == 4
+
+
+def test_the_bytes_of_a_batch_are_freed_once() -> None:
+    """Whichever call finishes the batch, and however often; also while an earlier batch is unfinished."""
+    progress = Progress(TRIM_HORIZON)
+    assert progress.pop_freed_bytes() == 0
+    progress.begin(Position("10"), 1, 100)
+    second, third = progress.begin(Position("20"), 1, 30), progress.begin(Position("30"), 1)
+    progress.finish(second)
+    progress.finish(second)
+    assert progress.pop_freed_bytes() == 30
+    progress.declare_done(Position("10"))
+    assert progress.pop_freed_bytes() == 100
+    progress.finish(third)
+    assert progress.pop_freed_bytes() == 0
+    assert progress.is_all_done
+
+
+def test_a_declared_position_at_the_end_of_a_batch_finishes_it() -> None:
+    """Nothing is left of the batch."""
+    progress = Progress(TRIM_HORIZON)
+    progress.begin(Position("10"), 1)
+    progress.declare_done(Position("10"))
+    assert progress.is_all_done
+
+
+def test_the_done_position_never_moves_back() -> None:
+    """Neither by an earlier declared position, nor by progress within a batch that lags behind it."""
+    progress = Progress(TRIM_HORIZON)
+    batch = progress.begin(Position("20"), 1)
+    progress.declare_done(Position("15"))
+    progress.declare_done(Position("3"))
+    progress.advance(batch, Position("12"))
+    assert progress.done == Position("15")
+
+
+def test_a_stored_position_commits_the_prepared_checkpoint() -> None:
+    """Records that were done after the stored position still count for the next checkpoint."""
+    progress = Progress(Position("5"), prepared=Position("10"))
+    for end in ("10", "20"):
+        progress.finish(progress.begin(Position(end), 3))
+    progress.mark_stored(Position("10"))
+    assert (progress.stored, progress.prepared) == (Position("10"), None)
+    assert progress.records_since_stored == 6
+    assert progress.position_to_store() == Position("20")

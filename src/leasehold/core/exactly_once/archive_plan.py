@@ -113,11 +113,11 @@ def runs_to_write(positions: Sequence[Position], done: RangeSet) -> Sequence[sli
         return [slice(0, len(positions))] if positions else []
     firsts, lasts = [each.first for each in done], [each.last for each in done]
     runs: list[slice] = []
-    before_run = -1  # the number of archived ranges before the current run; -1: no run
+    before_run: int | None = None  # the number of archived ranges before the current run; None: no run
     for index, position in enumerate(positions):
         before = bisect_left(lasts, position)
         if before < len(firsts) and firsts[before] <= position:
-            before_run = -1
+            before_run = None
         elif before == before_run:
             runs[-1] = slice(runs[-1].start, index + 1)
         else:

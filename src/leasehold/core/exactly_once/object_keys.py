@@ -81,8 +81,8 @@ def unfinished_key_from_text(text: str, prefix: str = "") -> ObjectKey | None:
 
     obstore writes a file in a folder under such a name and renames it. Readers do not ignore it.
     """
-    name, separator, number = text.rpartition("#")
-    return key_from_text(name, prefix) if separator and number.isdecimal() else None
+    name, _, number = text.rpartition("#")
+    return key_from_text(name, prefix) if number.isdecimal() else None
 
 
 def minute_path(minute: int, prefix: str = "") -> str:

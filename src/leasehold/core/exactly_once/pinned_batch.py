@@ -83,7 +83,8 @@ def pin_metadata(lease: Lease) -> PinMetadata | None:
 def _parse_metadata(fields: dict[str, Any]) -> PinMetadata:
     generation, records, size_bytes = (fields[name] for name in ("generation", "records", "bytes"))
     behind, weight = fields["behind"], fields.get("weight")
-    for number in (generation, records, size_bytes, behind or 0, weight or 0):
+    optional = [number for number in (behind, weight) if number is not None]
+    for number in (generation, records, size_bytes, *optional):
         if type(number) is not int or number < 0:
             raise ValueError(number)
     if type(fields["query"]) is not str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import ClassVar, Final
 
 from leasehold.core.exactly_once.pinned_batch import (
@@ -111,9 +111,11 @@ def require_transition(before: ShardPhase, after: ShardPhase) -> None:
 class TipProgress(IntEnum):
     """How close to its tip a shard has been read. It never falls. A bounded run ends when all shards caught up."""
 
-    BEHIND = 0
-    READ_TO_TIP = 1  # a batch has read up to the tip; the next poll shows whether the shard continues there
-    CAUGHT_UP = 2
+    BEHIND = auto()
+    READ_TO_TIP = (
+        auto()
+    )  # a batch has read up to the tip; the next poll shows whether the shard continues there
+    CAUGHT_UP = auto()
 
 
 @dataclass(frozen=True, slots=True)

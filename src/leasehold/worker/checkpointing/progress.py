@@ -18,7 +18,7 @@ class InFlightBatch:
 
     end: Position
     records: int
-    buffered_bytes: int = 0  # read-ahead bytes that are free once the batch is finished
+    buffered_bytes: int  # read-ahead bytes that are free once the batch is finished
     done_through: Position | None = None
     is_finished: bool = False
 

@@ -38,6 +38,8 @@ def test_a_listing_is_grouped_by_shard_and_minute() -> None:
     assert held[A].in_minute(4) == RangeSet()
     assert held[A].last == at(30)
     assert held[B].last == at(2)
+    assert held[A].from_minute == 5
+    assert archived_by_shard([key(A, 5, 1, 2)], 5)[A].in_minute(5) == RangeSet.of([span(1, 2)])
     # The last record may be in an earlier minute than another one.
     assert archived_by_shard([key(A, 7, 10, 40), key(A, 8, 15, 30)], 5)[A].last == at(40)
 
@@ -97,6 +99,7 @@ def test_ranges_that_reading_has_passed_are_dropped() -> None:
     """Nothing has to be skipped beyond the last listed range, so the ranges are not kept in memory."""
     memory = ShardMemory.of("one", ARCHIVED)
     assert ranges_to_skip(memory, "one", span(15, 30), 7) == ARCHIVED
+    assert ranges_to_skip(memory, "one", span(20, 30), 7) == ARCHIVED
     assert memory.after(at(19)) == memory
     assert memory.after(at(20)) == memory  # the range that ends there may be written again
     passed = memory.after(at(30))

@@ -12,6 +12,7 @@ from leasehold.core.exactly_once.object_keys import (
     key_from_text,
     key_to_text,
     minute_path,
+    unfinished_key_from_text,
     validate_prefix,
 )
 from leasehold.core.exactly_once.position_ranges import Range
@@ -80,6 +81,13 @@ def test_the_keys_of_a_shard_and_minute_sort_in_stream_order(many: list[ObjectKe
 def test_a_foreign_key_is_parsed_as_none(text: str) -> None:
     """Examples are foreign objects, damaged keys and ranges that end before they begin."""
     assert key_from_text(text, "orders") is None
+
+
+def test_the_file_of_an_interrupted_writer_is_recognised() -> None:
+    """Only by a number after the whole name of an object."""
+    assert unfinished_key_from_text(f"{TEXT}#1", "orders") == KEY
+    for other in (TEXT, f"{TEXT}#", f"{TEXT}#x", f"{TEXT}1", "#1", "1", f"x{TEXT}#1"):
+        assert unfinished_key_from_text(other, "orders") is None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from leasehold.core.exactly_once.pinned_batch import (
     RetryPin,
     ShardFinished,
     generation_end,
+    latest_generation,
     next_slice,
     pin_metadata,
     pin_metadata_to_bytes,
@@ -98,6 +99,38 @@ def test_the_pin_state_of_another_application_is_not_metadata(state: bytes | Non
     assert next_slice(found, GenerationId(QUERY_ID, 9)) == Redeliver(START, END)
 
 
+def test_metadata_of_sixteen_kilobytes_is_read_and_not_more() -> None:
+    """The limit bounds the cost of a row that another program wrote."""
+    metadata = PinMetadata(GenerationId(QUERY_ID, 1))
+    padded = pin_metadata_to_bytes(metadata).ljust(16 * 1024)
+    assert pin_metadata(replace(lease(), pin=Pin(END, padded))) == metadata
+    assert pin_metadata(replace(lease(), pin=Pin(END, padded + b" "))) is None
+
+
+@pytest.mark.parametrize("field", ["behind", "weight"])
+@pytest.mark.parametrize(
+    ("value", "is_valid"), [(None, True), (0, True), (-1, False), (False, False), ("", False)]
+)
+def test_numbers_that_may_be_missing_are_checked_if_they_are_there(
+    field: str, value: object, is_valid: bool
+) -> None:
+    """A value that is false is not the same as a missing one."""
+    fields = json.loads(pin_metadata_to_bytes(PinMetadata(GenerationId(QUERY_ID, 1)))) | {field: value}
+    found = pin_metadata(replace(lease(), pin=Pin(END, json.dumps(fields).encode())))
+    assert (found is not None) == is_valid
+
+
+def test_generations_are_numbered_one_by_one() -> None:
+    """The log of a query and its leases compare these numbers."""
+    assert GenerationId(QUERY_ID, 3).next == GenerationId(QUERY_ID, 4)
+
+
+def test_metadata_claims_nothing_by_default() -> None:
+    """A pin of an empty slice has no records, no more records, and no children."""
+    generation = GenerationId(QUERY_ID, 1)
+    assert PinMetadata(generation) == PinMetadata(generation, 0, 0, None, False, None, None)
+
+
 def test_without_a_pin_reading_continues_at_the_checkpoint() -> None:
     """Without a pin, nothing beyond the checkpoint was delivered."""
     assert next_slice(lease(), GenerationId(QUERY_ID, 3), START) == ContinueReading(START)
@@ -135,6 +168,17 @@ def test_an_unfinished_slice_of_another_query_is_redelivered_as_a_whole() -> Non
 def test_a_generation_that_the_log_does_not_contain() -> None:
     """The log of the query is an old copy."""
     assert next_slice(lease(END, 6), GenerationId(QUERY_ID, 5)) == LeaseAheadOfLog(GenerationId(QUERY_ID, 6))
+
+
+@pytest.mark.parametrize(("stamped", "pinned", "latest"), [(7, 6, 7), (6, 7, 7), (7, None, 7), (None, 7, 7)])
+def test_the_latest_generation_is_the_highest_of_stamps_and_pin(
+    stamped: int | None, pinned: int | None, latest: int
+) -> None:
+    """A stamp stays when the pin is promoted, and a pin may be newer than the stamps. Other queries do not count."""
+    stamps = ((OTHER_QUERY_ID, 9), *(() if stamped is None else ((QUERY_ID, stamped),)))
+    found = replace(lease(None if pinned is None else END, pinned or 0), generations=stamps)
+    assert latest_generation(found, QUERY_ID) == GenerationId(QUERY_ID, latest)
+    assert next_slice(found, GenerationId(QUERY_ID, 5)) == LeaseAheadOfLog(GenerationId(QUERY_ID, latest))
 
 
 def test_a_replay_delivers_the_pin_of_its_own_generation() -> None:

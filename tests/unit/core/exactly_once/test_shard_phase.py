@@ -76,6 +76,14 @@ def test_a_shard_that_the_batch_did_not_read_counts_nothing() -> None:
     assert next_phase(InBatch(), found, log, ReadStart) == PhaseDecision(Idle(found, ReadStart(END), END))
 
 
+def test_a_late_pin_of_an_older_generation_is_redelivered_if_the_log_begins_before_it() -> None:
+    """A shard that the log does not name was not held then, so its pin was committed."""
+    found = lease(PinMetadata(GenerationId("00c0ffee", 2)))
+    assert decide(InBatch(), found).phase == Ready(found, ReadStart(START), None, redeliver_to=END)
+    unnamed = next_phase(Taken(), found, QueryOffset(COMMITTED, {}), ReadStart)
+    assert unnamed == PhaseDecision(Idle(found, ReadStart(END), END))
+
+
 def test_a_new_shard_without_a_record_is_read_at_once() -> None:
     """The first batch fixes where it begins."""
     found = lease(at=LATEST)
