@@ -301,6 +301,10 @@ async def _deliver_without_pin(_plan: Any, _ports: Any, end: Any, _fetched: Any)
     return pinned_slices.Pinned(end, None)
 
 
+async def _read_all_at_once(_planner: Any) -> bool:
+    return True
+
+
 def _ignore_is_consistent(original: Original) -> Any:
     async def list_leases(self: LeaseTable, **arguments: Any) -> Any:
         return await original(self, **{**arguments, "is_consistent": False})
@@ -753,6 +757,14 @@ _plant(
     (Fault.STALE_READS, Fault.CRASHES),
     (LeaseTable, "list", _ignore_is_consistent),
     first_seed=4,
+    runtime=Runtime.SPARK,
+)
+_plant(
+    "a bounded run ends before it has read all",
+    "bounded-runs-read-all",
+    (Fault.RESHARDS,),
+    (batch_planner.BatchPlanner, "has_read_all_available", lambda _: _read_all_at_once),
+    first_seed=27,
     runtime=Runtime.SPARK,
 )
 _plant(

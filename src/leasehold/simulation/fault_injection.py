@@ -58,6 +58,8 @@ class RestartedQuery(Protocol):
     def back_up_log(self) -> None: ...
     def has_old_log(self) -> bool: ...
     def put_back_old_log(self) -> None: ...
+    def delete_log(self) -> None: ...
+    def run_continuously(self) -> None: ...
 
 
 class FaultInjector:
@@ -118,6 +120,7 @@ class FaultInjector:
             world.start()
         if self.query is not None:
             self.query.is_held = False
+            self.query.run_continuously()
             self.query.keep_one_driver()
             self.query.ensure_running()
         world.trace.add(WORLD, "faults end")
@@ -399,25 +402,38 @@ def back_up_log(injector: FaultInjector) -> None:
 def put_back_old_log(injector: FaultInjector) -> None:
     """End the query, replace its checkpoint location by an older copy, and start it."""
     query = injector.query
-    if query is None or query.is_held or not query.has_old_log():
-        return
+    if query is not None and not query.is_held and query.has_old_log():
+        _end_query(injector, query, "old log", query.put_back_old_log)
+
+
+def delete_log(injector: FaultInjector) -> None:
+    """End the query, delete its checkpoint location, and start it. It starts over as another query."""
+    query = injector.query
+    if query is not None and not query.is_held:
+        _end_query(injector, query, "delete log", query.delete_log)
+
+
+def _end_query(
+    injector: FaultInjector, query: RestartedQuery, what: str, change_log: Callable[[], None]
+) -> None:
+    """End the query, change its checkpoint location once no process of it is left, and start it."""
     query.is_held, is_clean = True, injector.rng.random() < 0.5
-    injector.record("old log", "", "after a clean stop" if is_clean else "after a crash")
+    injector.record(what, "", "after a clean stop" if is_clean else "after a crash")
     for process in query.running:
         if is_clean:
             injector.world.stop(process)
         else:
             process.kill()
-    injector.call_later(_TABLE_LOST_AFTER_MS, lambda: _start_with_old_log(injector, query))
 
+    def start_with_changed_log() -> None:
+        for process in injector.world.processes:
+            if process.role is not Role.WORKER:
+                process.kill()
+        change_log()
+        query.is_held = False
+        query.ensure_running()
 
-def _start_with_old_log(injector: FaultInjector, query: RestartedQuery) -> None:
-    for process in injector.world.processes:
-        if process.role is not Role.WORKER:
-            process.kill()
-    query.put_back_old_log()
-    query.is_held = False
-    query.ensure_running()
+    injector.call_later(_TABLE_LOST_AFTER_MS, start_with_changed_log)
 
 
 def add_malformed_row(injector: FaultInjector) -> None:
@@ -488,6 +504,6 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
 }
 # A lease table may not be lost while members of it run: see docs/archive.md.
 ARCHIVE_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
-    Fault.OLD_LOGS: (back_up_log, put_back_old_log),
+    Fault.OLD_LOGS: (back_up_log, put_back_old_log, delete_log),
     Fault.DELETIONS: (back_up_table, lose_table),
 }

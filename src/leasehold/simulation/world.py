@@ -31,6 +31,7 @@ from leasehold.simulation.environment.process import (
     SimulatedProcess,
 )
 from leasehold.simulation.environment.query_history import (
+    BoundedRun,
     CommittedBatch,
     DeliveredSlice,
     PlannedBatch,
@@ -223,6 +224,11 @@ class World:
         if not self.is_archived:
             self._store_batch(committed)
         self.promises.notify(lambda checker: checker.batch_committed(committed))
+
+    def bounded_run_ended(self, run: BoundedRun) -> None:
+        """A run with `availableNow` has ended because it has read every shard to its tip."""
+        self.trace.add(run.by.name, "read all")
+        self.promises.notify(lambda checker: checker.bounded_run_ended(run))
 
     def _store_batch(self, committed: CommittedBatch) -> None:
         stored = self.query.sink.setdefault(

@@ -201,9 +201,12 @@ class QueryWorld:
     clock: VirtualClock = field(default_factory=VirtualClock)
     produced: int = 0
     per_aggregate: int = 7  # more than fit into one slice
+    shard_end_with_last_records: bool = False
 
     def __post_init__(self) -> None:
-        self.service = KinesisModel(settings=ServiceSettings())
+        self.service = KinesisModel(
+            settings=ServiceSettings(shard_end_with_last_records=self.shard_end_with_last_records)
+        )
         self.service.create_stream(self.clock.wall_ms(), "orders", shard_count=self.shards)
         self.stream = MemoryStream(self.service, "orders", self.clock)
         self.rows = MemoryRows()

@@ -200,6 +200,25 @@ def test_a_bounded_run_continues_after_the_batch_of_an_earlier_run() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("with_last_records", [False, True])
+def test_a_bounded_run_reads_the_children_of_a_shard_that_an_earlier_run_has_read(
+    with_last_records: bool,
+) -> None:
+    """Its first poll returns the last delivered record, which does not show that the shard has ended since."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1, shard_end_with_last_records=with_last_records)
+        world.put(20)
+        world.put(1)  # not in an aggregate
+        await world.read_all_available()
+        await world.split(FIRST)
+        world.put(20)
+        await world.read_all_available()
+        world.check_once()
+
+    run_in_virtual_time(main())
+
+
 def test_a_killed_run_is_replaced_at_once() -> None:
     """The next run of the same query releases its leases. Another member would have to wait until they expire."""
 

@@ -26,6 +26,7 @@ from leasehold.simulation.checkers.parents import ParentsBeforeChildren
 from leasehold.simulation.checkers.pins_before_objects import PinnedBeforeWritten
 from leasehold.simulation.checkers.query_batches import (
     BatchesEqualProduced,
+    BoundedRunsReadAll,
     CommittedRowsAreNotRepeated,
     IdleQueriesPlanNothing,
     OldLogsAreRefused,
@@ -68,6 +69,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     DataLossStopsTheQuery,
     OldLogsAreRefused,
     CommittedRowsAreNotRepeated,
+    BoundedRunsReadAll,
     IdleQueriesPlanNothing,
     BatchesEqualProduced,
     BufferWithinBudget,

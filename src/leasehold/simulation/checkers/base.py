@@ -14,6 +14,7 @@ from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.query_history import (
+    BoundedRun,
     CommittedBatch,
     DeliveredSlice,
     PlannedBatch,
@@ -100,6 +101,9 @@ class Checker:
 
     def batch_committed(self, committed: CommittedBatch) -> None:
         """All tasks of a batch have succeeded, and the sink has committed it."""
+
+    def bounded_run_ended(self, run: BoundedRun) -> None:
+        """A run of a query with `availableNow` has ended by itself."""
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         """A process has emitted an event."""

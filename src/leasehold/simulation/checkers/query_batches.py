@@ -8,7 +8,12 @@ from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
-from leasehold.simulation.environment.query_history import CommittedBatch, DeliveredSlice, PlannedBatch
+from leasehold.simulation.environment.query_history import (
+    BoundedRun,
+    CommittedBatch,
+    DeliveredSlice,
+    PlannedBatch,
+)
 
 _Record = tuple[ShardId, RecordKey]
 
@@ -97,6 +102,25 @@ class OldLogsAreRefused(Checker):
             self.report(
                 f"{planned.by.name} plans generation {planned.generation_id.number} again, which is committed"
             )
+
+
+class BoundedRunsReadAll(Checker):
+    """A run with `availableNow` that ends has delivered every record that existed when it began.
+
+    If workers share the stream, they may read a part of it. A row that cannot be read blocks its shard.
+    """
+
+    promise = "bounded-runs-read-all"
+
+    def bounded_run_ended(self, run: BoundedRun) -> None:
+        if not self.world.query.is_alone or self.world.services.has_malformed_leases():
+            return
+        for shard, count in run.produced.items():
+            shard_ledger = self.world.ledger.shard(shard)
+            if shard_ledger.first_open < count:
+                self.report(
+                    f"{run.by.name} has ended and not read {count - shard_ledger.first_open} of {shard}"
+                )
 
 
 class IdleQueriesPlanNothing(Checker):

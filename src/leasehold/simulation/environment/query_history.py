@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
@@ -41,6 +42,14 @@ class CommittedBatch:
     batch: int
     generation_id: GenerationId
     slices: tuple[DeliveredSlice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedRun:
+    """A run with `availableNow`. `produced` is the number of records of each shard when it began."""
+
+    by: SimulatedProcess
+    produced: Mapping[ShardId, int]
 
 
 @dataclass(slots=True)

@@ -11,12 +11,19 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from leasehold.core.exactly_once.query_offset import offset_from_json
+from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.errors import LeaseholdError
 from leasehold.simulation.environment.process import Role, SimulatedProcess
-from leasehold.simulation.environment.query_history import CommittedBatch, DeliveredSlice, PlannedBatch
+from leasehold.simulation.environment.query_history import (
+    BoundedRun,
+    CommittedBatch,
+    DeliveredSlice,
+    PlannedBatch,
+)
 from leasehold.simulation.spark.checkpoint_location import CheckpointLocation, ConcurrentRunError
 from leasehold.simulation.spark.executor import Executor, FlakyTaskError, executor_main
 from leasehold.simulation.spark.process_calls import ProcessDiedError, call_in
@@ -32,6 +39,14 @@ QueryError = LeaseholdError | FlakyTaskError | ProcessDiedError | ConcurrentRunE
 QUERY_ERRORS: Final = (LeaseholdError, FlakyTaskError, ProcessDiedError, ConcurrentRunError)
 
 
+class Trigger(Enum):
+    """When a run of a query ends."""
+
+    CONTINUOUS = "continuous"  # never by itself
+    AVAILABLE_NOW = "availableNow"  # when every shard has been read to its tip
+    ONCE = "once"  # after one batch
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     """The settings of Spark itself."""
@@ -41,6 +56,7 @@ class DriverSettings:
     copy_after_ms: int | None  # a slow task is copied after this time; None: speculation is off
     zombie_share: float  # of the executors that outlive their driver
     has_pipeline: bool  # `leasehold pipeline` watches the query and records the end of each batch
+    trigger: Trigger = Trigger.CONTINUOUS
 
 
 class SparkDriver:
@@ -58,17 +74,19 @@ class SparkDriver:
         self.location = location
         self._world = world
         self._settings = settings
-        self._reader = Reader(world, options)
+        self._reader = Reader(world, options, is_available_now=settings.trigger is Trigger.AVAILABLE_NOW)
         self._executors: list[Executor] = []
         self._rng: random.Random
         self.process: SimulatedProcess
 
     def start(self) -> None:
         """Start the process of the driver and its reader."""
+        produced = {shard: len(each.keys) for shard, each in self._world.ledger.shards.items()}
         self._reader.start()
         self.process = self._world.start_process(self._main, role=Role.DRIVER)
         self._rng = self._world.spec.rng_for(f"{self.process.name}:driver")
         self.process.on_exit.append(self._end_others)
+        self._bounded_run = BoundedRun(self.process, produced)
 
     async def _main(self, _world: World, process: SimulatedProcess) -> None:
         try:
@@ -90,19 +108,32 @@ class SparkDriver:
     # -- batches -----------------------------------------------------------------------------------------------
 
     async def _run_batches(self) -> None:
-        batch = self.location.last_batch
+        batch, trigger = self.location.last_batch, self._settings.trigger
         if batch >= 0 and batch not in self.location.commits:
             await self._run_batch(batch, self.location.offset(batch - 1), self.location.offset(batch))
+            if trigger is Trigger.ONCE:
+                return
         # From here on the driver does not read the log: another driver may write to it.
         committed = self.location.offset(batch)
         while not self.process.is_stopping:
-            end = await self._unless_stopped(self._reader.plan(committed, self.options.limits))
-            if end is None or end == committed:
+            end = await self._unless_stopped(self._plan(committed))
+            if end is not None and end != committed:
+                batch += 1
+                await self._log_and_run(batch, committed, end)
+                committed = end
+            elif trigger is Trigger.CONTINUOUS or end is None:
                 await self._pause()
-                continue
-            batch += 1
-            await self._log_and_run(batch, committed, end)
-            committed = end
+            else:
+                if trigger is Trigger.AVAILABLE_NOW:
+                    self._world.bounded_run_ended(self._bounded_run)
+                return
+            if trigger is Trigger.ONCE:
+                return
+
+    def _plan(self, committed: Mapping[str, Any]) -> asyncio.Future[Mapping[str, Any]]:
+        is_once = self._settings.trigger is Trigger.ONCE
+        limits = BatchLimits() if is_once else self.options.limits
+        return self._reader.plan(committed, limits, wait_for_all=is_once)
 
     async def _log_and_run(self, batch: int, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
         await self._wait_for_storage()

@@ -20,7 +20,7 @@ from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.services import APPLICATION, STREAM
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.spark.checkpoint_location import CheckpointLocation, ConcurrentRunError
-from leasehold.simulation.spark.driver import DriverSettings, SparkDriver
+from leasehold.simulation.spark.driver import DriverSettings, SparkDriver, Trigger
 from leasehold.simulation.world import World
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
@@ -38,6 +38,8 @@ class OperatedQuery:
         self._world = world
         self._rng = world.spec.rng_for("operator")
         self._settings = _draw_driver_settings(self._rng)
+        self._trigger_rng = world.spec.rng_for("triggers")
+        self._triggers = _draw_triggers(self._trigger_rng)
         self._options = _draw_options(world, self._rng)
         self._backup = CheckpointLocation()
         self._newest: CheckpointLocation | None = None  # set while the backup is in its place
@@ -53,7 +55,8 @@ class OperatedQuery:
     def start(self) -> None:
         """Start a driver. Another driver may still be alive."""
         self._had_two_drivers = self._had_two_drivers or any(each.process.is_alive for each in self.drivers)
-        driver = SparkDriver(self._world, self.location, self._options, self._settings)
+        settings = replace(self._settings, trigger=self._trigger_rng.choice(self._triggers))
+        driver = SparkDriver(self._world, self.location, self._options, settings)
         driver.start()
         self.drivers.append(driver)
         driver.process.on_exit.append(lambda: self._driver_ended(driver))
@@ -62,6 +65,10 @@ class OperatedQuery:
         """Start a driver, unless one runs."""
         if not self.is_held and not self.running:
             self.start()
+
+    def run_continuously(self) -> None:
+        """Start no more bounded runs: between two of them no shard has an owner."""
+        self._triggers = (Trigger.CONTINUOUS,)
 
     def back_up_log(self) -> None:
         """Copy the checkpoint location, as a backup does."""
@@ -76,6 +83,11 @@ class OperatedQuery:
         """Replace the checkpoint location by the backup. No driver may be alive."""
         self._newest, self.location = self.location, self._backup.copy()
         self._world.query.had_old_log = True
+
+    def delete_log(self) -> None:
+        """Delete the checkpoint location. No driver may be alive."""
+        self.location, self._backup, self._newest = CheckpointLocation(), CheckpointLocation(), None
+        self._world.query.may_repeat = True
 
     def keep_one_driver(self) -> None:
         """Kill all drivers except the newest."""
@@ -131,6 +143,12 @@ def _draw_driver_settings(rng: random.Random) -> DriverSettings:
         zombie_share=rng.choice((0.0, 0.5)),
         has_pipeline=rng.random() < 0.5,
     )
+
+
+def _draw_triggers(rng: random.Random) -> tuple[Trigger, ...]:
+    """Draw the triggers of the runs before the faults end."""
+    bounded = (Trigger.AVAILABLE_NOW, Trigger.AVAILABLE_NOW, Trigger.ONCE, Trigger.CONTINUOUS)
+    return bounded if rng.random() < 0.3 else (Trigger.CONTINUOUS,)
 
 
 def _draw_options(world: World, rng: random.Random) -> SourceOptions:

@@ -47,6 +47,7 @@ class Reader:
 
     world: World
     options: SourceOptions
+    is_available_now: bool = False
     ends: RecordedBatchEnds = field(default_factory=RecordedBatchEnds)
     process: SimulatedProcess = field(init=False)
     _run: QueryRun = field(init=False)
@@ -57,9 +58,11 @@ class Reader:
         self.process = self.world.start_process(self._main, worker="", role=Role.READER)
         self._run = self._open(self.process)
 
-    def plan(self, start: Mapping[str, Any], limits: BatchLimits) -> asyncio.Future[Mapping[str, Any]]:
+    def plan(
+        self, start: Mapping[str, Any], limits: BatchLimits, *, wait_for_all: bool
+    ) -> asyncio.Future[Mapping[str, Any]]:
         """Call `latestOffset`."""
-        return self._call(lambda: self._run.plan(start, limits, wait_for_all=False))
+        return self._call(lambda: self._run.plan(start, limits, wait_for_all=wait_for_all))
 
     def slices(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
@@ -92,7 +95,9 @@ class Reader:
             observe=lambda event: world.observe(process, event),
             load=BatchLoad(process.clock, self.ends),
         )
-        return QueryRun(self.options, ports, lambda: f"{rng.getrandbits(64):016x}")
+        run = QueryRun(self.options, ports, lambda: f"{rng.getrandbits(64):016x}")
+        run.is_available_now = self.is_available_now
+        return run
 
     async def _main(self, _world: World, process: SimulatedProcess) -> None:
         """Wait for SIGTERM, or for the end of the connection to the driver. Then stop as the shipped driver does."""

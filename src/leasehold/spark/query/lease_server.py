@@ -133,14 +133,17 @@ class LeaseServer:
             assert page is not None
             shard.move(Ended(page.children, idle.start, idle.committed_to))
             return 0
-        return await self._pause_idle(shard, idle, shard.millis_behind)
+        # A page with the last delivered record does not show whether the shard continues. The next page does: if the
+        # shard has ended, that page is its end.
+        is_at_tip = page is not None and not page.records and not page.millis_behind
+        return await self._pause_idle(shard, idle, is_at_tip=is_at_tip)
 
-    async def _pause_idle(self, shard: QueryShard, idle: Idle, behind_ms: int) -> int:
+    async def _pause_idle(self, shard: QueryShard, idle: Idle, *, is_at_tip: bool) -> int:
         """Promote the committed pin while nothing is to be read. Returns the pause before the next poll."""
         if idle.committed_to is not None and shard.held.lease.pin is not None:
             await shard.held.promote(idle.committed_to)
-        if behind_ms:
-            return CATCH_UP_PAUSE_MS  # the shard has a gap without records; Kinesis answers with empty pages
+        if not is_at_tip:
+            return CATCH_UP_PAUSE_MS  # in a gap without records, Kinesis answers with empty pages
         shard.reach_tip(TipProgress.CAUGHT_UP)
         return int(self._poll_ms * (0.75 + self._rng.random() / 2))
 
