@@ -343,6 +343,27 @@ def test_an_attempt_that_reads_before_a_trim_delivers_what_was_pinned_after_it()
     run_in_virtual_time(main())
 
 
+def test_records_that_arrive_after_the_tip_was_read_are_not_taken_for_trimmed_ones() -> None:
+    """Another attempt has read and pinned them. Pages that were read ahead before do not contain them."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(1)
+        plan = plan_for(await world.taken())
+        gate, waits = asyncio.Event(), asyncio.Event()
+        late = asyncio.create_task(world.slice_of(plan, LeaseTable(GatedRows(world.rows, gate, waits))))
+        await waits.wait()
+        await world.clock.sleep_ms(10_000)
+        world.put(2)
+        first = await world.slice_of(plan)
+        gate.set()
+        delivered = [each and numbers_of(each.records) for each in (first, await late)]
+        assert delivered == [[0, 1, 2], [0, 1, 2]]
+        assert not world.events_of(GapFound)
+
+    run_in_virtual_time(main())
+
+
 def test_a_redelivered_slice_without_its_trimmed_records_is_an_error() -> None:
     """An earlier owner pinned the slice and did not deliver it."""
 

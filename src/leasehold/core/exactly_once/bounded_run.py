@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.model import InitialPosition, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.shards.lease_audit import Sightings, audit_leases
+from leasehold.core.shards.lease_creation import plan_missing_leases
+from leasehold.core.shards.shard_graph import ShardGraph
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSeen:
+    """The owner of a lease, and the counter with which this owner was first seen."""
+
+    owner: WorkerId | None
+    counter: int
+
+
+def next_first_seen(
+    before: Mapping[LeaseKey, FirstSeen], leases: Iterable[Lease]
+) -> dict[LeaseKey, FirstSeen]:
+    """What is known after one more list. Another owner is seen for the first time: a leader may have assigned the lease
+    to a member that has just died, and has increased the counter itself.
+    """
+    now = {lease.key: FirstSeen(lease.actual_owner, lease.counter) for lease in leases}
+    return {
+        key: before[key] if key in before and before[key].owner == seen.owner else seen
+        for key, seen in now.items()
+    }
 
 
 def leases_that_may_come(
     leases: Iterable[Lease],
     me: WorkerId,
     reading: Collection[LeaseKey],
-    first_counters: Mapping[LeaseKey, int],
+    first_seen: Mapping[LeaseKey, FirstSeen],
 ) -> set[LeaseKey]:
     """The unfinished leases that this member does not read yet and may still get.
 
@@ -24,13 +50,33 @@ def leases_that_may_come(
         shard
         for shard, lease in unfinished.items()
         if lease.actual_owner not in {None, me}
-        and lease.counter != first_counters.get(lease.key, lease.counter)
+        and lease.key in first_seen
+        and lease.counter != first_seen[lease.key].counter
     }
     return {
         lease.key
         for shard, lease in unfinished.items()
         if lease.key not in reading and not _has_ancestor_in(read_by_others, shard, unfinished)
     }
+
+
+def will_create_leases(listing: LeaseListing, graph: ShardGraph, initial: InitialPosition) -> bool:
+    """True if shards have lost their leases, and the audits of the fleet will create them.
+
+    A shard that was trimmed before it was read ends without naming its children, so nobody has created their leases
+    yet. An audit acts on hash keys without a lease; only then is it certain that missing leases are created.
+    """
+    ranges = {shard.id: shard.hash_range for shard in graph.shards.values()}
+    audit = audit_leases(listing.leases, Sightings(), known_ranges=ranges, sightings_needed=1)
+    return audit.sync_now and bool(
+        plan_missing_leases(
+            graph,
+            listing.leases,
+            initial,
+            ignore_unexpected_children=True,
+            unreadable=listing.unreadable_shards(None),
+        )
+    )
 
 
 def _has_ancestor_in(wanted: set[ShardId], shard: ShardId, unfinished: Mapping[ShardId, Lease]) -> bool:

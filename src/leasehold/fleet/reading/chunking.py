@@ -65,7 +65,8 @@ class ReadChunk:
     checkpoint may move there once the records are done; None if nothing was read yet. `children` is None until the end
     of the shard; then it names the child shards, and is empty if the shard no longer exists. `ends_page` is True for
     the last chunk of a page. `record_weight` is what one Kinesis record of the shard counts for in the byte budget, if
-    known.
+    known. `requested_ms` is when the page was requested, or the event received, by the monotonic clock: a chunk may
+    wait for its consumer, and records that arrived meanwhile are not in it.
     """
 
     records: tuple[UserRecord, ...]
@@ -75,6 +76,7 @@ class ReadChunk:
     children: tuple[ChildShard, ...] | None
     ends_page: bool = True
     record_weight: int | None = None
+    requested_ms: int = 0
 
 
 def payload_bytes(records: Sequence[Record] | Sequence[UserRecord]) -> int:

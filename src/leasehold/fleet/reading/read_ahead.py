@@ -79,6 +79,7 @@ class ChunkWriter:
         time_ms: int | None,
     ) -> None:
         """Write the records of one page or event. `children` is None unless it ends the shard."""
+        requested_ms = self._context.clock.now_ms() - (time_ms or 0)
         weight = weight_of(records)
         if records:
             self.record_weight = weight // len(records)
@@ -103,6 +104,7 @@ class ChunkWriter:
                     children if is_last else None,
                     is_last,
                     self.record_weight,
+                    requested_ms,
                 )
             )
         self.demand = self.demand.after(count, size_bytes)

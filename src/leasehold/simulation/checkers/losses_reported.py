@@ -58,17 +58,6 @@ class DataLossStopsTheQuery(Checker):
 
     promise = "data-loss-stops-the-query"
 
-    def __init__(self, world: WorldView, report: Report) -> None:
-        super().__init__(world, report)
-        self._gaps: set[tuple[SimulatedProcess, ShardId]] = set()
-
-    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
-        match event:
-            case GapFound(shard=shard) if process in self.world.query.fail_on_data_loss:
-                self._gaps.add((process, shard))
-            case ReadingStarted(shard=shard):
-                self._gaps.discard((process, shard))
-
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
-        if (delivered.by, delivered.shard) in self._gaps:
+        if delivered.has_gap and delivered.by in self.world.query.fail_on_data_loss:
             self.report(f"{delivered.by.name} delivers from {delivered.shard} although records were trimmed")

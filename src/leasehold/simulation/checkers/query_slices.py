@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-from leasehold.core.events import Event, GapFound
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
 from leasehold.simulation.environment.ownership import LeaseChange
-from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.query_history import DeliveredSlice
 
 _SliceId = tuple[GenerationId, ShardId]
@@ -72,11 +70,6 @@ class RepeatedBatchesAreIdentical(Checker):
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
         self._records: dict[_SliceId, tuple[RecordKey, ...]] = {}
-        self._gaps: set[tuple[SimulatedProcess, ShardId]] = set()
-
-    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
-        if isinstance(event, GapFound):
-            self._gaps.add((process, event.shard))
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
         first = self._records.setdefault((delivered.generation_id, delivered.shard), delivered.records)
@@ -87,8 +80,7 @@ class RepeatedBatchesAreIdentical(Checker):
             )
 
     def _is_reported_loss(self, first: tuple[RecordKey, ...], delivered: DeliveredSlice) -> bool:
-        is_reported = (delivered.by, delivered.shard) in self._gaps
-        if delivered.by in self.world.query.fail_on_data_loss or not is_reported:
+        if delivered.by in self.world.query.fail_on_data_loss or not delivered.has_gap:
             return False
         shard_ledger, kept = self.world.ledger.shard(delivered.shard), set(delivered.records)
         missing = [key for key in first if key not in kept]

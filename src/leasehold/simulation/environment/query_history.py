@@ -22,6 +22,7 @@ class DeliveredSlice:
     records: tuple[RecordKey, ...]
     end: Position
     continues_poll: bool  # the driver polled the shard near its tip, and the task continues with its iterator
+    has_gap: bool  # this attempt has reported that records of the shard were trimmed
 
 
 @dataclass(frozen=True, slots=True)

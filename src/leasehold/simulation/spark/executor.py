@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
 from leasehold.archive.archive import Archive
+from leasehold.core.events import Event, GapFound
+from leasehold.core.model import ShardId
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.archiving_worker import open_simulated_archive
@@ -55,7 +58,8 @@ class Executor:
 
     async def run_attempt(self, plans: Sequence[SlicePlan]) -> tuple[DeliveredSlice, ...]:
         """Run one attempt at a task. Returns what it delivered."""
-        ports = self._ports()
+        gaps: set[ShardId] = set()
+        ports = self._ports(gaps)
         window = FetchWindow(plans, lambda plan: _fetch(plan, ports))
         delivered: list[DeliveredSlice] = []
         together: list[Any] | None = [] if self.rng.random() < 0.5 else None
@@ -64,7 +68,7 @@ class Executor:
             while (fetching := window.next()) is not None:
                 pinned = await fetching
                 if pinned is not None:
-                    delivered.append(await self._deliver(pinned, together))
+                    delivered.append(await self._deliver(pinned, gaps, together))
             if together and self.archive is not None:
                 await self.archive.write(assemble_ranges(together))
         finally:
@@ -73,7 +77,9 @@ class Executor:
                 fetching.cancel()
         return tuple(delivered)
 
-    async def _deliver(self, pinned: PinnedSlice, together: list[Any] | None) -> DeliveredSlice:
+    async def _deliver(
+        self, pinned: PinnedSlice, gaps: AbstractSet[ShardId], together: list[Any] | None
+    ) -> DeliveredSlice:
         """Pass the rows of a slice to the sink, or collect them so that all rows are written at the end."""
         generation_id, shard = pinned.plan.generation_id, pinned.plan.lease.shard_id
         keys = tuple((int(each.sequence_number), each.sub_sequence_number) for each in pinned.records)
@@ -84,6 +90,7 @@ class Executor:
             keys,
             pinned.end,
             continues_poll=pinned.plan.iterator is not None,
+            has_gap=shard in gaps,
         )
         self.world.slice_delivered(delivered)
         await self._work()
@@ -104,14 +111,21 @@ class Executor:
         if self.rng.random() < mix.failing_share:
             raise FlakyTaskError
 
-    def _ports(self) -> ReaderPorts:
+    def _ports(self, gaps: set[ShardId]) -> ReaderPorts:
+        """Return the ports of one attempt. It adds the shards in which it finds gaps."""
         world, process, options = self.world, self.process, self.options
+
+        def observe(event: Event) -> None:
+            if isinstance(event, GapFound):
+                gaps.add(event.shard)
+            world.observe(process, event)
+
         return ReaderPorts(
             stream=world.services.stream_for(process, world.page_read),
             table=LeaseTable(world.services.rows_for(process)),
             clock=process.clock,
             rng=self.rng,
-            observe=lambda event: world.observe(process, event),
+            observe=observe,
             budget=ByteBudget(options.read.buffer_bytes),
             read=options.read,
             deaggregation=options.deaggregation,

@@ -15,7 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from leasehold.core.exactly_once.bounded_run import leases_that_may_come
+from leasehold.core.exactly_once.bounded_run import (
+    FirstSeen,
+    leases_that_may_come,
+    next_first_seen,
+    will_create_leases,
+)
 from leasehold.core.exactly_once.lost_leases import (
     BehindLog,
     LoggedShards,
@@ -82,7 +87,7 @@ class BatchPlanner:
         self._clock = clock
         self._rng = rng
         self._comparison = LogComparison(table, server.stream, settings, clock, rng)
-        self._first_counters: dict[LeaseKey, int] = {}
+        self._first_seen: dict[LeaseKey, FirstSeen] = {}
         self._forgotten: set[ShardId] = set()  # descendants of shards that the user has chosen to read again
         self._graph: ShardGraph | None = None  # listed for a new lease, until the next offset
 
@@ -169,14 +174,16 @@ class BatchPlanner:
             return False
         # A list without the newest writes may lack the children of a shard that this member has just finished.
         listing = await self._table.list(is_consistent=True)
-        for lease in listing.leases:
-            self._first_counters.setdefault(lease.key, lease.counter)
+        self._first_seen = next_first_seen(self._first_seen, listing.leases)
         reading = {each.held.lease.key for each in self._shards.values()}
         if self._settings.max_leases is not None and len(reading) >= self._settings.max_leases:
             return True
-        return bool(listing.leases) and not leases_that_may_come(
-            listing.leases, self._worker, reading, self._first_counters
-        )
+        if not listing.leases or leases_that_may_come(
+            listing.leases, self._worker, reading, self._first_seen
+        ):
+            return False
+        graph = await self._comparison.list_shards()
+        return graph is not None and not will_create_leases(listing, graph, self._settings.initial)
 
     def report(self) -> dict[str, Any]:
         """Return the lag of each shard, for the progress of the query."""

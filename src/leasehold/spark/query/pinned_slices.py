@@ -85,10 +85,14 @@ class PinnedSlice:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a pin says about a slice: where it ends, and how many records it has; None if a worker pinned it."""
+    """What a pin says about a slice: where it ends, and how many records it has; None if a worker pinned it.
+
+    `known_ms` is when this attempt learned of the pin. Pages that were requested before may be older than the pin.
+    """
 
     end: Position
     records: int | None
+    known_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fet
             return Pinned(end, len(fetched.up_to(end)))
         match resolve_refused_pin(lease, plan.generation_id, outcome.current):
             case DeliverUpTo(pinned_end):
-                return Pinned(pinned_end, _records_of(outcome.current))
+                return Pinned(pinned_end, _records_of(outcome.current), ports.clock.now_ms())
             case RetryPin(now):
                 lease = now
             case DeliverNothing():
@@ -288,7 +292,9 @@ class _Fetched:
         """Read on up to the end of a pin, which is the position of a record that was delivered before."""
         while self.read_through is None or self.read_through < pinned.end:
             chunk = await self._next() if self.children is None else None
-            is_at_tip = chunk is not None and not chunk.records and chunk.millis_behind == 0
+            # The reader may have found the tip before the records of the pin arrived.
+            is_current = chunk is not None and chunk.requested_ms >= pinned.known_ms
+            is_at_tip = is_current and chunk is not None and not chunk.records and chunk.millis_behind == 0
             if chunk is None or (is_at_tip and self.children is None):
                 # The tip, or the end of the shard, lies before the pinned end: the records in between were trimmed.
                 self.losses.report_missing(Gap(self.read_through or self.plan.start.position, None, None))

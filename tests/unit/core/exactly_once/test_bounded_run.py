@@ -1,8 +1,26 @@
 """The leases that a bounded run may still get."""
 
-from leasehold.core.exactly_once.bounded_run import leases_that_may_come
-from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
+from dataclasses import replace
+
+from leasehold.core.exactly_once.bounded_run import (
+    FirstSeen,
+    leases_that_may_come,
+    next_first_seen,
+    will_create_leases,
+)
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.model import (
+    HASH_KEY_MAX,
+    HashRange,
+    InitialPosition,
+    Lease,
+    LeaseKey,
+    Shard,
+    ShardId,
+    WorkerId,
+)
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.shards.shard_graph import shard_graph
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
 PARENT, CHILD = LeaseKey("shardId-000000000000"), LeaseKey("shardId-000000000001")
@@ -16,11 +34,16 @@ def lease(
     return Lease(key=key, shard_id=shard, owner=owner, counter=counter, checkpoint=at, parents=family)
 
 
+def seen(*keys: LeaseKey) -> dict[LeaseKey, FirstSeen]:
+    """These leases belonged to the other member, with counter 5, when they were first seen."""
+    return {key: FirstSeen(OTHER, 5) for key in keys}
+
+
 def test_the_run_waits_for_free_and_silent_leases() -> None:
     """No live member reads them, so this member will get them."""
-    assert leases_that_may_come([lease(PARENT, None)], ME, set(), {PARENT: 5}) == {PARENT}
-    assert leases_that_may_come([lease(PARENT, OTHER)], ME, set(), {PARENT: 5}) == {PARENT}
-    assert leases_that_may_come([lease(PARENT, ME)], ME, set(), {PARENT: 5}) == {PARENT}
+    assert leases_that_may_come([lease(PARENT, None)], ME, set(), seen(PARENT)) == {PARENT}
+    assert leases_that_may_come([lease(PARENT, OTHER)], ME, set(), seen(PARENT)) == {PARENT}
+    assert leases_that_may_come([lease(PARENT, ME)], ME, set(), seen(PARENT)) == {PARENT}
 
 
 def test_the_run_does_not_wait_for_leases_that_it_reads_or_that_have_ended() -> None:
@@ -31,10 +54,40 @@ def test_the_run_does_not_wait_for_leases_that_it_reads_or_that_have_ended() -> 
 def test_a_live_member_reads_its_leases_and_their_children() -> None:
     """A child cannot begin before its parent ends."""
     family = [lease(PARENT, OTHER, 6), lease(CHILD, None, parents=PARENT)]
-    assert not leases_that_may_come(family, ME, set(), {PARENT: 5, CHILD: 5})
+    assert not leases_that_may_come(family, ME, set(), seen(PARENT, CHILD))
 
 
 def test_the_run_waits_for_the_children_of_its_shards() -> None:
     """The member gets them, or another member that then renews them."""
     family = [lease(PARENT, ME), lease(CHILD, None, parents=PARENT)]
     assert leases_that_may_come(family, ME, {PARENT}, {}) == {CHILD}
+
+
+EVERY_KEY = HashRange(0, HASH_KEY_MAX)
+CHILD_ONLY = shard_graph([Shard(ShardId(CHILD), EVERY_KEY, "10", None, (ShardId(PARENT),))])
+FAMILY = shard_graph([Shard(ShardId(PARENT), EVERY_KEY, "1", "9"), *CHILD_ONLY.shards.values()])
+FROM_START = InitialPosition(TRIM_HORIZON)
+
+
+def test_the_run_waits_for_leases_that_an_audit_will_create() -> None:
+    """The parent was trimmed before it was read, and its end has named no child."""
+    ended = LeaseListing((replace(lease(PARENT, ME, at=SHARD_END), hash_range=EVERY_KEY),))
+    assert will_create_leases(ended, CHILD_ONLY, FROM_START)
+
+
+def test_the_run_does_not_wait_for_leases_that_nobody_creates() -> None:
+    """The child exists, or its parent is still read."""
+    whole = replace(lease(PARENT, ME), hash_range=EVERY_KEY)
+    assert not will_create_leases(LeaseListing((whole,)), FAMILY, FROM_START)
+    child = replace(lease(CHILD, ME, parents=PARENT), hash_range=EVERY_KEY)
+    assert not will_create_leases(LeaseListing((child,)), FAMILY, FROM_START)
+
+
+def test_a_lease_that_is_assigned_to_a_dead_member_may_come() -> None:
+    """The leader has increased the counter, not the owner. The owner itself increases it with its first heartbeat."""
+    first = next_first_seen({}, [lease(PARENT, None, 2)])
+    assigned = lease(PARENT, OTHER, 3)
+    then = next_first_seen(first, [assigned])
+    assert leases_that_may_come([assigned], ME, set(), then) == {PARENT}
+    renewed = lease(PARENT, OTHER, 4)
+    assert not leases_that_may_come([renewed], ME, set(), next_first_seen(then, [renewed]))
