@@ -82,6 +82,7 @@ def writes_of_any_member(lease: Lease) -> list[Callable[[Draw], RowWrite]]:
         lambda draw: lease_rules.set_children(lease, draw(CHILDREN)),
         lambda draw: lease_rules.set_hash_range(lease, draw(HASH_RANGES)),
         lambda _: lease_rules.delete(lease),
+        lambda _: lease_rules.delete_unused(lease),
     ]
     if (owner := lease.owner) is not None:
         others = WORKERS.filter(lambda worker: worker != owner)

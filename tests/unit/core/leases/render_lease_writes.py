@@ -83,6 +83,7 @@ def all_writes() -> Iterator[tuple[str, RowWrite]]:
     yield "restart", rules.restart(PINNED, root)
     yield "restart, child", rules.restart(PINNED, replace(root, parents=(ShardId("parent"),)))
     yield "delete", rules.delete(MINE)
+    yield "delete unused", rules.delete_unused(MINE)
 
 
 def render_all() -> str:
