@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,10 @@ class ProcessWorld:
         file = self.folder / "handled"
         return [line.split(" ", 1)[1] for line in file.read_text().splitlines()] if file.exists() else []
 
+    def has_handled_exactly(self, expected: set[str]) -> bool:
+        """Return whether these records were handled, and no others."""
+        return set(self.handled()) == expected
+
     def read_leases(self) -> tuple[Lease, ...]:
         """Return the current leases."""
 
@@ -137,6 +143,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"the condition does not hold after {TIMEOUT_S} s"
         time.sleep(0.05)
+
+
+def next_millisecond(kinesis: LocalKinesis) -> int:
+    """Wait for a later millisecond on the server's clock, and return it."""
+    before_ms = kinesis.now_ms()
+    wait_until(lambda: kinesis.now_ms() > before_ms)
+    return kinesis.now_ms()
 
 
 def wait_for_exit(process: "subprocess.Popen[str]", *, code: int = 0) -> str:
@@ -355,6 +368,33 @@ def test_streams_that_appear_and_disappear_are_followed_under_load(world: Proces
         member.send_signal(signal.SIGTERM)
         wait_for_exit(member)
     assert len(world.handled()) == len(set(world.handled())) == sum(puts.values())
+
+
+def test_a_worker_that_begins_at_a_time_reads_every_record_since_then_and_none_before(tmp_path: Path) -> None:
+    """Also of shards that were split before and after that time, and across a restart."""
+    with LocalKinesis.in_thread() as kinesis:
+        world = ProcessWorld(kinesis, "orders", tmp_path)
+        first, second = "shardId-000000000000", "shardId-000000000001"
+        world.put(*(f"early {number}" for number in range(50)))
+        world.client.split_shard(StreamName="orders", ShardToSplit=first, NewStartingHashKey=str(2**125))
+        world.put(*(f"old {number}" for number in range(50)))
+        since_ms = next_millisecond(kinesis)
+        next_millisecond(kinesis)
+        world.put(*(f"new {number}" for number in range(100)))
+        world.client.split_shard(
+            StreamName="orders", ShardToSplit=second, NewStartingHashKey=str(2**127 + 2**125)
+        )
+        world.put(*(f"new {number}" for number in range(100, 200)))
+        at = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat()
+        for number in range(2):
+            member = world.start("handles_everything", initial_position=at, checkpoint_every=0, **FAILOVER)
+            up_to = 200 * (number + 1)
+            expected = {f"new {each}" for each in range(up_to)}
+            wait_until(partial(world.has_handled_exactly, expected))
+            member.send_signal(signal.SIGTERM)
+            wait_for_exit(member)
+            world.put(*(f"new {each}" for each in range(up_to, up_to + 200)))
+    assert len(world.handled()) == 400
 
 
 def test_one_poison_record_of_ten_thousand(world: ProcessWorld) -> None:
