@@ -20,8 +20,9 @@ from typing import Final
 
 from leasehold.errors import InvalidPositionError
 
-# Kinesis issues 56 digits. The limit protects against malicious rows: parsing an integer takes quadratic time.
-SEQUENCE_DIGITS_MAX: Final = 128
+# Kinesis issues 56 digits, and its API allows 129. The limit protects against malicious rows: parsing an integer takes
+# quadratic time.
+SEQUENCE_DIGITS_MAX: Final = 129
 SUB_SEQUENCE_MAX: Final = 2**63 - 1
 
 _DIGITS: Final = re.compile(r"[0-9]+")

@@ -150,7 +150,7 @@ def test_a_null_field_counts_as_absent() -> None:
         (body(Records=[record(SequenceNumber="-12")]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="\u0661\u0662")]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="\u00b2")]), "has no SequenceNumber"),
-        (body(Records=[record(SequenceNumber="1" * 129)]), "has no SequenceNumber"),
+        (body(Records=[record(SequenceNumber="1" * 130)]), "has no SequenceNumber"),
         (body(Records=[record(ApproximateArrivalTimestamp="x" * 9)]), "has no ApproximateArrivalTimestamp"),
         (body(Records=[record(ApproximateArrivalTimestamp=[1])]), "has no ApproximateArrivalTimestamp"),
         (body(Records=[record(ApproximateArrivalTimestamp=1e307)]), "has no ApproximateArrivalTimestamp"),

@@ -74,9 +74,10 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 def test_very_long_numbers_are_refused() -> None:
-    """128 digits are accepted, 129 are not, and the message does not repeat them all."""
+    """129 digits are accepted, as in the API of Kinesis, 130 are not, and the message does not repeat them all."""
+    assert SEQUENCE_DIGITS_MAX == 129
     assert sequence_value("9" * SEQUENCE_DIGITS_MAX) == 10**SEQUENCE_DIGITS_MAX - 1
-    with pytest.raises(InvalidPositionError, match="a sequence number of 129 digits") as raised:
+    with pytest.raises(InvalidPositionError, match="a sequence number of 130 digits") as raised:
         Position("9" * (SEQUENCE_DIGITS_MAX + 1))
     assert len(str(raised.value)) < 300
 
