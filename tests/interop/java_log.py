@@ -20,6 +20,8 @@ HARMLESS = (
     r"Table migration completed",
     # The operator's rollback deletes the index. For a moment a member still queries it.
     r"does not have the specified index: LeaseOwnerToLeaseKeyIndex",
+    # Fan-out: it gave a shard up, and the end of the subscription arrived after that.
+    r"complete called on a cancelled subscription",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
 _COMPLAINT = re.compile(r" (WARN|ERROR) ")

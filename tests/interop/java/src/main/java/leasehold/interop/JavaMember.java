@@ -22,10 +22,12 @@ import software.amazon.kinesis.metrics.MetricsConfig;
 import software.amazon.kinesis.metrics.MetricsLevel;
 import software.amazon.kinesis.processor.StreamTracker;
 import software.amazon.kinesis.retrieval.RetrievalConfig;
+import software.amazon.kinesis.retrieval.fanout.FanOutConfig;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
 /**
- * One member of a fleet, on the real KCL, by polling. Options are words of the form name=value; see `Options`.
+ * One member of a fleet, on the real KCL, by polling, or by fan-out with the option retrieval=fan_out. Options are words
+ * of the form name=value; see `Options`.
  * SIGTERM: it stops in good order and tells so.
  */
 public final class JavaMember {
@@ -51,10 +53,13 @@ public final class JavaMember {
     }
 
     private static Scheduler scheduler(Options options) {
-        KinesisAsyncClient kinesis = connect(KinesisAsyncClient.builder(), options.text("kinesis"));
-        DynamoDbAsyncClient dynamoDb = connect(DynamoDbAsyncClient.builder(), options.text("dynamodb"));
+        // The SDK subscribes to shards over HTTP/2 only.
+        Protocol protocol = options.isFanOut() ? Protocol.HTTP2 : Protocol.HTTP1_1;
+        KinesisAsyncClient kinesis = connect(KinesisAsyncClient.builder(), options.text("kinesis"), protocol);
+        DynamoDbAsyncClient dynamoDb =
+                connect(DynamoDbAsyncClient.builder(), options.text("dynamodb"), Protocol.HTTP1_1);
         // The KCL wants this client even where it publishes nothing.
-        CloudWatchAsyncClient cloudWatch = connect(CloudWatchAsyncClient.builder(), "http://127.0.0.1:9");
+        CloudWatchAsyncClient cloudWatch = connect(CloudWatchAsyncClient.builder(), "http://127.0.0.1:9", Protocol.HTTP1_1);
         StreamTracker streams = Streams.tracker(options);
         ConfigsBuilder configs = new ConfigsBuilder(
                 streams,
@@ -71,15 +76,16 @@ public final class JavaMember {
                 configs.lifecycleConfig(),
                 metrics(configs.metricsConfig()),
                 configs.processorConfig(),
-                polling(configs.retrievalConfig(), Streams.polling(streams, kinesis, options), options));
+                retrieval(configs.retrievalConfig(), streams, kinesis, options));
     }
 
-    /** HTTP/1.1: the KCL's own helper wants HTTP/2 with prior knowledge, which few local servers speak. */
-    private static <B extends AwsClientBuilder<B, C> & AwsAsyncClientBuilder<B, C>, C> C connect(B builder, String url) {
+    /** HTTP/1.1 where possible: the KCL's own helper wants HTTP/2 with prior knowledge, which few local servers speak. */
+    private static <B extends AwsClientBuilder<B, C> & AwsAsyncClientBuilder<B, C>, C> C connect(
+            B builder, String url, Protocol protocol) {
         return builder.endpointOverride(URI.create(url))
                 .region(Region.US_EAST_1)
                 .credentialsProvider(StaticCredentialsProvider.create(AwsBasicCredentials.create("test", "test")))
-                .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(Protocol.HTTP1_1))
+                .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(protocol))
                 .build();
     }
 
@@ -103,7 +109,14 @@ public final class JavaMember {
         return config.metricsLevel(MetricsLevel.NONE);
     }
 
-    private static RetrievalConfig polling(RetrievalConfig config, PollingConfig polling, Options options) {
+    private static RetrievalConfig retrieval(
+            RetrievalConfig config, StreamTracker streams, KinesisAsyncClient kinesis, Options options) {
+        if (options.isFanOut()) {
+            return config.retrievalSpecificConfig(new FanOutConfig(kinesis)
+                    .streamName(options.text("stream"))
+                    .applicationName(options.text("application")));
+        }
+        PollingConfig polling = Streams.polling(streams, kinesis, options);
         options.ifGiven("idle_ms", value -> polling.idleTimeBetweenReadsInMillis(Long.parseLong(value)));
         return config.retrievalSpecificConfig(polling);
     }
@@ -131,6 +144,10 @@ public final class JavaMember {
 
         long number(String name) {
             return Long.parseLong(given.getOrDefault(name, "0"));
+        }
+
+        boolean isFanOut() {
+            return "fan_out".equals(given.get("retrieval"));
         }
 
         void ifGiven(String name, java.util.function.Consumer<String> use) {

@@ -1,0 +1,189 @@
+"""A worker by enhanced fan-out on the local server recovers from everything that can happen to a subscription."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Batch, Consumer
+from leasehold.core.events import (
+    ConsumerFound,
+    Event,
+    PageRead,
+    Subscribed,
+    SubscriptionEnded,
+    SubscriptionLost,
+)
+from leasehold.local import LocalKinesis
+from tests.contract.streams import eventually
+
+DEADLINE_S = 120.0
+APPLICATION = "billing"
+STREAM = "orders"
+
+
+@dataclass
+class World:
+    """A server, a worker that reads a stream of it by fan-out, and the numbers that it has handled."""
+
+    kinesis: LocalKinesis
+    client: Any = field(init=False)
+    events: list[Event] = field(default_factory=list)
+    handled: list[int] = field(default_factory=list)
+    by_shard: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    put_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.client = self.kinesis.client()
+
+    def put(self, count: int = 20) -> None:
+        """Put numbered records, spread over the shards."""
+        entries = [
+            {
+                "Data": b"%d" % (self.put_count + at),
+                "PartitionKey": "k",
+                "ExplicitHashKey": str(at * 2**128 // count),
+            }
+            for at in range(count)
+        ]
+        assert self.client.put_records(StreamName=STREAM, Records=entries)["FailedRecordCount"] == 0
+        self.put_count += count
+
+    def put_and_wait(self, count: int = 20) -> None:
+        """Put records, and wait until all records so far were handled."""
+        self.put(count)
+        eventually(
+            lambda: set(self.handled) >= set(range(self.put_count)), "all records are handled", DEADLINE_S
+        )
+
+    def seen(self, kind: type[Event], shard: str | None = None) -> list[Any]:
+        """The events of a kind so far, of a shard."""
+        return [
+            each for each in list(self.events) if isinstance(each, kind) and shard in {None, _shard(each)}
+        ]
+
+    def wait_for_subscriptions(self, count: int) -> None:
+        """Wait until there were so many subscriptions in all."""
+        eventually(lambda: len(self.seen(Subscribed)) == count, f"{count} subscriptions", DEADLINE_S)
+
+    def check(self) -> None:
+        """Nothing was handled twice or in a wrong order, and nothing was polled."""
+        assert sorted(self.handled) == list(range(self.put_count))
+        for numbers in self.by_shard.values():
+            assert numbers == sorted(numbers)
+        assert all(page.time_ms is None for page in self.seen(PageRead))
+
+
+def _shard(event: Event) -> str:
+    return str(getattr(event, "shard_key", ""))
+
+
+@contextmanager
+def running_world(folder: Path, shards: int, **options: Any) -> Iterator[World]:
+    """A worker that runs until the block ends, and stops without an error."""
+    with LocalKinesis.in_thread(streams={STREAM: shards}) as kinesis:
+        world = World(kinesis)
+        consumer = Consumer(
+            stream=STREAM,
+            application=APPLICATION,
+            region="us-east-1",
+            kinesis_endpoint=kinesis.endpoint_url,
+            leases=f"sqlite:///{folder / 'leases.sqlite'}",
+            initial_position="trim_horizon",
+            retrieval="fan_out",
+            observe=world.events.append,
+            **{"refresh_every": "200ms", **options},
+        )
+
+        @consumer.batch(max_wait=0)
+        def handle(batch: Batch) -> None:
+            numbers = [int(record.data) for record in batch]
+            world.by_shard[batch.shard] += numbers
+            world.handled.extend(numbers)
+
+        failures: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                asyncio.run(consumer.serve())
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield world
+        finally:
+            consumer.stop()
+            thread.join(DEADLINE_S)
+        assert not failures
+        assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_broken_subscriptions_are_renewed_where_they_were(tmp_path: Path) -> None:
+    """Each shard has another fault: nothing is lost or repeated, and an event says what happened."""
+    faults = ("cut", "garbage", "wrong_crc", "early_end", "silence")
+    shards = [f"shardId-{number:012}" for number in range(len(faults))]
+    with running_world(tmp_path, shards=len(faults)) as world:
+        world.put_and_wait()
+        world.wait_for_subscriptions(len(faults))
+        for shard, fault in zip(shards, faults, strict=True):
+            world.kinesis.plan_fan_out_fault("in_use", shard=shard)
+            world.kinesis.plan_fan_out_fault("out_of_order", shard=shard)
+            world.kinesis.plan_fan_out_fault("no_initial_response", shard=shard)
+            world.kinesis.plan_fan_out_fault(fault, shard=shard)
+        world.put_and_wait()
+        world.check()
+        for shard, fault in zip(shards, faults, strict=True):
+            assert len(world.seen(Subscribed, shard)) >= 2, fault
+            if fault == "early_end":
+                assert world.seen(SubscriptionEnded, shard)
+            else:
+                (lost,) = world.seen(SubscriptionLost, shard)
+                assert lost.reason, fault
+
+
+def test_a_worker_outlives_idle_shards_reshards_and_the_deletion_of_its_consumer(tmp_path: Path) -> None:
+    """An idle shard for 11 minutes, shards that end during a subscription, and a consumer that is deleted."""
+    with running_world(tmp_path, shards=2) as world:
+        world.put_and_wait()
+        world.wait_for_subscriptions(2)
+        for count in (4, 6):
+            world.kinesis.advance(timedelta(minutes=5))
+            world.wait_for_subscriptions(count)
+        world.kinesis.advance(timedelta(minutes=1))
+        world.put_and_wait()
+        world.client.merge_shards(
+            StreamName=STREAM,
+            ShardToMerge="shardId-000000000000",
+            AdjacentShardToMerge="shardId-000000000001",
+        )
+        world.put_and_wait()
+        assert world.by_shard["shardId-000000000002"]
+        (found,) = world.seen(ConsumerFound)
+        assert found.consumer == APPLICATION
+        world.client.deregister_stream_consumer(ConsumerARN=found.arn)
+        world.put_and_wait()
+        _, again = world.seen(ConsumerFound)
+        assert again.arn != found.arn
+        world.check()
+
+
+def test_many_shards_are_renewed_at_one_time(tmp_path: Path) -> None:
+    """All subscriptions of 200 shards end in the same moment, and each shard is read again."""
+    with running_world(tmp_path, shards=200) as world:
+        world.put_and_wait(400)
+        world.wait_for_subscriptions(200)
+        world.kinesis.advance(timedelta(minutes=5))
+        world.put_and_wait(400)
+        assert len(world.seen(SubscriptionEnded)) == 200
+        world.check()
