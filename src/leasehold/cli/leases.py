@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from leasehold.cli.connections import Connection, connection_options
-from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.cli.output import escape_unprintable, format_count, print_json, print_line, print_table
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.leases.lease_view import (
     LeaseState,
@@ -20,6 +20,7 @@ from leasehold.core.leases.lease_view import (
     view_to_json,
 )
 from leasehold.core.model import Lease, LeaseKey
+from leasehold.errors import MalformedRowError
 from leasehold.fleet.table.rejected_rows import CONSEQUENCE
 
 COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents", "children", "handoff")
@@ -55,10 +56,10 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
         print_line("")
     print_line(_summary(views, len(listing.rejected)))
     for error in listing.rejected:
-        print_line(f"rejected: {error.key}: {error.problem}; {CONSEQUENCE}")
+        print_line(f"rejected: {_shown_key(error)}: {error.problem}; {CONSEQUENCE}")
     for error in listing.ignored:
         print_line(
-            f"ignored: {error.key}: it is not a lease and blocks nothing; a KCL 2.x cannot list such a table"
+            f"ignored: {_shown_key(error)}: it is not a lease and blocks nothing; a KCL 2.x cannot list such a table"
         )
 
 
@@ -86,6 +87,11 @@ def belongs_to_stream(lease: Lease, stream: str | None) -> bool:
 def stream_name(lease: Lease) -> str | None:
     """Return the stream name in account:stream:epoch, or None in single-stream mode."""
     return None if lease.stream is None else lease.stream.split(":")[1]
+
+
+def _shown_key(error: MalformedRowError) -> str:
+    """The key of a row, as it can be shown on a terminal. Escaped here, because the problem quotes parts of the row."""
+    return escape_unprintable(error.key) or "(no key)"
 
 
 def _row(view: LeaseView) -> Sequence[str]:

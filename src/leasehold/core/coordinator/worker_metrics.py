@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from leasehold.core.coordinator.kcl_rows import METRICS_ENTITY
-from leasehold.core.leases.lease_row import ENTITY_TYPE
+from leasehold.core.leases.lease_row import ENTITY_TYPE, is_valid_text
 from leasehold.core.leases.row_writes import (
     Attribute,
     DeleteRow,
@@ -206,6 +206,11 @@ def report_from_row(row: Row, key_attribute: str) -> WorkerReport:
     key = row.get(key_attribute, {}).get("S")
     if not isinstance(key, str) or not key:
         raise MalformedRowError("", f"{key_attribute}: expected text; delete the row")
+    if not is_valid_text(key):
+        # Leases of such an owner could not be read.
+        raise MalformedRowError(
+            key, f"{key_attribute}: contains control characters or is too long; delete the row"
+        )
     report = WorkerReport(
         worker=WorkerId(key),
         updated_s=_seconds(key, row, UPDATED),

@@ -327,8 +327,10 @@ class _Cells:
 
     def __init__(self, row: Row) -> None:
         self.row = row
-        self.key = ""  # for the error message if the key itself is malformed
-        self.key = self.text(KEY)
+        # Also a malformed key names its row in errors and events. Everything that shows it escapes it.
+        key = row.get(KEY, {}).get("S")
+        self.key = key[:TEXT_LENGTH_MAX] if isinstance(key, str) else ""
+        self.text(KEY)
 
     def fail(self, name: str, problem: str) -> NoReturn:
         raise MalformedRowError(self.key, f"{name}: {problem}; repair or delete the row")

@@ -112,6 +112,7 @@ def test_the_busiest_resource_counts_and_its_range() -> None:
         {"opr": {"M": {"C": {"L": [{"N": "99.5"}]}}}},
         {"opr": {"M": {"NI": {"L": [{"N": "100"}]}}}},
         {"sup": {"N": "x"}},
+        {"leaseKey": {"S": "worker\x1b[2J"}},
     ],
     ids=str,
 )

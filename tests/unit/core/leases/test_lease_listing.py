@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.leases.lease_row import LeaseListing, leases_from_rows
 from leasehold.core.model import StreamIdentifier
 from leasehold.errors import MalformedRowError
 
@@ -29,3 +29,12 @@ def test_a_row_can_only_be_the_lease_that_its_key_names(
     """No other lease has this key, whatever the attributes say."""
     listing = LeaseListing((), (MalformedRowError(key, "no checkpoint"),))
     assert listing.unreadable_shards(stream) == shards
+
+
+def test_a_row_with_a_malformed_key_is_named_by_it() -> None:
+    """Otherwise several such rows look like one, and none can be found."""
+    keys = ["shardId-1\x1b[2J", "a\x00b", "shardId-1\n", "x" * 3_000, ""]
+    listing = leases_from_rows({"leaseKey": {"S": key}, "leaseCounter": {"N": "1"}} for key in keys)
+    assert [error.key for error in listing.rejected] == [*keys[:3], "x" * 2_048, ""]
+    for error in listing.rejected:
+        assert str(error).isprintable()
