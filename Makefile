@@ -3,32 +3,44 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-UV_PIN := uv==0.13.7
+# pip installs uv, and uv installs everything else; both check the hashes in the lock files.
+UV_LOCK := requirements/uv.lock
+PIP_UV  := -m pip install --quiet --require-hashes --no-deps --requirement $(UV_LOCK)
 LOCK    = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
               --no-emit-index-url
 # The oldest supported pyspark has a separate environment.
 OLDEST       := .venv-oldest
 OLDEST_READY := $(OLDEST)/.ready
+# The tool that reads advisories has a separate environment, because it is no part of what is checked.
+AUDIT        := .venv-audit
+AUDIT_READY  := $(AUDIT)/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup setup-servers test test-slow test-oldest cluster-test chaos bench check format docs lock lock-servers clean
+.PHONY: sbom audit
 .PHONY: mutants setup-interop interop interop-core bench-failover bench-leaders bench-large-fleet
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
-$(READY): requirements/dev.lock pyproject.toml
+$(READY): requirements/dev.lock $(UV_LOCK) pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(UV_PIN)
+	$(BIN)/python $(PIP_UV)
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(OLDEST_READY): requirements/oldest.lock pyproject.toml
+$(OLDEST_READY): requirements/oldest.lock $(UV_LOCK) pyproject.toml
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet $(UV_PIN)
+	$(OLDEST)/bin/python $(PIP_UV)
 	$(OLDEST)/bin/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements/oldest.lock
 	$(OLDEST)/bin/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(AUDIT_READY): requirements/audit.lock $(UV_LOCK)
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python $(PIP_UV)
+	$(AUDIT)/bin/uv pip sync --quiet --python $(AUDIT)/bin/python --require-hashes requirements/audit.lock
 	touch $@
 
 demo: setup ## run Kinesis to an archive with Spark on this machine: a reshard, a kill -9, every record counted
@@ -90,9 +102,17 @@ format: setup ## format the code, and fix what lint can fix
 docs: setup ## write the current --help of every command into docs/cli.md
 	$(BIN)/python tools/update_cli_docs.py
 
+sbom: setup ## write the software bill of materials, build/sbom.cdx.json (CycloneDX): every package that leasehold can install
+	$(BIN)/python -m tools.sbom build/sbom.cdx.json
+
+audit: $(AUDIT_READY) ## look for known vulnerabilities of the locked packages; fails if no source of advisories answers
+	$(AUDIT)/bin/python -m tools.audit
+
 lock: ## resolve requirements/*.in again
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(UV_PIN)
+	$(BIN)/python $(PIP_UV)
+	$(LOCK) requirements/uv.in -o $(UV_LOCK)
+	$(LOCK) requirements/audit.in -o requirements/audit.lock
 	$(LOCK) --all-extras pyproject.toml requirements/dev.in -o requirements/dev.lock
 	$(LOCK) --extra spark --extra java --extra local pyproject.toml requirements/oldest.in -o requirements/oldest.lock
 
@@ -100,4 +120,4 @@ lock-servers: setup ## resolve the packages of the test servers again
 	$(BIN)/python tools/lock_servers.py
 
 clean: ## remove everything that the targets created
-	rm -rf $(VENV) $(OLDEST) .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(AUDIT) build .servers .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -4,6 +4,10 @@ Maven fetches the KCL and what it needs from Maven Central, into a cache of our 
 which the test servers bring anyway: it is all there is where Maven is missing or Maven Central does not answer. What
 `tests/interop/java` holds is compiled against each of them by the JDK. A stamp holds the digest of the sources, so that
 a second run does nothing. Run as a program: `python -m tests.interop.build`.
+
+The jars must have the checksums in `tests/interop/checksums`, one file a version. After a change of a version or of
+`pom.xml`, `python -m tests.interop.build --record-checksums` fetches the jars again and writes the files; look at what
+has changed before you commit it.
 """
 
 import hashlib
@@ -18,6 +22,7 @@ from pathlib import Path
 from tests.servers.install import SERVERS, InstallError, exclusively, java, java_can_compile, kcl_jars
 
 SOURCES = Path(__file__).resolve().parent / "java"
+CHECKSUMS = Path(__file__).resolve().parent / "checksums"
 NEWEST = "3.5.1"  # leases, lock and reports in one table
 THREE_TABLES = "3.4.2"  # the last on Maven Central with separate tables for lock and reports
 KCL_2 = "2.7.2"  # the last without a leader that Maven Central has
@@ -132,6 +137,7 @@ def _build(member: Member) -> None:
         raise UnreachableError(f"{java()} is a Java without a compiler: install a JDK, 11 or newer")
     if member.version in FROM_MAVEN:
         _fetch(member)
+        verify_checksums(member)
     _compile(member)
     member.record_build()
 
@@ -145,6 +151,7 @@ def _fetch(member: Member) -> None:
         maven,
         "--batch-mode",
         "--quiet",
+        "--strict-checksums",
         f"--file={SOURCES / 'pom.xml'}",
         f"-Dmaven.repo.local={SERVERS / 'maven'}",
         f"-Djars.in={member.jars}",
@@ -154,6 +161,42 @@ def _fetch(member: Member) -> None:
     if done.returncode != 0:
         kind = UnreachableError if UNREACHABLE.search(done.stdout) else BuildError
         raise kind(f"Maven gave {done.returncode} for KCL {member.version}:\n{done.stdout.strip()[-3000:]}")
+
+
+def verify_checksums(member: Member) -> None:
+    """Delete the fetched jars and raise an error unless they are exactly the recorded ones. Nothing of them has run."""
+    recorded = _checksum_file(member)
+    expected = recorded.read_text().splitlines() if recorded.exists() else []
+    found = _checksums(member)
+    if found == expected:
+        return
+    changed = sorted({line.split()[-1] for line in set(found).symmetric_difference(expected)})
+    shutil.rmtree(member.jars)
+    raise BuildError(
+        f"the jars of KCL {member.version} are not those in {recorded.name}: {', '.join(changed[:5])}"
+        f"{' ...' if len(changed) > 5 else ''}; if their versions were changed on purpose, run "
+        "`python -m tests.interop.build --record-checksums`, and otherwise find out who has changed them"
+    )
+
+
+def record_checksums() -> None:
+    """Fetch the jars of all versions, and write their checksums."""
+    with exclusively(SERVERS / ".lock-interop"):
+        for member in map(Member, FROM_MAVEN):
+            _fetch(member)
+            _checksum_file(member).write_text("".join(f"{line}\n" for line in _checksums(member)))
+
+
+def _checksum_file(member: Member) -> Path:
+    return CHECKSUMS / f"kcl-{member.version}.sha256"
+
+
+def _checksums(member: Member) -> list[str]:
+    """One line for each jar, as `sha256sum` writes it."""
+    return [
+        f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}"
+        for jar in sorted(member.jars.glob("*.jar"))
+    ]
 
 
 def _compile(member: Member) -> None:
@@ -177,15 +220,18 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def _digest() -> str:
-    files = [path for path in sorted(SOURCES.rglob("*")) if path.is_file()]
+    files = [path for path in sorted([*SOURCES.rglob("*"), *CHECKSUMS.glob("*")]) if path.is_file()]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def main() -> int:
+def main(*arguments: str) -> int:
     """Build what is available. Exit codes: 0, at least one version was built; 3, none is available; 1, a build
     failed.
     """
     try:
+        if arguments == ("--record-checksums",):
+            record_checksums()
+            return 0
         missing = build_all()
     except BuildError as error:
         print(f"interop: {error}", file=sys.stderr)
@@ -196,4 +242,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
