@@ -43,7 +43,9 @@ def main(file: Path, number: int, worlds: int, tests: Sequence[str]) -> int:
     from tools.mutation.worlds import worlds_pass  # noqa: PLC0415
 
     if tests:
-        warm = with_warm_session([*tests], [], lambda session: PASSED if session.passes(tests) else FAILED)
+        warm = with_warm_session(
+            [*tests], [], lambda session: PASSED if session.passes(tests, {}) else FAILED
+        )
         if warm != PASSED:
             return FAILED
     return PASSED if worlds_pass(worlds) else FAILED

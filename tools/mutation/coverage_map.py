@@ -17,7 +17,7 @@ from tools.mutation.warm_session import WarmSession
 
 @dataclass(frozen=True, slots=True)
 class CoverageMap:
-    """The seconds of each test, and the tests of each line of each file."""
+    """The processor time of each test, and the tests of each line of each file."""
 
     seconds: Mapping[str, float]
     lines: Mapping[str, Mapping[str, Sequence[str]]]
@@ -57,9 +57,9 @@ def measure(session: WarmSession, source: Path, kept_in: Path) -> bool:
     runs = session.run(tests)
     for test in tests:
         measured.switch_context(test)
-        started = time.monotonic()
+        started = time.process_time()
         reports = next(runs)
-        seconds[test] = round(time.monotonic() - started, 4)
+        seconds[test] = round(time.process_time() - started, 4)
         failed += [f"{test}\n{report.longreprtext}" for report in reports if report.failed]
     measured.stop()
     kept_in.write_text(json.dumps({"seconds": seconds, "lines": _tests_by_line(measured)}), encoding="utf-8")

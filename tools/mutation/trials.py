@@ -53,10 +53,12 @@ class Trials:
                 self.session.functions.replace(str(file), *trees_of(mutant, file))
             except CannotReplaceError:
                 return CANNOT_REPLACE
-            return PASSED if self.session.passes(tests) and worlds_pass(worlds) else FAILED
+            return (
+                PASSED if self.session.passes(tests, self.covered.seconds) and worlds_pass(worlds) else FAILED
+            )
 
-        cpu_s = 5 * usual_s + worlds * WORLD_MAX_S + 10
-        deadline_s = 4 * cpu_s  # other programs may run beside it
+        cpu_s = 60 + 5 * usual_s + worlds * WORLD_MAX_S
+        deadline_s = 5 * cpu_s  # other programs may run beside it
         code = run_in_child(check, cpu_s=cpu_s, deadline_s=deadline_s)
         if code == CANNOT_REPLACE:
             few = tests[:COLD_TESTS_MAX]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -42,9 +43,15 @@ class WarmSession:
         for item, following in zip(items, [*items[1:], None], strict=True):
             yield runtestprotocol(item, nextitem=following, log=False)
 
-    def passes(self, tests: Iterable[str]) -> bool:
-        """Run tests until one fails."""
-        return not any(report.failed for reports in self.run(tests) for report in reports)
+    def passes(self, tests: Sequence[str], usual_s: Mapping[str, float]) -> bool:
+        """Run tests until one fails. Ends this process if one takes many times its usual processor time."""
+        runs = self.run(tests)
+        for test in tests:
+            signal.setitimer(signal.ITIMER_PROF, 5 + 5 * usual_s.get(test, 10.0))
+            if any(report.failed for report in next(runs)):
+                return False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        return True
 
 
 def with_warm_session(

@@ -15,19 +15,19 @@ Two sets are equal if they cover the same positions.
 from __future__ import annotations
 
 import re
+import reprlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.core.position import SEQUENCE_DIGITS_MAX, SUB_SEQUENCE_MAX, Position
+from leasehold.core.position import SUB_SEQUENCE_MAX, Position
 from leasehold.errors import InvalidPositionError, InvalidRangeError
 
 # Some 140,000 ranges with the numbers of Kinesis: more than an archive has for one shard within the retention time.
 TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 
 _SUB_SEQUENCE_BITS: Final = SUB_SEQUENCE_MAX.bit_length()
-_TOP: Final = (10**SEQUENCE_DIGITS_MAX << _SUB_SEQUENCE_BITS) - 1
 
 _RANGE: Final = re.compile(r"([0-9]+)(?:/([0-9]+))?(?:-([0-9]+)(?:/([0-9]+))?)?")
 _SUB_SEQUENCE_DIGITS_MAX: Final = len(str(SUB_SEQUENCE_MAX))
@@ -85,8 +85,8 @@ class RangeSet:
         ranges = cls.of(map(_range_from_text, text.split(","))) if text else cls()
         if ranges.to_text() != text:
             raise InvalidRangeError(
-                f"{_excerpt(text)} is not a set of ranges: expected sorted ranges that do not touch, without leading "
-                "zeros; another program wrote it, or it was damaged"
+                f"{reprlib.repr(text)} is not a set of ranges: expected sorted ranges that do not touch, without "
+                "leading zeros; another program wrote it, or it was damaged"
             )
         return ranges
 
@@ -137,7 +137,7 @@ class RangeSet:
 
     def __sub__(self, other: RangeSet) -> RangeSet:
         """The difference."""
-        return self & other._complement()
+        return self & other._complement(self._lasts[-1]) if self else self
 
     def _spans(self) -> Iterator[_Span]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -147,9 +147,10 @@ class RangeSet:
         index = bisect_right(self._firsts, first) - 1
         return index >= 0 and last <= self._lasts[index]
 
-    def _complement(self) -> RangeSet:
+    def _complement(self, up_to: int) -> RangeSet:
+        """All positions that this set does not contain, at least up to a position."""
         firsts = (0, *(last + 1 for last in self._lasts))
-        lasts = (*(first - 1 for first in self._firsts), _TOP)
+        lasts = (*(first - 1 for first in self._firsts), up_to)
         gaps = zip(firsts, lasts, strict=True)
         return _from_spans(gap for gap in gaps if gap[0] <= gap[1])
 
@@ -201,7 +202,7 @@ def _range_from_text(text: str) -> Range:
     match = _RANGE.fullmatch(text)
     if not match:
         raise InvalidRangeError(
-            f"{_excerpt(text)} is not a range of positions: expected `first-last` or a single position, each a "
+            f"{reprlib.repr(text)} is not a range of positions: expected `first-last` or a single position, each a "
             "sequence number, followed by `/` and a sub-sequence number unless that is 0"
         )
     number, sub, last_number, last_sub = match.groups()
@@ -209,7 +210,7 @@ def _range_from_text(text: str) -> Range:
         first = _position_from_text(number, sub)
         last = first if last_number is None else _position_from_text(last_number, last_sub)
     except InvalidPositionError as error:
-        raise InvalidRangeError(f"{_excerpt(text)} is not a range of positions: {error}") from error
+        raise InvalidRangeError(f"{reprlib.repr(text)} is not a range of positions: {error}") from error
     return Range(first, last)
 
 
@@ -218,7 +219,3 @@ def _position_from_text(number: str, sub: str | None) -> Position:
         return Position(number)
     # int() takes quadratic time. A number with more digits is refused either way, so cut it first.
     return Position(number, int(sub[: _SUB_SEQUENCE_DIGITS_MAX + 1]))
-
-
-def _excerpt(text: str) -> str:
-    return repr(text) if len(text) <= 40 else f"{text[:40]!r}..."

@@ -3,7 +3,14 @@
 import pytest
 
 from leasehold.core.exactly_once.position_ranges import TEXT_CHARACTERS_MAX, Range, RangeSet
-from leasehold.core.position import LATEST, SHARD_END, SUB_SEQUENCE_MAX, TRIM_HORIZON, Position
+from leasehold.core.position import (
+    LATEST,
+    SEQUENCE_DIGITS_MAX,
+    SHARD_END,
+    SUB_SEQUENCE_MAX,
+    TRIM_HORIZON,
+    Position,
+)
 from leasehold.errors import InvalidRangeError, LeaseholdError
 
 
@@ -136,7 +143,20 @@ def test_any_other_text_is_refused(text: str) -> None:
 def test_a_text_that_is_too_long_is_refused_without_parsing() -> None:
     """Hostile input does not cost parsing time."""
     with pytest.raises(InvalidRangeError, match="at most"):
-        RangeSet.from_text("1," * (TEXT_CHARACTERS_MAX // 2 + 1))
+        RangeSet.from_text("1" * (TEXT_CHARACTERS_MAX + 1))
+    with pytest.raises(InvalidRangeError, match="is not a range"):
+        RangeSet.from_text("1" * TEXT_CHARACTERS_MAX)
+
+
+def test_the_largest_position_is_in_the_difference() -> None:
+    """Nothing is subtracted beyond the other set."""
+    largest = Position("9" * SEQUENCE_DIGITS_MAX, SUB_SEQUENCE_MAX)
+    ranges = RangeSet.of([Range(Position("5"), largest)])
+    assert (ranges - RangeSet()).last == largest
+    assert (
+        ranges - RangeSet.of([span(1, 7)])
+    ).to_text() == f"7/1-{'9' * SEQUENCE_DIGITS_MAX}/{SUB_SEQUENCE_MAX}"
+    assert RangeSet.from_text(ranges.to_text()) == ranges
 
 
 def test_ten_thousand_ranges_round_trip() -> None:
