@@ -17,6 +17,7 @@ LeaseholdError
 + BrokenRangeError          rows of a pinned range are missing, duplicated or out of order
 + OffsetMismatchError       a query's own log and the lease table disagree
 + QueryFailedError          the Spark query of a pipeline has ended with an error
+  + JvmEndedError           the JVM of Spark has ended in the middle of the query
 + HandlerError              user code fails in every attempt, and the settings say to stop rather than to skip
 + ServiceError              a service refused a request or did not respond
   + ThrottledError          too many requests; wait and retry
@@ -117,6 +118,16 @@ class OffsetMismatchError(LeaseholdError):
 
 class QueryFailedError(LeaseholdError):
     """The Spark query of a pipeline has ended with an error. The message repeats it."""
+
+
+class JvmEndedError(QueryFailedError):
+    """The JVM of Spark has ended in the middle of the query."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(
+            f"Spark's JVM ended unexpectedly with exit code {code} (-9: it was killed, perhaps for lack of memory): "
+            "start again, the query continues where it stopped"
+        )
 
 
 class HandlerError(LeaseholdError):

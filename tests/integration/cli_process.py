@@ -29,8 +29,8 @@ def environment(home: Path) -> Mapping[str, str]:
     return kept | {"HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true", "COLUMNS": "80"}
 
 
-def start_cli(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
-    """Start a command in this folder."""
+def start_cli(*arguments: str, folder: Path, own_group: bool = False) -> "subprocess.Popen[str]":
+    """Start a command in this folder, if asked in a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "leasehold.cli", *arguments],
         stdout=subprocess.PIPE,
@@ -38,6 +38,7 @@ def start_cli(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
         text=True,
         cwd=folder,
         env=environment(folder),
+        process_group=0 if own_group else None,
     )
 
 

@@ -1,6 +1,7 @@
 """`leasehold pipeline` and `leasehold demo` as processes: real Spark, the local server, leases in a file."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from leasehold.local import LocalKinesis
+from leasehold.spark.pipeline.processes import children
 from tests.integration.cli_process import environment, run_cli, start_cli
 
 DEADLINE_S = 400  # Spark uses a processor for ten seconds to start, and all tests share two
@@ -66,7 +68,7 @@ def write_file(tmp_path: Path, stream: str, local_kinesis: LocalKinesis) -> Call
 @contextmanager
 def _start(*arguments: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run a command, and kill it at the end of the block if it has not ended."""
-    with start_cli(*arguments, folder=folder) as process:
+    with start_cli(*arguments, folder=folder, own_group=True) as process:
         try:
             yield process
         finally:
@@ -101,7 +103,10 @@ def test_a_pipeline_with_available_now_archives_all_records(
 def test_sigterm_stops_a_pipeline_and_frees_its_leases(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:
-    """A query with the user's SQL writes Parquet. After SIGTERM it exits with 0."""
+    """A query with the user's SQL writes Parquet. After SIGTERM to its process group it exits with 0.
+
+    The group gets it twice, as from `timeout`. While the pipeline runs, the same pipeline cannot be started again.
+    """
     file = write_file(
         """[transform]
         sql = "select data, upper(shardId) as shard from records"
@@ -121,16 +126,41 @@ def test_sigterm_stops_a_pipeline_and_frees_its_leases(
             assert line, "the pipeline ended: " + (tmp_path / "spark.log").read_text()
             committed += sum(map(int, BATCH.findall(line)))
         assert _states(tmp_path) == {"held"}
-        process.send_signal(signal.SIGTERM)
+        again = run_cli("pipeline", file, folder=tmp_path)
+        assert again.code == 1
+        assert f"another run of this pipeline uses it: process {process.pid} on" in again.err
+        for _ in range(2):
+            os.killpg(process.pid, signal.SIGTERM)
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err + (tmp_path / "spark.log").read_text()
+    assert "stopping; a second Ctrl-C or SIGTERM ends it at once" in out
     assert "its leases are free" in out
+    assert "Traceback" not in err + (tmp_path / "spark.log").read_text()
     assert _states(tmp_path) == {"free"}
     assert _payloads(tmp_path / "out") == sorted(f"{CANARY} {number}" for number in range(RECORDS))
     assert {each.name for each in (tmp_path / "out").glob("shard=*")} == {
         "shard=SHARDID-000000000000",
         "shard=SHARDID-000000000001",
     }
+
+
+def test_ctrl_c_interrupts_the_start_of_spark(tmp_path: Path, write_file: Callable[[str], str]) -> None:
+    """At once, with exit code 0, and without a process or an unfinished file that is left."""
+    file = write_file('[sink]\nkind = "console"')
+    with _start("pipeline", file, "--record-classes", folder=tmp_path) as process:
+        assert process.stdout is not None
+        while "starting Spark" not in process.stdout.readline():
+            pass
+        until = time.monotonic() + DEADLINE_S
+        while not children(process.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1] == "stopped before the query has started"
+    assert "Traceback" not in err
+    assert _left_running(tmp_path) == []
+    assert list((tmp_path / ".cache" / "leasehold").glob("*.part")) == []
 
 
 def test_an_invalid_file_is_refused_before_spark_starts(

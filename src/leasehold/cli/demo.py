@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import Aggregator
 from leasehold.errors import ConfigError, QueryFailedError
+from leasehold.spark.pipeline.processes import kill_with_descendants
 
 STREAM: Final = "orders"
 SHARDS: Final = 4
@@ -75,6 +75,8 @@ def demo(*, records: int, folder: Path | None) -> None:
     the archive contains every record once.
     """
     _require_libraries()
+    # As Ctrl-C does, so that the pipeline is ended and the temporary folder is removed.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with _open_folder(folder) as work_folder:
         totals = _Demo(work_folder, records).run()
     print_line(totals.line())
@@ -182,7 +184,7 @@ class _Demo:
             [*command, "--log", log, *options],
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # so that one signal reaches all its processes
+            start_new_session=True,  # so that Ctrl-C reaches only the demo, which then ends it
         )
         threading.Thread(target=self._relay, args=(self._pipeline,), daemon=True).start()
 
@@ -204,7 +206,7 @@ class _Demo:
     def _kill(self) -> None:
         """Kill the pipeline's processes, if there are any."""
         if self._pipeline is not None and self._pipeline.poll() is None:
-            os.killpg(self._pipeline.pid, signal.SIGKILL)
+            kill_with_descendants(self._pipeline.pid)
             self._pipeline.wait()
 
     def _wait_for(self, what: str, condition: Callable[[], bool]) -> None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import print_line
-from leasehold.cli.pipeline_display import Display, LiveTable, PlainLines
-from leasehold.errors import LeaseholdError
+from leasehold.cli.pipeline_display import Display, LiveTable, PlainLines, Ticker
+from leasehold.cli.stopping import StopRequest
+from leasehold.errors import JvmEndedError, LeaseholdError, QueryFailedError
 
 if TYPE_CHECKING:
     from leasehold.spark.pipeline.pipeline_file import Pipeline
+    from leasehold.spark.pipeline.progress import BatchProgress
 
 
 @click.command()
@@ -38,9 +39,19 @@ def pipeline(*, file: Path, log: Path | None, record_classes: bool | None) -> No
     """Run a Spark pipeline from a TOML file.
 
     The pipeline runs until SIGTERM or SIGINT, or until it has read everything if its trigger says so. Then it stops the
-    query, waits until its leases are free, and exits with 0. A second signal ends it at once.
+    query, waits until its leases are free, and exits with 0. A second signal ends it and all its processes at once,
+    with 130 or 143.
     """
-    with needs_extra("spark,java"):
+    stop = StopRequest()
+    try:
+        _read_and_run(file, log, stop, record_classes=record_classes)
+    except KeyboardInterrupt:
+        print_line("stopped before the query has started")
+
+
+def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_classes: bool | None) -> None:
+    with needs_extra("spark,java"), Ticker(print_line) as ticker:
+        ticker.wait_for("loading the libraries of Spark")
         import leasehold.spark.archive_sink  # noqa: PLC0415
         import leasehold.spark.source  # noqa: F401, PLC0415 - extras
     from leasehold.spark.pipeline.pipeline_file import read_pipeline  # noqa: PLC0415 - the extra is checked above
@@ -53,53 +64,85 @@ def pipeline(*, file: Path, log: Path | None, record_classes: bool | None) -> No
     if record_classes is None:
         record_classes = at_terminal or description.trigger.is_bounded
     display = LiveTable(description.name) if at_terminal else PlainLines()
-    with _redirect_stderr(log) if log else nullcontext(), display:
+    with (
+        _redirect_stderr(log) if log else nullcontext(),
+        display,
+        Ticker(display.show_message) as ticker,
+        stop.announced_by(ticker.wait_for),
+    ):
         try:
-            _run(description, display, record_classes=record_classes)
+            _PipelineRun(description, display, ticker, stop).run(record_classes=record_classes)
         except LeaseholdError as error:
-            raise type(error)(f"{error} (Spark's log: {log})" if log else str(error)) from error
+            raise QueryFailedError(f"{error} (Spark's log: {log})" if log else str(error)) from error
 
 
-def _run(description: Pipeline, display: Display, *, record_classes: bool) -> None:
-    from leasehold.spark.pipeline.run_pipeline import spark_settings, start_query, watch_query  # noqa: PLC0415 - extras
-    from leasehold.spark.pipeline.session import spark_session  # noqa: PLC0415
+class _PipelineRun:
+    """One run of a pipeline, from the lock of its checkpoint to the end of the JVM."""
 
-    stop = _StopRequest()
-    display.show_message("starting Spark")
-    settings = spark_settings(description)
-    with spark_session(
-        description.name, settings, checkpoint=description.checkpoint, record_classes=record_classes
-    ) as spark:
-        stop.install_handlers()  # again, because Spark installed its own
-        if stop.was_requested:
-            return  # not earlier: a JVM that is abandoned while it starts never ends
-        display.show_message(f"Spark {spark.version} runs on {spark.sparkContext.master}; starting the query")
-        query = start_query(spark, description)
-        watch_query(query, display.show_batch, lambda: stop.was_requested)
-        display.show_message("the query has stopped and its leases are free")
+    def __init__(self, description: Pipeline, display: Display, ticker: Ticker, stop: StopRequest) -> None:
+        self._description = description
+        self._display = display
+        self._ticker = ticker
+        self._stop = stop
 
+    def run(self, *, record_classes: bool) -> None:
+        from leasehold.spark.pipeline.checkpoint_lock import CheckpointLock  # noqa: PLC0415 - extras
+        from leasehold.spark.pipeline.run_pipeline import spark_settings  # noqa: PLC0415
+        from leasehold.spark.pipeline.session import spark_session  # noqa: PLC0415
 
-class _StopRequest:
-    """Handles SIGTERM and SIGINT: the first one asks the query to stop, the second one ends the process."""
+        lock = CheckpointLock(self._description.checkpoint)
+        lock.acquire()
+        self._ticker.wait_for("starting Spark")
+        try:
+            with spark_session(
+                self._description.name,
+                spark_settings(self._description),
+                checkpoint=self._description.checkpoint,
+                record_classes=record_classes,
+                on_recording=self._skip_recording_on_signal,
+            ) as spark:
+                self._stop.end_start()
+                self._run_query(spark)
+                lock.release()  # so that the next run may start while this one ends
+        except JvmEndedError:
+            if not self._stop.was_requested:
+                raise
+            # A service manager may have sent its signal to every process of the service.
+            self._display.show_message(
+                "Spark's JVM was stopped, too; the next run repeats the unfinished batch"
+            )
+        finally:
+            lock.release()
 
-    def __init__(self) -> None:
-        self.was_requested = False
-        self.install_handlers()
+    def _run_query(self, spark: Any) -> None:
+        from leasehold.spark.pipeline.run_pipeline import start_query, watch_query  # noqa: PLC0415 - extras
 
-    def install_handlers(self) -> None:
-        """Install the signal handlers."""
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, self._on_signal)
+        self._ticker.wait_for(
+            f"Spark {spark.version} runs on {spark.sparkContext.master}; starting the query"
+        )
+        query = start_query(spark, self._description)
+        watch_query(query, self._show_batch, lambda: self._stop.was_requested, self._show_step)
+        self._ticker.rest()
+        self._display.show_message("the query has stopped and its leases are free")
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        if self.was_requested:
-            from leasehold.spark.pipeline.session import jvm_process  # noqa: PLC0415 - extras
+    def _show_batch(self, progress: BatchProgress) -> None:
+        if self._ticker.is_waiting and not self._stop.was_requested:
+            self._ticker.rest()
+            self._display.show_message("the query runs")
+        self._display.show_batch(progress)
 
-            jvm = jvm_process()
-            if jvm is not None:
-                jvm.kill()
-            os._exit(128 + number)
-        self.was_requested = True
+    def _show_step(self, step: str) -> None:
+        """Show a step of the stop, unless the query has ended by itself."""
+        if self._stop.was_requested:
+            self._ticker.wait_for(f"stopping: {step}")
+
+    def _skip_recording_on_signal(self) -> None:
+        from leasehold.spark.pipeline.session import jvm_process  # noqa: PLC0415 - extras
+
+        jvm = jvm_process()
+        assert jvm is not None
+        self._stop.let_signals(jvm.kill)
+        self._ticker.wait_for("recording the loaded classes, once, for faster starts; Ctrl-C skips it")
 
 
 def _log_file(name: str) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from leasehold.spark.pipeline.progress import BatchProgress
 
 SHARDS_SHOWN: Final = 12
+TICK_SECONDS: Final = 5.0
 
 
 class Display(Protocol):
@@ -97,6 +100,49 @@ class LiveTable(Display):
         if self._last is not None:
             lines.append(Text(format_batch(self._last)))
         return Group(*lines, _shard_table(self._behind)) if self._behind else Group(*lines)
+
+
+class Ticker:
+    """Shows what a command waits for, and again every few seconds, with the time. It is a context manager."""
+
+    def __init__(self, show: Callable[[str], None], every_s: float = TICK_SECONDS) -> None:
+        self._show = show
+        self._every_s = every_s
+        self._waits_for: tuple[str, float] | None = None
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="leasehold-ticker", daemon=True)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True between `wait_for` and `rest`."""
+        return self._waits_for is not None
+
+    def wait_for(self, what: str) -> None:
+        """Show what the command waits for from now on."""
+        self._waits_for = what, time.monotonic()
+        self._show(what)
+
+    def rest(self) -> None:
+        """Show nothing more until the next `wait_for`."""
+        self._waits_for = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_done.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        while not self._is_done.wait(self._every_s):
+            if self._waits_for is not None:
+                what, began_s = self._waits_for
+                waited_s = time.monotonic() - began_s
+                if waited_s > self._every_s / 2:  # otherwise it has just been shown
+                    self._show(f"{what} ({waited_s:.0f} s)")
 
 
 def _shard_table(behind_ms: Mapping[str, int | None]) -> Table:

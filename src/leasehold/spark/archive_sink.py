@@ -28,6 +28,9 @@ from leasehold.errors import ConfigError
 from leasehold.spark.delivery_reports import RangeName
 from leasehold.spark.range_assembly import assemble_ranges, range_name, require_delivered
 from leasehold.spark.task_reports import TaskReports
+from leasehold.spark.worker_process import SentenceFirst, hide_closed_connections
+
+hide_closed_connections()  # as in `source`
 
 NAME: Final = "leasehold-archive"
 LOGGER: Final = logging.getLogger("leasehold.spark")
@@ -99,6 +102,7 @@ class ArchiveCommit(WriterCommitMessage):
 class ArchiveSink(DataSource):
     """The data source that Spark finds by its name."""
 
+    @SentenceFirst()
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._settings = archive_settings(options)
@@ -108,6 +112,7 @@ class ArchiveSink(DataSource):
         """The name for `format(...)`."""
         return NAME
 
+    @SentenceFirst()
     def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:  # noqa: N802 - Spark's name
         """Create the writer. Refuses to overwrite an archive."""
         if overwrite:
@@ -122,6 +127,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: ArchiveSettings) -> None:
         self._settings = settings
 
+    @SentenceFirst()
     def write(self, iterator: Iterator[Any]) -> ArchiveCommit:
         """Write the ranges of one task. Runs on an executor."""
         _freeze_garbage_collector()
@@ -130,6 +136,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         # After the last row: only then the report of the source is complete.
         return ArchiveCommit(report, TaskReports.of_this_task().read(), frozenset(received))
 
+    @SentenceFirst()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Refuse a batch without some of the delivered ranges, and log what it wrote. Runs on the driver."""
         done = [message for message in messages if isinstance(message, ArchiveCommit)]

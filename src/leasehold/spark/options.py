@@ -35,6 +35,7 @@ from leasehold.spark.starting_positions import StartingPositions, parse_starting
 
 # Of a batch over all shards: the tasks of a batch hold that much in memory together.
 BATCH_BYTES_DEFAULT: Final = 64 * 1024 * 1024
+TRIGGER_DELAY_DEFAULT: Final = timedelta(minutes=15)  # as in Kafka's source
 # A batch read waits for an end that is no further in the future than clocks differ.
 CLOCK_ERROR_MS: Final = 5_000
 _SIZE: Final = re.compile(r"\s*([0-9]+)\s*(b|kb|mb|gb)?\s*", re.IGNORECASE)
@@ -120,6 +121,8 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "startingTimestamp": OptionSpec(parse_time, ("kinesis.startingTimestamp",)),
     "endingTimestamp": OptionSpec(parse_time),
     "maxRecordsPerTrigger": OptionSpec(parse_count, ("maxOffsetsPerTrigger", "maxRecordsPerBatch")),
+    "minRecordsPerTrigger": OptionSpec(parse_count, ("minOffsetsPerTrigger",)),
+    "maxTriggerDelay": OptionSpec(values.duration),
     "maxBytesPerTrigger": OptionSpec(parse_size),
     "maxArrivalSpanPerTrigger": OptionSpec(values.duration),
     "failOnDataLoss": OptionSpec(values.boolean, ("kinesis.failOnDataLoss",)),
@@ -315,12 +318,27 @@ def _unknown(key: str) -> str:
 
 
 def _limits(parsed: Mapping[str, Any]) -> BatchLimits:
-    span = parsed.get("maxArrivalSpanPerTrigger")
+    span, records_min = parsed.get("maxArrivalSpanPerTrigger"), _records_min(parsed)
+    delay = parsed.get("maxTriggerDelay", TRIGGER_DELAY_DEFAULT)
     return BatchLimits(
         records=parsed.get("maxRecordsPerTrigger"),
         size_bytes=parsed.get("maxBytesPerTrigger", BATCH_BYTES_DEFAULT),
         arrival_span_ms=None if span is None else milliseconds(span),
+        records_min=records_min,
+        delay_ms_max=0 if records_min is None else milliseconds(delay),
     )
+
+
+def _records_min(parsed: Mapping[str, Any]) -> int | None:
+    least: int | None = parsed.get("minRecordsPerTrigger")
+    most: int | None = parsed.get("maxRecordsPerTrigger")
+    if least is None and "maxTriggerDelay" in parsed:
+        raise ConfigError("option maxTriggerDelay needs minRecordsPerTrigger, for which a batch is delayed")
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"option minRecordsPerTrigger={least} is more than maxRecordsPerTrigger={most}: no batch could have it"
+        )
+    return least
 
 
 def _read_settings(parsed: Mapping[str, Any], poll_every: timedelta) -> ReadSettings:

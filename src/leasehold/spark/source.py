@@ -36,13 +36,17 @@ from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.task_reader import read_slices
 from leasehold.spark.query.time_range_read import ShardTimeRange, list_time_ranges, read_time_ranges
 from leasehold.spark.task_reports import TaskReports
+from leasehold.spark.worker_process import SentenceFirst, hide_closed_connections
 
 FORMAT = "leasehold"
+
+hide_closed_connections()  # here, because Spark's processes run no code of ours before they import this module
 
 
 class KinesisSource(DataSource):
     """A Kinesis stream, deaggregated, exactly once."""
 
+    @SentenceFirst()
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._checked = source_options(dict(options))
@@ -83,6 +87,7 @@ class TimeRangePartition(InputPartition):
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query. On the driver it is a member of the fleet; in tasks it reads slices."""
 
+    @SentenceFirst()
     def __init__(self, options: SourceOptions) -> None:
         options.require_application()
         if options.time_range.end_ms is not None:
@@ -105,6 +110,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert limits.size_bytes is not None
         return ReadMaxBytes(limits.size_bytes)
 
+    @SentenceFirst()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End the run at the tip of every shard."""
         self._start_driver().read_available_now()
@@ -113,6 +119,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The constant initial offset."""
         return dict(INITIAL_OFFSET)
 
+    @SentenceFirst()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Plan the next batch. Returns `start` itself if there are no new records."""
         everything = isinstance(limit, ReadAllAvailable)
@@ -120,6 +127,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = self._start_driver().plan(start, limits, wait_for_all=everything)
         return start if planned is start else dict(planned)
 
+    @SentenceFirst()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return one partition for each task of a batch."""
         return [SlicePartition(plans, current_jvm()) for plans in self._start_driver().slices(start, end)]
@@ -163,10 +171,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         assert isinstance(partition, SlicePartition)
-        require_shared_lease_table(self._options.connection, partition.driver_jvm)
-        # Only the archive needs the reports, and only with this column.
-        task = TaskReports.of_this_task() if SLICE in self._options.columns else TaskReports()
-        return read_slices(partition.plans, self._options, task.write)
+        with SentenceFirst():
+            require_shared_lease_table(self._options.connection, partition.driver_jvm)
+            # Only the archive needs the reports, and only with this column.
+            task = TaskReports.of_this_task() if SLICE in self._options.columns else TaskReports()
+            yield from read_slices(partition.plans, self._options, task.write)
 
 
 class KinesisBatchReader(DataSourceReader):
@@ -175,6 +184,7 @@ class KinesisBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @SentenceFirst()
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each task."""
         now_ms = time.time_ns() // 1_000_000
@@ -187,4 +197,5 @@ class KinesisBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         assert isinstance(partition, TimeRangePartition)
-        return read_time_ranges(partition.parts, self._options)
+        with SentenceFirst():
+            yield from read_time_ranges(partition.parts, self._options)

@@ -132,7 +132,13 @@ class QueryRun:
 
     def __init__(self, world: "QueryWorld") -> None:
         self.world = world
-        self.server = LeaseServer(world.stream, world.settings.poll_every, world.clock, random.Random(1))
+        self.server = LeaseServer(
+            world.stream,
+            world.settings.poll_every,
+            world.clock,
+            random.Random(1),
+            records_min=world.limits.records_min,
+        )
         self.planner = BatchPlanner(
             worker=WorkerId(f"spark-{world.log.query_id}"),
             table=world.table,

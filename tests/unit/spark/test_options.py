@@ -69,6 +69,8 @@ def test_every_name_is_accepted_in_any_case(name: str) -> None:
         "0.5",
     )
     given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
+    if name == "maxTriggerDelay":
+        given["minRecordsPerTrigger"] = "1"  # without it, the delay would have no effect
     errors = []
     for value in values:
         try:
@@ -219,6 +221,18 @@ def test_a_batch_read_waits_no_longer_than_clocks_differ() -> None:
 def test_polling_is_accepted_in_the_words_of_other_connectors(given: dict[str, str]) -> None:
     """A migrated query need not leave it out."""
     assert options(**given) == options()
+
+
+def test_the_least_number_of_records_of_a_batch() -> None:
+    """By the names of Kafka's source, and with its default delay."""
+    given = options(minOffsetsPerTrigger="100").limits
+    assert (given.records_min, given.delay_ms_max) == (100, 15 * 60_000)
+    assert options(minRecordsPerTrigger="100", maxTriggerDelay="30s").limits.delay_ms_max == 30_000
+    assert options().limits.records_min is None
+    with pytest.raises(ConfigError, match="maxTriggerDelay needs minRecordsPerTrigger"):
+        options(maxTriggerDelay="30s")
+    with pytest.raises(ConfigError, match="no batch could have it"):
+        options(minRecordsPerTrigger="100", maxRecordsPerTrigger="99")
 
 
 def test_a_minimum_of_partitions_is_refused() -> None:

@@ -1,6 +1,8 @@
 """The settings of a session, and the files for a faster start. These tests do not start Spark."""
 
+import os
 import site
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,6 +106,17 @@ def test_an_archive_is_recorded_once_and_then_used(tmp_path: Path) -> None:
     first.adopt()
     then = class_archive(java, tmp_path / "spark", "4.3.0", tmp_path, record=True)
     assert then.jvm_options == (f"-XX:SharedArchiveFile={first.file}",)
+
+
+def test_unfinished_archives_of_processes_that_have_ended_are_deleted(tmp_path: Path) -> None:
+    """A process that was killed while it recorded leaves a file of up to 160 MB."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    kept = ["classes-4.3.0-abc.jsa", f"classes-4.3.0-abc.{os.getpid()}.part", "java-17.0.19", "notes.part"]
+    for name in (*kept, f"classes-4.3.0-abc.{ended.pid}.part", f"java-17.0.{ended.pid}.part"):
+        (tmp_path / name).touch()
+    class_archive(Java(tmp_path, "21.0.4", "PATH"), tmp_path, "4.3.0", tmp_path, record=True)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(kept)
 
 
 def test_another_java_or_spark_has_its_own_archive(tmp_path: Path) -> None:

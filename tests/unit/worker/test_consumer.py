@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -152,9 +154,20 @@ def test_signal_handlers_are_restored() -> None:
     stops: list[bool] = []
     with stop_on_signals(lambda: stops.append(True)):
         signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)  # `timeout` sends two signals for one request
     assert stops == [True]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_second_request_ends_the_process() -> None:
+    """At least a second after the first one; by the signal, as if there were no handler."""
+    program = (
+        "import signal, time; from leasehold.worker.engine.engine_thread import SAME_REQUEST_S, stop_on_signals\n"
+        "with stop_on_signals(lambda: None):\n"
+        "    signal.raise_signal(signal.SIGINT); time.sleep(SAME_REQUEST_S + 0.1); signal.raise_signal(signal.SIGTERM)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=TIMEOUT_S, check=False)
+    assert done.returncode == -signal.SIGTERM
 
 
 def test_signal_handlers_are_unchanged_outside_of_the_main_thread() -> None:

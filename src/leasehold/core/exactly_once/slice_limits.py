@@ -21,6 +21,19 @@ class BatchLimits:
     records: int | None = None
     size_bytes: int | None = None
     arrival_span_ms: int | None = None
+    records_min: int | None = None
+    delay_ms_max: int = 0  # after the last batch, for a batch that has fewer records than `records_min`
+
+    def may_delay(self, waiting_records: int, since_last_batch_ms: int | None) -> bool:
+        """True if a batch of so few records should wait for more. The first batch of a run does not wait.
+
+        >>> limits = BatchLimits(records_min=10, delay_ms_max=60_000)
+        >>> limits.may_delay(9, 59_999), limits.may_delay(10, 0), limits.may_delay(9, 60_000), limits.may_delay(9, None)
+        (True, False, False, False)
+        """
+        if self.records_min is None or since_last_batch_ms is None:
+            return False
+        return waiting_records < self.records_min and since_last_batch_ms < self.delay_ms_max
 
 
 @dataclass(frozen=True, slots=True)

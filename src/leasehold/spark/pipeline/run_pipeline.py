@@ -6,15 +6,14 @@ releases its leases. Spark does not wait for that; this module does.
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Final
 
 from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark.archive_sink import NAME as ARCHIVE
 from leasehold.spark.pipeline.pipeline_file import Pipeline, Sink, SinkKind
+from leasehold.spark.pipeline.processes import children
 from leasehold.spark.pipeline.progress import OBSERVED, BatchProgress, failure_reason, progress_from_json
 from leasehold.spark.pipeline.session import jvm_process
 from leasehold.spark.query.batch_load import BatchEndFile, batch_end_file
@@ -110,8 +109,13 @@ def _require_jars(spark: Any, kind: SinkKind) -> None:
         ) from error
 
 
-def watch_query(query: Any, report: Callable[[BatchProgress], None], is_stopping: Callable[[], bool]) -> None:
-    """Report every batch of a query until it ends or `is_stopping` returns True. Then stop it.
+def watch_query(
+    query: Any,
+    report: Callable[[BatchProgress], None],
+    is_stopping: Callable[[], bool],
+    show_step: Callable[[str], None] = lambda _step: None,
+) -> None:
+    """Report every batch of a query until it ends or `is_stopping` returns True. Then stop it, and show each step.
 
     When this returns, the query has stopped and its leases are released. Raises QueryFailedError if the query failed.
     """
@@ -121,10 +125,13 @@ def watch_query(query: Any, report: Callable[[BatchProgress], None], is_stopping
     while query.isActive and not is_stopping():
         time.sleep(_POLL_SECONDS)
         reports.pass_on(report)
+    show_step(f"the current batch may end, for up to {BATCH_END_SECONDS:.0f} s")
     _wait_between_batches(query)
     reports.pass_on(report)
+    show_step("the query ends")
     query.stop()
     reports.pass_on(report)
+    show_step("waiting until the leases are free")
     wait_for_release()
     if ends is not None:
         ends.delete()
@@ -177,31 +184,4 @@ def wait_for_release(patience_s: float = RELEASE_SECONDS) -> bool:
 
 
 def _has_reader(parent: int) -> bool:
-    return any(_READER in command for command in _children(parent))
-
-
-def _children(parent: int) -> Iterator[str]:
-    """Yield the command lines of the children of a process, from /proc on Linux, otherwise from ps."""
-    if Path("/proc/self/stat").exists():
-        for process in Path("/proc").glob("[0-9]*"):
-            # The name in parentheses may contain any character. The state and the parent follow it.
-            if _read_text(process / "stat").rpartition(")")[2].split()[1:2] == [str(parent)]:
-                yield _read_text(process / "cmdline").replace("\0", " ")
-        return
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "ppid=,args="],  # noqa: S607 - where it is differs between systems
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    for line in listing.stdout.splitlines():
-        number, _, command = line.strip().partition(" ")
-        if number == str(parent):
-            yield command
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""  # the process has ended
+    return any(_READER in child.command for child in children(parent))

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from typing import Any, Final
 
-from leasehold.errors import ConfigError, QueryFailedError
+from leasehold.errors import ConfigError, JvmEndedError, QueryFailedError
 from leasehold.spark.pipeline.java import find_java
+from leasehold.spark.pipeline.processes import children, kill_with_descendants
 from leasehold.spark.pipeline.start_up import (
     FAST_START_JVM_OPTIONS,
     ClassArchive,
@@ -86,40 +87,85 @@ def is_local_folder(path: str) -> bool:
 
 @contextmanager
 def spark_session(
-    name: str, settings: Mapping[str, str], *, checkpoint: str = "", record_classes: bool = False
+    name: str,
+    settings: Mapping[str, str],
+    *,
+    checkpoint: str = "",
+    record_classes: bool = False,
+    on_recording: Callable[[], None] | None = None,
 ) -> Iterator[Any]:
     """Start a Spark session in this process, and end its JVM when the block is left.
 
-    With `record_classes`, the JVM may once take some ten seconds longer to end, so that later ones start faster. Raises
-    QueryFailedError if the JVM ended within the block.
+    With `record_classes`, the JVM may once take some ten seconds longer to end, so that later ones start faster; then
+    `on_recording` is called before. Raises QueryFailedError if the JVM does not start, or ended within the block.
     """
     _require_pyspark()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415 - comes with pyspark
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow
 
     jvm_options, archive = _prepare_environment(os.environ, settings, record_classes=record_classes)
-    builder: Any = SparkSession.builder
-    for key, value in session_settings(
+    chosen = session_settings(
         settings, checkpoint=checkpoint, cores=os.cpu_count() or 1, jvm_options=jvm_options
-    ).items():
-        builder = builder.config(key, value)
-    session = builder.appName(name).getOrCreate()
+    )
+    session = _start(name, chosen)
+    is_complete = False
     try:
         yield session
+        is_complete = True
     except (Py4JError, OSError) as error:
         code = _exit_code_of_jvm(_JVM_GONE_SECONDS)
         if code is None:
             raise
-        raise QueryFailedError(
-            f"Spark's JVM ended unexpectedly with exit code {code} (-9: it was killed, perhaps for lack of memory): "
-            "start again, the query continues where it stopped"
-        ) from error
+        raise JvmEndedError(code) from error
     finally:
         if _exit_code_of_jvm(0) is None:
             session.stop()
         else:
             _forget_session()
-        _end_jvm(archive)
+        _end_jvm(archive, on_recording if is_complete else None, is_complete=is_complete)
+
+
+def _start(name: str, settings: Mapping[str, str]) -> Any:
+    """Start the JVM and the session. If that fails or is interrupted, no process is left."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow
+
+    before = {each.pid for each in children(os.getpid())}
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        _launch_jvm(settings)
+        return builder.appName(name).getOrCreate()
+    except BaseException as error:
+        # pyspark returns the process of the JVM only when it has started, so it is found by its parent.
+        for child in children(os.getpid()):
+            if child.pid not in before:
+                kill_with_descendants(child.pid)
+                _forget_jvm()
+        if isinstance(error, PySparkException):
+            reason = str(error).strip().partition("\n")[0]
+            raise QueryFailedError(
+                f"Spark does not start: {reason} Check the settings of Spark; its log has the details"
+            ) from error
+        raise
+
+
+def _launch_jvm(settings: Mapping[str, str]) -> None:
+    """Start the JVM in a process group of its own, unless there is one already.
+
+    Ctrl-C at a terminal, and `timeout`, send their signal to the whole group of this program. The JVM must live on
+    until this program has stopped the query.
+    """
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - an extra
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    if SparkContext._gateway is None:  # noqa: SLF001 - there is no other way to it
+        conf = SparkConf()
+        for key, value in settings.items():
+            conf.set(key, value)
+        launch: Any = launch_gateway  # it has no types
+        gateway = launch(conf, popen_kwargs={"process_group": 0})
+        SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm  # noqa: SLF001
 
 
 def _require_pyspark() -> None:
@@ -167,16 +213,26 @@ def _unless_unwritable(make: Any, *arguments: Any, **options: Any) -> Any:
         return None
 
 
-def _end_jvm(archive: ClassArchive | None) -> None:
-    """End the JVM and wait for it. It ends when its standard input is closed."""
+def _end_jvm(
+    archive: ClassArchive | None, on_recording: Callable[[], None] | None, *, is_complete: bool
+) -> None:
+    """End the JVM and wait for it. It ends when its standard input is closed.
+
+    A session that failed is not recorded: its JVM has loaded only some of the classes.
+    """
     from pyspark import SparkContext  # noqa: PLC0415 - imported by now
 
     gateway, process = SparkContext._gateway, jvm_process()  # noqa: SLF001 - there is no other way to it
     if gateway is None or process is None:
         return  # another program started it
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - a later session begins afresh
+    is_recording = archive is not None and archive.is_recording
+    if is_recording and not is_complete:
+        process.kill()
+    elif is_recording and on_recording is not None:
+        on_recording()
     assert process.stdin is not None
-    process.stdin.close()
+    with suppress(BrokenPipeError):
+        process.stdin.close()
     try:
         code = process.wait(_JVM_END_SECONDS)
     except TimeoutExpired:
@@ -184,8 +240,17 @@ def _end_jvm(archive: ClassArchive | None) -> None:
         code = process.wait()
     with suppress(Exception):  # py4j may fail in several ways on a closed connection
         gateway.close()
+    _forget_jvm()
     if archive is not None:
         (archive.adopt if code == 0 else archive.drop)()
+
+
+def _forget_jvm() -> None:
+    """Let a later session start with a new JVM."""
+    from pyspark import SparkContext  # noqa: PLC0415 - imported by now
+
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - there is no other way to it
+    _forget_session()
 
 
 def _forget_session() -> None:

@@ -21,7 +21,7 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from leasehold.spark.pipeline.java import Java
 # warnings about classes that cannot be archived, or an unsuitable archive, are not useful to a user.
 FAST_START_JVM_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:cds*=off")
 _DUMP_SECONDS: Final = 120
+_UNFINISHED: Final = ".part"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -65,6 +66,11 @@ class ClassArchive:
         uses = (f"-XX:SharedArchiveFile={self.base}",) if self.base else ()
         return (*uses, f"-XX:ArchiveClassesAtExit={self.fresh}")
 
+    @property
+    def is_recording(self) -> bool:
+        """True if the current JVM writes a new file when it ends."""
+        return self.fresh is not None and not self.file.exists()
+
     def adopt(self) -> None:
         """Use the new file from now on. Call it after the JVM ended successfully."""
         if self.fresh is not None and self.fresh.exists():
@@ -85,10 +91,11 @@ def class_archive(
     if not file.exists() and not record:
         return ClassArchive(file)
     cache.mkdir(parents=True, exist_ok=True)
+    drop_recordings(cache, is_abandoned=lambda pid: not _is_running(pid))
     base = None if java.has_class_archive else _base_archive(java, cache)
     if base is None and not java.has_class_archive:
         return ClassArchive(cache / "none")
-    return ClassArchive(file, file.with_suffix(f".{os.getpid()}") if record else None, base)
+    return ClassArchive(file, _unfinished(file) if record else None, base)
 
 
 def _base_archive(java: Java, cache: Path) -> Path | None:
@@ -96,7 +103,7 @@ def _base_archive(java: Java, cache: Path) -> Path | None:
     file = cache / f"java-{java.version}.jsa"
     if file.exists():
         return file
-    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh = _unfinished(file)
     command = [
         str(java.home / "bin" / "java"),
         *FAST_START_JVM_OPTIONS,
@@ -105,12 +112,37 @@ def _base_archive(java: Java, cache: Path) -> Path | None:
     ]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_DUMP_SECONDS, check=False)  # noqa: S603 - ours
+        if done.returncode != 0 or not fresh.exists():
+            return None
+        fresh.replace(file)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0 or not fresh.exists():
-        return None
-    fresh.replace(file)
+    finally:
+        fresh.unlink(missing_ok=True)  # what an interrupted program has written
     return file
+
+
+def drop_recordings(cache: Path, is_abandoned: Callable[[int], bool]) -> None:
+    """Delete the unfinished files of processes for whose id `is_abandoned` returns True. Each has up to 160 MB."""
+    for file in cache.glob(f"*{_UNFINISHED}"):
+        pid = Path(file.stem).suffix.removeprefix(".")
+        if pid.isdecimal() and is_abandoned(int(pid)):
+            file.unlink(missing_ok=True)
+
+
+def _unfinished(file: Path) -> Path:
+    """The name of a file of this process until it is complete."""
+    return file.with_suffix(f".{os.getpid()}{_UNFINISHED}")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # a process of another user
+    return True
 
 
 def spark_home_without_zip(

@@ -9,7 +9,7 @@ The planner runs on one event loop and reaches the outside through ports. It doe
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -99,8 +99,9 @@ class BatchPlanner:
         compare = partial(self._compare_with_log, logged, graph, logged_shards(logged, graph))
         await all_of(*(self._resolve_after_commit(each, logged, compare) for each in self._shards.values()))
         ready = sorted(self._shards_to_read(), key=lambda pair: pair[0].held.shard)
-        if not ready:
+        if not ready or (not self.is_available_now and self._may_delay(ready, limits)):
             return None
+        self._server.note_batch()
         generation_id, share = logged.generation_id.next, limits_per_shard(limits, len(ready))
         plans = [_slice_plan(shard, phase, generation_id, share) for shard, phase in ready]
         offset = self._next_offset(logged)
@@ -197,6 +198,11 @@ class BatchPlanner:
             "maxMillisBehind": max(behind, default=None),
             "recordsRead": self.records_read,
         }
+
+    def _may_delay(self, ready: Sequence[tuple[QueryShard, Ready]], limits: BatchLimits) -> bool:
+        # A shard that is not counted yet has at least the record that made it ready.
+        waiting = sum(max(1, shard.backlog.records if shard.backlog else 1) for shard, _ in ready)
+        return limits.may_delay(waiting, self._server.since_last_batch_ms())
 
     @property
     def _shards(self) -> Mapping[ShardId, QueryShard]:

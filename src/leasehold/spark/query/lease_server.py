@@ -25,6 +25,7 @@ from leasehold.errors import (
 )
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.ports import Clock, Stream
+from leasehold.spark.query.backlog_counter import BacklogCounter
 from leasehold.spark.query.idle_probe import IdleProbe, ProbeResult
 from leasehold.spark.query.query_shard import QueryShard
 from leasehold.tasks import first_of
@@ -37,7 +38,15 @@ CATCH_UP_PAUSE_MS: Final = 250
 class LeaseServer:
     """Serves the leases of one query."""
 
-    def __init__(self, stream: Stream, poll_every: timedelta, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        poll_every: timedelta,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        records_min: int | None = None,
+    ) -> None:
         self.shards: dict[ShardId, QueryShard] = {}
         self.finished: set[ShardId] = (
             set()
@@ -46,6 +55,8 @@ class LeaseServer:
         self._poll_ms = milliseconds(poll_every)
         self._clock = clock
         self._rng = rng
+        self._records_min = records_min  # of a batch; None: waiting records are not counted
+        self._last_batch_ms: int | None = None
         self._is_stopping = False
         self._committed: GenerationId | None = None
 
@@ -61,6 +72,14 @@ class LeaseServer:
                 await self._promote_before_release(shard)
         finally:
             del self.shards[held.shard]
+
+    def note_batch(self) -> None:
+        """Note that a batch begins."""
+        self._last_batch_ms = self._clock.now_ms()
+
+    def since_last_batch_ms(self) -> int | None:
+        """The time since the last batch began. None before the first batch of the run."""
+        return None if self._last_batch_ms is None else self._clock.now_ms() - self._last_batch_ms
 
     def stop(self, committed: GenerationId | None = None) -> None:
         """Release leases from now on even while a batch reads their shards: no driver is left to commit the batch.
@@ -91,6 +110,8 @@ class LeaseServer:
                 wait_ms = await self._poll_idle_shard(shard, idle)
             case Ended() as ended:
                 wait_ms = await self._finish(shard, ended)
+            case Ready() as ready if self._records_min is not None:
+                wait_ms = await self._count_backlog(shard, ready, self._records_min)
             case _:
                 # A batch may take any time. Spark supervises it, and its end shows in the lease.
                 shard.held.note_progress()
@@ -137,6 +158,22 @@ class LeaseServer:
         # shard has ended, that page is its end.
         is_at_tip = page is not None and not page.records and not page.millis_behind
         return await self._pause_idle(shard, idle, is_at_tip=is_at_tip)
+
+    async def _count_backlog(self, shard: QueryShard, ready: Ready, enough: int) -> int:
+        """Count waiting records with one call. Returns the pause before the next one."""
+        shard.held.note_progress()
+        shard.backlog = backlog = shard.backlog or BacklogCounter(self.stream, ready, enough)
+        if backlog.is_done:
+            return self._poll_ms
+        try:
+            is_at_tip = await backlog.poll()
+        except NotFoundError:
+            backlog.records = enough  # the shard is gone: a task reads it and reports what that means
+            return self._poll_ms
+        except (ThrottledError, UnavailableError, IteratorExpiredError):
+            return self._backoff_ms(shard)
+        shard.failures = 0
+        return self._poll_ms if is_at_tip else CATCH_UP_PAUSE_MS
 
     async def _pause_idle(self, shard: QueryShard, idle: Idle, *, is_at_tip: bool) -> int:
         """Promote the committed pin while nothing is to be read. Returns the pause before the next poll."""

@@ -54,7 +54,13 @@ class QueryMember:
         self._clock = ports.clock
         self._load = ports.load
         self._refreshed: FleetRefreshed | None = None
-        self.server = LeaseServer(ports.stream, options.query.poll_every, ports.clock, ports.rng)
+        self.server = LeaseServer(
+            ports.stream,
+            options.query.poll_every,
+            ports.clock,
+            ports.rng,
+            records_min=options.limits.records_min,
+        )
         self.planner = BatchPlanner(
             worker=worker,
             table=ports.table,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from leasehold.core.exactly_once.shard_phase import ShardPhase, Taken, TipProgress, require_transition
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.spark.query.backlog_counter import BacklogCounter
 from leasehold.spark.query.idle_probe import IdleProbe
 
 
@@ -18,6 +19,7 @@ class QueryShard:
     phase: ShardPhase = field(default_factory=Taken)
     tip: TipProgress = TipProgress.BEHIND
     probe: IdleProbe | None = None  # belongs to the current phase, if that is Idle
+    backlog: BacklogCounter | None = None  # belongs to the current phase, if that is Ready
     millis_behind: int | None = None
     failures: int = 0  # in a row, of what the lease server does for the shard
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -25,7 +27,7 @@ class QueryShard:
     def move(self, phase: ShardPhase) -> None:
         """Enter another phase, and wake the lease server."""
         require_transition(self.phase, phase)
-        self.phase, self.probe = phase, None
+        self.phase, self.probe, self.backlog = phase, None, None
         self.changed.set()
 
     def reach_tip(self, tip: TipProgress) -> None:

@@ -8,11 +8,14 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from time import monotonic
 from types import FrameType
 from typing import Any, Final
 
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, BaseException | None]]
 
+# `timeout` sends its signal to its command and to the group of the command, so one request arrives as two signals.
+SAME_REQUEST_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -75,11 +78,15 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    requested_s: list[float] = []
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        for number in _SIGNALS:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if not requested_s:
+            requested_s.append(monotonic())
+            stop()
+        elif monotonic() - requested_s[0] > SAME_REQUEST_S:
             signal.signal(number, signal.SIG_DFL)
-        stop()
+            signal.raise_signal(number)
 
     before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
