@@ -17,7 +17,7 @@ from leasehold.adapters.memory import rows as memory_rows
 from leasehold.archive import rows as archive_rows
 from leasehold.archive.archive import Archive
 from leasehold.archive.listings import Listing
-from leasehold.config.settings import FleetSettings, Mode, ReadSettings
+from leasehold.config.settings import FleetSettings, Mode, ReadSettings, Retrieval
 from leasehold.core.assignment import peer_assignment
 from leasehold.core.exactly_once import pinned_batch
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges
@@ -36,13 +36,15 @@ from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.maintenance import shard_sync
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.reading import chunking as slicing
-from leasehold.fleet.reading import polling_reader, read_position
+from leasehold.fleet.reading import polling_reader, read_position, subscription_reader
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.cursor import Cursor
+from leasehold.fleet.reading.read_ahead import ChunkWriter
 from leasehold.fleet.reading.read_position import ReadPosition
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import Created
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN_ATTRIBUTE
+from leasehold.simulation.environment.fan_out import ProcessSubscription
 from leasehold.simulation.environment.objects import Put, SimulatedObjects
 from leasehold.simulation.environment.process import ProcessClock
 from leasehold.simulation.environment.query_history import CommittedBatch
@@ -76,6 +78,7 @@ class PlantedBug:
     first_seed: int  # the first seed that the test tries
     runtime: Runtime
     mode: Mode
+    retrieval: Retrieval
 
 
 @contextmanager
@@ -99,6 +102,7 @@ def _plant(
     first_seed: int = 0,
     runtime: Runtime = Runtime.WORKER,
     mode: Mode = Mode.PEER,
+    retrieval: Retrieval = Retrieval.POLLING,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -108,7 +112,7 @@ def _plant(
             yield
 
     PLANTED_BUGS[name] = PlantedBug(
-        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime, mode
+        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime, mode, retrieval
     )
 
 
@@ -213,6 +217,31 @@ def _end_on_empty_page(original: Original) -> Any:
         return (replace(page, next_iterator=None) if not page.records else page), records
 
     return read
+
+
+_LOST: Final[list[str]] = []
+
+
+def _note_lost_events(original: Original) -> Any:
+    """Note the continuation of every event, also of those that are lost on the way."""
+
+    async def wait_for_event(self: ProcessSubscription) -> Any:
+        event = await original(self)
+        _LOST[:] = [event.continuation] if event.continuation else []
+        return event
+
+    return wait_for_event
+
+
+def _after_lost_event() -> IteratorStart | None:
+    return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, _LOST[0]) if _LOST else None
+
+
+def _without_children_of_event(original: Original) -> Any:
+    async def write(self: ChunkWriter, records: Any, *, children: Any, **arguments: Any) -> None:
+        await original(self, records, children=None if children is None else (), **arguments)
+
+    return write
 
 
 def _without_corrupt(batch: Any) -> Any:
@@ -586,6 +615,54 @@ _plant(
     "lag-to-zero reaches-steady-state balanced-and-stable every-shard-owned",
     (Fault.LARGE_RECORDS,),
     (ByteBudget, "release", _always(None)),
+)
+
+# -- enhanced fan-out ----------------------------------------------------------------------------------------------
+
+_plant(
+    "a renewed subscription starts at LATEST",
+    "order-within-a-session nothing-lost",
+    (Fault.STREAM_QUIRKS,),
+    (read_position, "subscription_start", _always(IteratorStart(IteratorKind.LATEST))),
+    retrieval=Retrieval.FAN_OUT,
+)
+_plant(
+    "a renewed subscription ignores the continuation",
+    "order-within-a-session",
+    (Fault.STREAM_QUIRKS,),
+    (read_position, "subscription_start", _always(IteratorStart(IteratorKind.TRIM_HORIZON))),
+    (ReadPosition, "_without_repeats", lambda _: lambda _self, records: records),
+    (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
+    retrieval=Retrieval.FAN_OUT,
+)
+_plant(
+    "the continuation of a lost event is used",
+    "order-within-a-session nothing-lost",
+    (Fault.STREAM_QUIRKS,),
+    (ProcessSubscription, "_wait_for_event", _note_lost_events),
+    (read_position, "subscription_start", lambda _: lambda _progress: _after_lost_event()),
+    retrieval=Retrieval.FAN_OUT,
+)
+_plant(
+    "the children of an event are dropped",
+    "leases-cover-the-hash-range nothing-lost",
+    _RESHARDS,
+    (ChunkWriter, "write", _without_children_of_event),
+    retrieval=Retrieval.FAN_OUT,
+)
+_plant(
+    "a lost subscription stays open beside the next one",
+    "one-subscription-a-shard",
+    (Fault.STREAM_QUIRKS,),
+    (ProcessSubscription, "close", _do_nothing),
+    retrieval=Retrieval.FAN_OUT,
+)
+_plant(
+    "a silent subscription is not abandoned",
+    "lag-to-zero reaches-steady-state every-shard-owned balanced-and-stable",
+    (Fault.STREAM_QUIRKS, Fault.PARTITIONS),
+    (subscription_reader, "SILENCE_MAX_MS", lambda _: 10**9),
+    retrieval=Retrieval.FAN_OUT,
 )
 
 # -- handlers and checkpoints --------------------------------------------------------------------------------------

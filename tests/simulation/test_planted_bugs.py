@@ -23,6 +23,7 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     steady_refreshes=20,
                     runtime=planted_bug.runtime,
                     mode=planted_bug.mode,
+                    retrieval=planted_bug.retrieval,
                 )
             )
         if outcome.broken:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import format_count, print_line
-from leasehold.config.settings import Mode
+from leasehold.config.settings import Mode, Retrieval
 from leasehold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,6 +77,13 @@ _DEFAULT_MINUTES: Final = 1.0
     show_default=True,
     help="What runs: workers with handlers, workers that archive, or a Spark query.",
 )
+@click.option(
+    "--retrieval",
+    type=click.Choice(["drawn", "polling", "fan_out"]),
+    default="drawn",
+    show_default=True,
+    help="How shards are read.",
+)
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     """Run the shipped code in the simulator.
 
@@ -84,38 +91,31 @@ def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     run. The same seed and version give exactly the same trace. The exit code is 1 if a promise was broken; the output
     then has the command that repeats the run.
     """
-    options = _parse_options(seed=seed, **world)
+    options = _parse_options(seed, world)
     if seeds is None:
         _run_one(options)
     else:
         _run_many([replace(options, seed=options.seed + number) for number in range(seeds)], jobs)
 
 
-def _parse_options(
-    *,
-    seed: int,
-    workers: int | None,
-    shards: int | None,
-    faults: str,
-    minutes: float,
-    mode: str,
-    runtime: str,
-) -> SimulationOptions:
+def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
     # Imported here and below, because the simulator's imports would slow down every other command.
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415
     from leasehold.simulation.runtime import Runtime  # noqa: PLC0415
     from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
 
+    minutes, runtime, retrieval = given["minutes"], given["runtime"], given["retrieval"]
     if not math.isfinite(minutes) or minutes < 0.02:
         raise ConfigError(f"--minutes {minutes}: expected at least 0.02, one simulated second")
     options = SimulationOptions(
         seed=seed,
-        workers=workers,
-        shards=shards,
-        faults=faults_from_names(faults),
+        workers=given["workers"],
+        shards=given["shards"],
+        faults=faults_from_names(given["faults"]),
         faults_ms=round(minutes * 60_000),
-        mode=Mode(mode),
+        mode=Mode(given["mode"]),
         runtime=None if runtime == "drawn" else Runtime(runtime),
+        retrieval=None if retrieval == "drawn" else Retrieval(retrieval),
     )
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):

@@ -81,7 +81,9 @@ class FaultInjector:
     def inject_one(self) -> None:
         """Inject one of the faults of this seed, if it has any."""
         is_plain = self.query is None and not self.world.is_archived
-        injections = INJECTIONS if is_plain else {**INJECTIONS, **ARCHIVE_INJECTIONS}
+        injections = dict(INJECTIONS if is_plain else {**INJECTIONS, **ARCHIVE_INJECTIONS})
+        if self.world.settings.fan_out.is_fan_out:
+            injections |= FAN_OUT_INJECTIONS
         chosen = [
             inject for fault in injections if self.world.spec.mix.has(fault) for inject in injections[fault]
         ]
@@ -341,6 +343,15 @@ def trim(injector: FaultInjector) -> None:
     world.services.stream.trim_all_records()
 
 
+def delete_consumer(injector: FaultInjector) -> None:
+    """Delete the registered consumer, as an operator may by mistake."""
+    services = injector.world.services
+    for name in services.stream.consumers:
+        injector.record("no consumer", "", name)
+        services.kinesis.deregister_consumer(services.clock.wall_ms(), STREAM, name)
+        return
+
+
 # -- rows ----------------------------------------------------------------------------------------------------------
 
 
@@ -502,6 +513,8 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
     Fault.TRIMS: (trim,),
     Fault.DELETIONS: (delete_row, delete_row, delete_all_rows),
 }
+# In runs that read by enhanced fan-out.
+FAN_OUT_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {Fault.STREAM_QUIRKS: (delete_consumer,)}
 # A lease table may not be lost while members of it run: see docs/archive.md.
 ARCHIVE_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
     Fault.OLD_LOGS: (back_up_log, put_back_old_log, delete_log),

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from leasehold.config.settings import Retrieval
 from leasehold.errors import ConfigError
+from leasehold.simulation.environment.fan_out import EventFate
 from leasehold.simulation.environment.network import CallFault, Dependency
 from leasehold.simulation.environment.producer import Workload
 
@@ -35,7 +37,7 @@ class Fault(Enum):
     MEMBERSHIP = "membership"  # members stop cleanly, and members join
     RESHARDS = "reshards"
     RESHARD_STORMS = "reshard-storms"  # reshards of one range in quick succession, and of many ranges at once
-    STREAM_QUIRKS = "stream-quirks"  # iterators that expire early, empty pages before the end
+    STREAM_QUIRKS = "stream-quirks"  # iterators that expire early, empty pages; subscriptions that misbehave
     AGGREGATES = "aggregates"  # KPL aggregates, some of them corrupt
     POISON_RECORDS = "poison-records"  # every handler fails on them
     HANDLER_FAILURES = "handler-failures"  # handlers fail at random
@@ -52,6 +54,9 @@ class Fault(Enum):
 _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 # These faults have no effect on plain workers. They are drawn last, and so do not change the other draws.
 _DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS, Fault.OLD_LOGS})
+
+
+_FATES_MAX: Final = {EventFate.SILENCE: 0.02, EventFate.CUT: 0.1, EventFate.EARLY_END: 0.1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +152,24 @@ def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) 
         workload=_draw_workload(rng, chosen),
     )
     return _with_faults_of_archive(rng, mix, faults)
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutMix:
+    """Whether a run reads by enhanced fan-out, and how often its subscriptions misbehave."""
+
+    retrieval: Retrieval
+    chances: dict[EventFate, float]
+    in_use_chance: float
+
+
+def draw_fan_out_mix(rng: random.Random, mix: FaultMix, retrieval: Retrieval | None) -> FanOutMix:
+    """Draw how a seed reads, unless `retrieval` is given. Half of the seeds read by fan-out."""
+    drawn = rng.choice((Retrieval.POLLING, Retrieval.FAN_OUT))
+    chances = {fate: rng.uniform(0, most) for fate, most in _FATES_MAX.items()}
+    in_use_chance = rng.uniform(0, 0.2)
+    has_quirks = mix.has(Fault.STREAM_QUIRKS)
+    return FanOutMix(retrieval or drawn, chances if has_quirks else {}, in_use_chance if has_quirks else 0.0)
 
 
 def _draw_faults(

@@ -29,6 +29,8 @@ def repeat_command(options: SimulationOptions) -> str:
         parts.append(f"--minutes {options.faults_ms / 60_000:g}")
     if options.runtime is not None:
         parts.append(f"--runtime {options.runtime.value}")
+    if options.retrieval is not None:
+        parts.append(f"--retrieval {options.retrieval.value}")
     if options.mode is not _DEFAULT.mode:
         parts.append(f"--mode {options.mode.value}")
     return " ".join(parts)

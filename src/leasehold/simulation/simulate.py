@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leasehold.config.settings import Mode
+from leasehold.config.settings import FanOutSettings, Mode, Retrieval
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import BrokenPromise
 from leasehold.simulation.checkers.hash_coverage import find_hole
@@ -17,7 +17,7 @@ from leasehold.simulation.environment.producer import Producer
 from leasehold.simulation.environment.services import STREAM
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector, RestartedQuery
-from leasehold.simulation.faults import Fault, FaultMix, draw_fault_mix, without_poison
+from leasehold.simulation.faults import Fault, FaultMix, draw_fan_out_mix, draw_fault_mix, without_poison
 from leasehold.simulation.runtime import Runtime, draw_runtime
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
@@ -45,6 +45,7 @@ class SimulationOptions:
     steady_refreshes: int = STEADY_REFRESHES
     mode: Mode = Mode.PEER
     runtime: Runtime | None = None
+    retrieval: Retrieval | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,9 @@ class _Run:
         if runtime is not Runtime.WORKER:
             mix = without_poison(mix)
         settings, make_main = _settings_and_main(runtime, mix, options)
+        rng = random.Random(f"{options.seed}:fan-out")  # noqa: S311
+        self._fan_out = draw_fan_out_mix(rng, mix, options.retrieval)
+        settings = replace(settings, fan_out=FanOutSettings(retrieval=self._fan_out.retrieval))
         spec = WorldSpec(seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime)
         world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
@@ -176,7 +180,7 @@ class _Run:
         self._producer = Producer(
             world.services.kinesis, STREAM, world.ledger, mix.workload, spec.rng_for("producer")
         )
-        begins = f"{runtime.value}, {self._workers} workers, {shards} shards; {mix}"
+        begins = f"{runtime.value}, {self._fan_out.retrieval.value}, {self._workers} workers, {shards} shards; {mix}"
         world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
@@ -207,6 +211,8 @@ class _Run:
         services.objects.conflict_chance = mix.conflict_chance
         services.quirks.expired_chance = mix.expired_chance
         services.quirks.empty_chance = mix.empty_chance
+        services.fan_out_quirks.chances = self._fan_out.chances
+        services.fan_out_quirks.in_use_chance = self._fan_out.in_use_chance
         while world.now_ms() < self.options.faults_ms:
             await world.clock.sleep_ms(round(self._injector.rng.expovariate(1 / mix.inject_every_ms)))
             self._injector.inject_one()

@@ -102,6 +102,7 @@ async def run_simulated_worker(
         clock=process.clock,
         rng=world.spec.rng_for(f"{process.name}:engine"),
         observe=lambda event: world.observe(process, event),
+        open_fan_out=lambda _: world.services.fan_out_for(process, world),
     )
     return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
 

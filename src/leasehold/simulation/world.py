@@ -195,6 +195,14 @@ class World:
         """A process has read a page from the stream."""
         self.promises.notify(lambda checker: checker.page_read(process, page))
 
+    def subscription_opened(self, process: SimulatedProcess, shard: ShardId) -> None:
+        """A process has subscribed to a shard."""
+        self.promises.notify(lambda checker: checker.subscription_opened(process, shard))
+
+    def subscription_closed(self, process: SimulatedProcess, shard: ShardId) -> None:
+        """A process has closed a subscription to a shard."""
+        self.promises.notify(lambda checker: checker.subscription_closed(process, shard))
+
     def delivery_began(self, delivery: Delivery) -> None:
         """A handler was called."""
         self.promises.notify(lambda checker: checker.delivery_began(delivery))

@@ -18,10 +18,12 @@ from leasehold.config.connection import DYNAMODB, ConnectionSettings
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.config.settings import (
     BalanceBy,
+    FanOutSettings,
     FleetSettings,
     Mode,
     OnRecreatedStream,
     ReadSettings,
+    Retrieval,
     milliseconds,
 )
 from leasehold.core.exactly_once.slice_limits import BatchLimits
@@ -91,11 +93,22 @@ def parse_lease_store(text: str) -> str:
     return DYNAMODB if store.lower() == DYNAMODB else store
 
 
-def parse_consumer_mode(text: str) -> str:
-    """Parse how shards are read, in the words of Databricks and of awslabs. Polling is the only way so far."""
-    if text.strip().lower() not in {"polling", "getrecords"}:
-        raise ConfigError("expected polling (or GetRecords), which is how the source reads shards")
-    return "polling"
+def parse_consumer_mode(text: str) -> Retrieval:
+    """Parse how shards are read, in the words of Databricks and of awslabs."""
+    modes = {
+        "polling": Retrieval.POLLING,
+        "getrecords": Retrieval.POLLING,
+        "efo": Retrieval.FAN_OUT,
+        "subscribetoshard": Retrieval.FAN_OUT,
+        "fan_out": Retrieval.FAN_OUT,
+        "auto": Retrieval.AUTO,
+    }
+    mode = modes.get(text.strip().lower())
+    if mode is None:
+        raise ConfigError(
+            "expected polling (or GetRecords), efo (or SubscribeToShard), or auto: efo where it is possible"
+        )
+    return mode
 
 
 _on_leases_behind = values.choice(OnLeasesBehind)
@@ -131,6 +144,8 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "columns": OptionSpec(parse_columns),
     "numPartitions": OptionSpec(parse_count, ("maxPartitions",)),
     "consumerMode": OptionSpec(parse_consumer_mode, ("kinesis.consumerType",)),
+    "consumerName": OptionSpec(str, ("kinesis.consumerName",)),
+    "consumerARN": OptionSpec(str),
     "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
     "maxFetchRate": OptionSpec(parse_size),
     "maxRecordsPerFetch": OptionSpec(
@@ -201,7 +216,10 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The parsed options of one source. Spark pickles them for the driver's reader and for each task."""
+    """The parsed options of one source. Spark pickles them for the driver's reader and for each task.
+
+    It has more than 12 attributes because each group of settings is one.
+    """
 
     stream: str
     application: str = ""
@@ -214,6 +232,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     fleet: FleetSettings = field(default_factory=FleetSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
+    fan_out: FanOutSettings = field(default_factory=FanOutSettings)
     deaggregation: DeaggregationSettings = field(default_factory=DeaggregationSettings)
 
     def require_application(self) -> None:
@@ -250,6 +269,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=parsed.get("failOnDataLoss", True),
         fleet=_fleet_settings(parsed),
         read=_read_settings(parsed, poll_every),
+        fan_out=_fan_out_settings(parsed),
     )
 
 
@@ -339,6 +359,18 @@ def _records_min(parsed: Mapping[str, Any]) -> int | None:
             f"option minRecordsPerTrigger={least} is more than maxRecordsPerTrigger={most}: no batch could have it"
         )
     return least
+
+
+def _fan_out_settings(parsed: Mapping[str, Any]) -> FanOutSettings:
+    retrieval = parsed.get("consumerMode", Retrieval.POLLING)
+    if retrieval is Retrieval.POLLING:
+        # A query that is migrated, or switched to polling, may keep the name of its consumer.
+        return FanOutSettings()
+    return FanOutSettings(
+        retrieval=retrieval,
+        consumer_name=parsed.get("consumerName"),
+        consumer_arn=parsed.get("consumerARN"),
+    )
 
 
 def _read_settings(parsed: Mapping[str, Any], poll_every: timedelta) -> ReadSettings:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from leasehold.archive.columns import ALL_COLUMNS, DEFAULT_COLUMNS
-from leasehold.config.settings import BalanceBy, FleetSettings, OnRecreatedStream
+from leasehold.config.settings import BalanceBy, FanOutSettings, FleetSettings, OnRecreatedStream, Retrieval
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, ShardId
@@ -88,7 +88,7 @@ def _names_of(option: str) -> tuple[str, ...]:
     ("given", "sentence"),
     [
         ({"maxRecordsPerTriger": "5"}, "did you mean maxRecordsPerTrigger?"),
-        ({"nonsense": "5"}, "known are streamName, applicationName"),
+        ({"qwertz": "5"}, "known are streamName, applicationName"),
         ({"awsAccessKey": "AKIA"}, "credentials come from the AWS SDK's chain"),
         ({"initialPosition": "latest", "startingPosition": "latest"}, "startingPosition is given twice"),
         ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger='0': expected a whole number above 0"),
@@ -233,6 +233,27 @@ def test_the_least_number_of_records_of_a_batch() -> None:
         options(maxTriggerDelay="30s")
     with pytest.raises(ConfigError, match="no batch could have it"):
         options(minRecordsPerTrigger="100", maxRecordsPerTrigger="99")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"consumerMode": "efo", "consumerName": "spark"},
+        {"kinesis.consumerType": "SubscribeToShard", "kinesis.consumerName": "spark"},
+    ],
+)
+def test_fan_out_is_accepted_in_the_words_of_other_connectors(given: dict[str, str]) -> None:
+    assert options(**given).fan_out == FanOutSettings(retrieval=Retrieval.FAN_OUT, consumer_name="spark")
+
+
+def test_an_unknown_consumer_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"expected polling .*efo"):
+        options(consumerMode="push")
+
+
+def test_a_query_that_polls_may_keep_the_name_of_its_consumer() -> None:
+    """Awslabs' option is common in migrated queries."""
+    assert options(**{"kinesis.consumerName": "spark"}) == options()
 
 
 def test_a_minimum_of_partitions_is_refused() -> None:

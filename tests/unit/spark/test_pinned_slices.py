@@ -63,6 +63,7 @@ class SliceWorld(ReadWorld):
             read=self.settings,
             deaggregation=DEFAULT_DEAGGREGATION,
             fail_on_data_loss=self.fail_on_data_loss,
+            consumer=self.consumer,
         )
         return await fetch_and_pin(plan, ports)
 

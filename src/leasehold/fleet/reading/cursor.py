@@ -44,5 +44,5 @@ class Cursor:
         requested_wall_ms = self._context.clock.wall_ms()
         start = await self._position.iterator_start()
         iterator = await self._context.stream.get_iterator(self._shard, start)
-        self._position.note_started(requested_wall_ms)
+        self._position.note_started(start, requested_wall_ms)
         return iterator

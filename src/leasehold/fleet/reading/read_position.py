@@ -21,6 +21,7 @@ from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.record import Record
 from leasehold.core.records.iterators import (
     Gap,
+    IteratorKind,
     IteratorStart,
     gap_before,
     iterator_start,
@@ -55,6 +56,7 @@ class ReadPosition:
         self._last_response: _ResponseTime | None = None
         # The record that the next records must begin with; otherwise there is a gap.
         self._expected: Position | None = None
+        self._must_poll = False
 
     @property
     def position(self) -> Position:
@@ -64,7 +66,12 @@ class ReadPosition:
     @property
     def is_far_behind(self) -> bool:
         """Whether records were received from so far behind that the next ones may be trimmed already."""
-        return self._last_response is not None and self.is_trimming_near()
+        return self.has_response and self.is_trimming_near()
+
+    @property
+    def has_response(self) -> bool:
+        """Whether a page or an event was received."""
+        return self._last_response is not None
 
     async def iterator_start(self) -> IteratorStart:
         """Where to request the next iterator."""
@@ -76,8 +83,19 @@ class ReadPosition:
 
     async def subscription_start(self) -> IteratorStart:
         """Where to subscribe next. If trimming is near, this is the last record, so that a gap is noticed."""
+        if self._request.iterator is not None and not self.has_response:
+            # The iterator cannot be used here. It points right after the start.
+            number = self.position.sequence_number
+            return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number=number)
         continued = None if self.is_trimming_near() else subscription_start(self._progress)
         return continued or await self.iterator_start()
+
+    @property
+    def may_subscribe(self) -> bool:
+        """Whether a subscription can start where reading is now, and would skip no trimmed records silently."""
+        if self._request.iterator is not None and not self.position.is_record:
+            return False  # only the iterator knows where reading is
+        return not self.is_far_behind and not self._must_poll
 
     def required_first_record(self, start: IteratorStart) -> Position | None:
         """The record that a subscription from `start` surely begins with: it was read before, and is not trimmed."""
@@ -86,10 +104,14 @@ class ReadPosition:
             self._progress, start, self._context.clock.wall_ms(), keeps_records_ms=keeps_ms
         )
 
-    def note_started(self, requested_wall_ms: int) -> None:
+    def note_started(self, start: IteratorStart, requested_wall_ms: int) -> None:
         """An iterator was received, or a subscription was accepted, that was requested at `requested_wall_ms`."""
         self._first_start_wall_ms = self._first_start_wall_ms or requested_wall_ms
-        if self.position.is_record and self.is_trimming_near():
+        is_at_position = (
+            start.kind is IteratorKind.AT_SEQUENCE_NUMBER
+            and start.sequence_number == self.position.sequence_number
+        )
+        if is_at_position and self.is_trimming_near():
             self._expected = self.position
 
     def accept(
@@ -98,6 +120,7 @@ class ReadPosition:
         """Move on by the records of a page or an event. Return those that were not read before."""
         clock = self._context.clock
         self._last_response = _ResponseTime(clock.now_ms(), clock.wall_ms(), millis_behind or 0)
+        self._must_poll = self._must_poll and not records
         if not records:
             if is_end and self._expected:
                 self._report(Gap(self._expected, resumes_at=None, resumes_at_arrival_ms=None))
@@ -109,6 +132,11 @@ class ReadPosition:
                 Position(new[-1].sequence_number), has_read=True, arrival_ms=new[-1].arrival_ms
             )
         return new
+
+    def note_skipped_records(self) -> None:
+        """A subscription did not begin with the last record that was read. Polling finds out whether it was trimmed."""
+        self._expected = self.position
+        self._must_poll = True
 
     def note_continuation(self, continuation: str | None) -> None:
         """A subscription said where the next one may continue."""

@@ -23,7 +23,7 @@ class ReadRequest:
     `initial` resolves a `start` that is not a record. `hash_range` is that of the shard, if known; user records of an
     aggregate outside of it belong to another shard. The last four are optional knowledge of the caller:
 
-    - `iterator` points right after `start` and saves a GetShardIterator call;
+    - `iterator` points right after `start`, saves a GetShardIterator call, and shows that nothing was trimmed there;
     - `follows_parent`: a parent of the shard was read to its end, so a trimmed beginning of this shard is a gap;
     - `record_weight` from earlier reading of the shard saves a first, small call;
     - `demand` keeps the reader from fetching records that the consumer will not take.
@@ -41,7 +41,11 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadContext:
-    """The stream, the settings, and the ports that a reader uses. With a `consumer` it subscribes, else it polls."""
+    """The stream, the settings, and the ports that a reader uses. With a `consumer` it subscribes, else it polls.
+
+    With `subscribes_once`, for short readings, it subscribes at most once, and only if that is possible without a wait.
+    Otherwise it polls.
+    """
 
     stream: Stream
     settings: ReadSettings
@@ -51,3 +55,4 @@ class ReadContext:
     rng: random.Random
     observe: Observer
     consumer: StreamConsumer | None = None
+    subscribes_once: bool = False

@@ -55,7 +55,10 @@ class _Reader:
         self._position = ReadPosition(request, context)
         writer = ChunkWriter(request, context, chunks, share)
         self._polling = PollingReader(request, context, self._position, writer)
+        self._shard = request.shard
         self._consumer = context.consumer
+        self._subscribes_once = context.subscribes_once
+        self._has_subscribed = False
         self._subscribing = (
             None
             if context.consumer is None
@@ -72,9 +75,17 @@ class _Reader:
 
     async def _read_once(self) -> bool:
         """Read one page or one subscription. Return False after the end of the shard."""
-        if self._subscribing is None or self._consumer is None or self._consumer.is_refused:
+        if self._subscribing is None or not self._may_subscribe():
             return await self._polling.read_once()
-        if self._position.is_far_behind:
-            return await self._polling.read_once()
-        self._polling.discard_iterator()
-        return await self._subscribing.read_once()
+        self._has_subscribed = True
+        has_more = await self._subscribing.read_once()
+        if self._position.has_response:
+            self._polling.discard_iterator()
+        return has_more
+
+    def _may_subscribe(self) -> bool:
+        if self._consumer is None or self._consumer.is_refused or not self._position.may_subscribe:
+            return False
+        if not self._subscribes_once:
+            return True
+        return not self._has_subscribed and self._consumer.may_subscribe_now(self._shard)

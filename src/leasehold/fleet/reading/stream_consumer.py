@@ -20,6 +20,7 @@ from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.records.subscriptions import (
     REGISTER_ATTEMPTS_MAX,
     RegistrationStep,
+    may_subscribe_ms,
     next_call_slot_ms,
     next_registration_step,
 )
@@ -81,6 +82,13 @@ class StreamConsumer:
         slot = self._slots.setdefault(shard, ShardSlot())
         async with slot.lock:
             yield slot
+
+    def may_subscribe_now(self, shard: ShardId) -> bool:
+        """Whether no other reader of this process is subscribed to the shard, or was a moment ago."""
+        slot, now_ms = self._slots.get(shard), self._clock.now_ms()
+        return slot is None or (
+            not slot.lock.locked() and may_subscribe_ms(slot.subscribed_ms, now_ms) <= now_ms
+        )
 
     async def subscribe(self, shard: ShardId, start: IteratorStart) -> Subscription | None:
         """Subscribe to a shard, at the pace of the process. None if the service refuses fan-out: poll instead.

@@ -18,6 +18,7 @@ from leasehold.core.events import (
     SubscriptionLost,
 )
 from leasehold.core.position import Position
+from leasehold.core.records.pacing import CALL_BYTES_MIN
 from leasehold.core.records.subscriptions import SILENCE_MAX_MS, may_subscribe_ms, resubscribe_wait_ms
 from leasehold.errors import InUseError, NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.reading.chunking import weight_of
@@ -63,7 +64,7 @@ class SubscriptionReader:
             if subscription is None:
                 return True  # from now on, the shard is polled
             slot.subscribed_ms = self._context.clock.now_ms()
-            self._position.note_started(requested_wall_ms)
+            self._position.note_started(start, requested_wall_ms)
             self._context.observe(Subscribed(self._shard, start))
             try:
                 return await self._pass_on(subscription, self._position.required_first_record(start))
@@ -84,7 +85,7 @@ class SubscriptionReader:
                 return True
             events += 1
             if event.records:
-                _require_first_record(event, must_begin_at)
+                self._require_first_record(event, must_begin_at)
                 must_begin_at = None
             self._failures = 0
             if await self._write(event):
@@ -92,6 +93,15 @@ class SubscriptionReader:
             if self._position.is_far_behind:
                 # Trimmed records would be skipped in silence. Polling notices them.
                 return True
+
+    def _require_first_record(self, event: SubscriptionEvent, must_begin_at: Position | None) -> None:
+        first = event.records[0].sequence_number
+        if must_begin_at is not None and int(first) > must_begin_at.number:
+            self._position.note_skipped_records()
+            raise UnavailableError(
+                f"the subscription begins with record {first}, although it was to begin at {must_begin_at}: it has "
+                "skipped records, or sends its events in a wrong order"
+            )
 
     async def _write(self, event: SubscriptionEvent) -> bool:
         """Pass one event on. Return True if it ends the shard."""
@@ -112,9 +122,10 @@ class SubscriptionReader:
         return is_end
 
     async def _wait_for_room(self) -> None:
-        """Wait until an event of the size of the last one fits into the byte budget."""
-        await self._writer.share.acquire(self._event_weight)
-        self._writer.share.resize(self._event_weight, 0)
+        """Wait until an event of the size of the last one fits into the byte budget, or a call's worth."""
+        room = max(self._event_weight, min(CALL_BYTES_MIN, self._context.settings.buffer_bytes // 4))
+        await self._writer.share.acquire(room)
+        self._writer.share.resize(room, 0)
 
     async def _next_event(self, subscription: Subscription) -> SubscriptionEvent | None:
         """The next event; None if the service has ended the subscription. UnavailableError if it is silent."""
@@ -162,12 +173,3 @@ async def _next_or_none(subscription: Subscription) -> SubscriptionEvent | None:
         return await anext(subscription)
     except StopAsyncIteration:
         return None
-
-
-def _require_first_record(event: SubscriptionEvent, must_begin_at: Position | None) -> None:
-    first = event.records[0].sequence_number
-    if must_begin_at is not None and int(first) > must_begin_at.number:
-        raise UnavailableError(
-            f"the subscription begins with record {first}, although it was to begin at {must_begin_at}, which is "
-            "still retained: it has skipped records, or sends its events in a wrong order"
-        )

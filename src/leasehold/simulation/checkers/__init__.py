@@ -22,6 +22,7 @@ from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
 from leasehold.simulation.checkers.object_contents import NamesHaveOneContent, ObjectsAreNeverReplaced
 from leasehold.simulation.checkers.one_leader import OneLeaderAtATime
+from leasehold.simulation.checkers.one_subscription import OneSubscription
 from leasehold.simulation.checkers.parents import ParentsBeforeChildren
 from leasehold.simulation.checkers.pins_before_objects import PinnedBeforeWritten
 from leasehold.simulation.checkers.query_batches import (
@@ -73,6 +74,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     IdleQueriesPlanNothing,
     BatchesEqualProduced,
     BufferWithinBudget,
+    OneSubscription,
     NoBugs,
     EveryShardOwned,
     LagToZero,

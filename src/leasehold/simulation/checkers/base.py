@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from leasehold.core.events import Event
+from leasehold.core.model import ShardId
 from leasehold.ports import Page
 from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.ledger import Ledger
@@ -110,6 +111,12 @@ class Checker:
 
     def page_read(self, process: SimulatedProcess, page: Page) -> None:
         """A process has read a page from the stream."""
+
+    def subscription_opened(self, process: SimulatedProcess, shard: ShardId) -> None:
+        """A process has subscribed to a shard."""
+
+    def subscription_closed(self, process: SimulatedProcess, shard: ShardId) -> None:
+        """A process has closed a subscription to a shard."""
 
     def process_exited(self, process: SimulatedProcess) -> None:
         """A process was killed, or has ended."""

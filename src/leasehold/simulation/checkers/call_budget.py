@@ -52,13 +52,13 @@ class CallsWithinBudget(Checker):
 
     def _budget_per_hour(self) -> dict[Dependency, float]:
         """Per shard: heartbeats (with checkpoints) and polls. Per member: refreshes, audits and cleanups."""
-        fleet, read = self.world.settings.fleet, self.world.settings.read
+        fleet = self.world.settings.fleet
         shards = len(self.world.services.active_leases())
         members = sum(
             process.is_member and process.state is ProcessState.RUNNING for process in self.world.processes
         )
         rounds = _per_hour(milliseconds(fleet.audit_every)) + _per_hour(milliseconds(fleet.clean_up_every))
-        polls = _per_hour(milliseconds(read.idle_poll_every))
+        polls = _per_hour(self._read_every_ms())
         is_led = fleet.mode is Mode.LEADER
         refreshes = self._refreshes_with_leader(members) if is_led else self._refreshes_of_peers(members)
         heartbeats = shards * _per_hour(milliseconds(fleet.renew_every))
@@ -66,6 +66,13 @@ class CallsWithinBudget(Checker):
             Dependency.LEASES: _SLACK * (refreshes + heartbeats + members * rounds),
             Dependency.STREAM: _SLACK * (shards * polls + members * rounds),
         }
+
+    def _read_every_ms(self) -> int:
+        """How often a shard is polled or subscribed to. The driver of a query always polls."""
+        settings = self.world.settings
+        if settings.fan_out.is_fan_out and not self.world.query.has_query:
+            return self.world.services.kinesis.settings.subscription_lifetime_ms
+        return milliseconds(settings.read.idle_poll_every)
 
     def _refreshes_of_peers(self, members: int) -> float:
         return members * _per_hour(milliseconds(self.world.settings.fleet.refresh_every))

@@ -79,6 +79,13 @@ class NetworkConditions:
                     return fault
         return None
 
+    def is_cut_off(self, process: SimulatedProcess, dependency: Dependency) -> bool:
+        """Return whether a partition lies between a process and a dependency."""
+        return any(
+            partition.dependency is dependency and partition.process in {None, process}
+            for partition in self.partitions
+        )
+
     def draw_delay_ms(self) -> float:
         """Draw the time that a message takes in one direction."""
         if self.slow_share and self.rng.random() < self.slow_share:

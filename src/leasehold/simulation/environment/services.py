@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
 from leasehold.core.leases.lease_row import is_lease_row
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.core.shards.shard_graph import unfinished_parents
@@ -14,6 +14,7 @@ from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.kinesis_model.stream import StreamState
 from leasehold.ports import Page
+from leasehold.simulation.environment.fan_out import FanOutQuirks, ProcessFanOut, ReadListener
 from leasehold.simulation.environment.network import Network, NetworkConditions
 from leasehold.simulation.environment.objects import ProcessObjects, SimulatedObjects
 from leasehold.simulation.environment.ownership import RowReader
@@ -43,10 +44,16 @@ class SimulatedServices:
         self.network = Network(loop, NetworkConditions(rng_for("weather")))
         self.table = SimulatedTable(self.clock.now_ms, rng_for("scans"))
         self.quirks = StreamQuirks(rng_for("oddities"))
+        self.fan_out_quirks = FanOutQuirks(rng_for("subscriptions"), chances={})
         self.sink = Sink(is_two_phase=is_two_phase)
         self.objects = SimulatedObjects(self.clock.now_ms, rng_for("objects"))
         ends_with_records = rng_for("shard ends").random() < 0.5
-        self.kinesis = KinesisModel(settings=ServiceSettings(shard_end_with_last_records=ends_with_records))
+        lifetime_ms = rng_for("subscription lifetimes").choice((15_000, 60_000, 300_000))
+        self.kinesis = KinesisModel(
+            settings=ServiceSettings(
+                shard_end_with_last_records=ends_with_records, subscription_lifetime_ms=lifetime_ms
+            )
+        )
         self.kinesis.create_stream(START_WALL_MS, STREAM, shard_count=shards)
         self._row_reader = RowReader()
 
@@ -64,6 +71,11 @@ class SimulatedServices:
         """Return the stream as a process reaches it. `on_page` gets every page that the process reads."""
         stream = MemoryStream(self.kinesis, STREAM, self.clock)
         return ProcessStream(stream, self.network, process, self.quirks, on_page)
+
+    def fan_out_for(self, process: SimulatedProcess, listener: ReadListener) -> ProcessFanOut:
+        """Return enhanced fan-out as a process reaches it. `listener` gets every event that the process reads."""
+        fan_out = MemoryFanOut(self.kinesis, STREAM, self.clock)
+        return ProcessFanOut(fan_out, self.network, process, self.fan_out_quirks, listener)
 
     @property
     def stream(self) -> StreamState:
@@ -92,5 +104,6 @@ class SimulatedServices:
         """End all faults of the network, the stream, the table and the object store."""
         self.network.conditions.clear_faults()
         self.quirks.clear()
+        self.fan_out_quirks.clear()
         self.table.stale_chance = 0.0
         self.objects.conflict_chance = 0.0

@@ -17,10 +17,12 @@ from leasehold.archive.archive import Archive
 from leasehold.core.events import Event, GapFound
 from leasehold.core.model import ShardId
 from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.archiving_worker import open_simulated_archive
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.query_history import DeliveredSlice
+from leasehold.simulation.spark.consumer import open_simulated_consumer
 from leasehold.simulation.world import World
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
@@ -47,6 +49,7 @@ class Executor:
     options: SourceOptions
     rng: random.Random
     archive: Archive | None
+    consumer: StreamConsumer | None
 
     @classmethod
     def of(cls, world: World, process: SimulatedProcess, options: SourceOptions) -> Executor:
@@ -54,7 +57,8 @@ class Executor:
         archive = open_simulated_archive(world, process) if world.is_archived else None
         if options.fail_on_data_loss:
             world.query.fail_on_data_loss.add(process)
-        return cls(world, process, options, world.spec.rng_for(f"{process.name}:executor"), archive)
+        rng = world.spec.rng_for(f"{process.name}:executor")
+        return cls(world, process, options, rng, archive, open_simulated_consumer(world, process))
 
     async def run_attempt(self, plans: Sequence[SlicePlan]) -> tuple[DeliveredSlice, ...]:
         """Run one attempt at a task. Returns what it delivered."""
@@ -130,6 +134,7 @@ class Executor:
             read=options.read,
             deaggregation=options.deaggregation,
             fail_on_data_loss=options.fail_on_data_loss,
+            consumer=self.consumer,
         )
 
 

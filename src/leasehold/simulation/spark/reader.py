@@ -11,6 +11,7 @@ from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.environment.process import Role, SimulatedProcess
+from leasehold.simulation.spark.consumer import open_simulated_consumer
 from leasehold.simulation.spark.process_calls import ProcessDiedError, call_in
 from leasehold.simulation.world import World
 from leasehold.spark.options import SourceOptions
@@ -94,6 +95,7 @@ class Reader:
             rng=rng,
             observe=lambda event: world.observe(process, event),
             load=BatchLoad(process.clock, self.ends),
+            consumer=open_simulated_consumer(world, process),
         )
         run = QueryRun(self.options, ports, lambda: f"{rng.getrandbits(64):016x}")
         run.is_available_now = self.is_available_now

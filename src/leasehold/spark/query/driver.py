@@ -20,6 +20,7 @@ from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_member import QueryPorts
 from leasehold.spark.query.query_run import QueryRun
+from leasehold.spark.query.task_resources import open_consumer
 from leasehold.wiring import new_rng, open_lease_table, open_stream
 
 STOP_WAIT_S: Final = 20.0
@@ -86,4 +87,5 @@ async def _open_ports(options: SourceOptions) -> QueryPorts:
         rng=new_rng(),
         observe=LogObserver(clock.now_ms),
         load=BatchLoad(clock, batch_end_file(os.getppid())),
+        consumer=open_consumer(options) if options.fan_out.is_fan_out else None,
     )

@@ -43,6 +43,7 @@ from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import Demand, ReadChunk, payload_bytes
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Clock, Stream
 from leasehold.tasks import retry
@@ -108,6 +109,7 @@ class ReaderPorts:
     read: ReadSettings
     deaggregation: DeaggregationSettings
     fail_on_data_loss: bool = True
+    consumer: StreamConsumer | None = None  # None: slices are polled
 
 
 async def fetch_and_pin(plan: SlicePlan, ports: ReaderPorts) -> PinnedSlice | None:
@@ -189,6 +191,9 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
             clock=ports.clock,
             rng=ports.rng,
             observe=losses.observe_reader,
+            # A slice that was delivered before is polled: its end is known, and an event says less about the tip.
+            consumer=None if plan.redeliver_to or plan.replay_to else ports.consumer,
+            subscribes_once=True,
         ),
     )
     async with reading as chunks:

@@ -15,6 +15,7 @@ from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import WorkerId
 from leasehold.errors import ConfigError
 from leasehold.fleet.member import Member, MemberPorts
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.streams import Streams
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Clock, Stream
@@ -42,6 +43,7 @@ class QueryPorts:
     rng: random.Random
     observe: Observer
     load: BatchLoad
+    consumer: StreamConsumer | None = None  # with which tasks subscribe; None: they poll
 
 
 class QueryMember:
@@ -89,6 +91,9 @@ class QueryMember:
     async def start(self, logged: QueryOffset) -> None:
         """Check the settings, compare the log of an earlier run with the lease table, and join the fleet."""
         self._settings.require_past_start(self._clock.wall_ms())
+        if self._ports.consumer is not None:
+            # Here and not by the tasks: the driver can say what is wrong before the first batch.
+            await self._ports.consumer.prepare()
         if logged.generation_id.number == 0:
             await self._check_starting_shards()
         else:

@@ -11,17 +11,20 @@ import gc
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.connection import ConnectionSettings
+from leasehold.config.settings import FanOutSettings
 from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.loop_thread import LoopThread
 from leasehold.ports import Stream
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import ReaderPorts
-from leasehold.wiring import new_rng, open_lease_table, open_stream
+from leasehold.wiring import new_rng, open_fan_outs, open_lease_table, open_stream
 
 _loop: LoopThread | None = None
 _streams: dict[tuple[str, ConnectionSettings], Stream] = {}
 _tables: dict[tuple[str, ConnectionSettings], LeaseTable] = {}
+_consumers: dict[tuple[str, str, ConnectionSettings, FanOutSettings], StreamConsumer] = {}
 
 
 def task_loop() -> LoopThread:
@@ -62,4 +65,29 @@ async def task_ports(options: SourceOptions) -> ReaderPorts:
         read=options.read,
         deaggregation=options.deaggregation,
         fail_on_data_loss=options.fail_on_data_loss,
+        consumer=_task_consumer(options),
     )
+
+
+def open_consumer(options: SourceOptions) -> StreamConsumer:
+    """Open the registered consumer with which a query subscribes."""
+    clock = SystemClock()
+    return StreamConsumer(
+        open_fan_outs(options.connection, [options.stream])[options.stream],
+        options.fan_out,
+        stream=options.stream,
+        application=options.application,
+        clock=clock,
+        rng=new_rng(),
+        observe=LogObserver(clock.now_ms),
+    )
+
+
+def _task_consumer(options: SourceOptions) -> StreamConsumer | None:
+    """Return the registered consumer of the options, opened once in this process; None if the query polls."""
+    if not options.fan_out.is_fan_out:
+        return None
+    key = (options.stream, options.application, options.connection, options.fan_out)
+    if key not in _consumers:
+        _consumers[key] = open_consumer(options)
+    return _consumers[key]

@@ -366,6 +366,26 @@ def test_a_reader_that_is_far_behind_polls_and_reports_the_gap() -> None:
     run_in_virtual_time(main())
 
 
+def test_a_record_that_was_trimmed_early_is_a_gap() -> None:
+    """The subscription does not begin with the last record, and polling shows that it is gone. Reading continues."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        (number,) = world.put()
+        async with world.read() as chunks:
+            await world.take(chunks, 1)
+            world.fan_out.failure_for = fail_once("event", UnavailableError("cut"))
+            world.put()
+            world.service.stream(world.clock.wall_ms(), "orders").trim_all_records()
+            world.put()
+            assert numbers_of(await world.take(chunks, 1)) == [2]
+            world.put()
+            assert numbers_of(await world.take(chunks, 1)) == [3]
+        assert [event.gap.after for event in world.events_of(GapFound)] == [Position(number)]
+
+    run_in_virtual_time(main())
+
+
 def test_an_idle_shard_whose_last_record_was_trimmed_has_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader was at the tip all the time. The next record and the end of the shard are no gap, and are read."""
 
