@@ -58,13 +58,14 @@ def _inject(fleet: WorkerProcesses, round_number: int) -> None:
 
 
 def _run(
-    location: TableLocation, kinesis: Any, kinesis_url: str, stream: str, folder: Path, load: Load
+    location: TableLocation, kinesis: Any, options: dict[str, Any], folder: Path, load: Load
 ) -> RunCheck:
+    stream = options["stream"]
     kinesis.create_stream(StreamName=stream, ShardCount=16)
     kinesis.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
     rng = random.Random(4711)
     producer = RecordProducer(kinesis, stream, rng, load.per_aggregate, load.put_max)
-    fleet = WorkerProcesses(folder, consumer_options(location, kinesis_url, stream))
+    fleet = WorkerProcesses(folder, options)
     monitor = CheckpointMonitor(location)
     monitor_thread = threading.Thread(target=monitor.run, daemon=True)
     try:
@@ -116,12 +117,15 @@ def _run(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["dynamodb_local", "sqlite"])
-def test_nothing_is_lost_under_faults(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "retrieval"), [("dynamodb_local", "polling"), ("sqlite", "fan_out")])
+def test_nothing_is_lost_under_faults(
+    kind: str, retrieval: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """200,000 records, half of them in aggregates, survive kills, pauses, stops and reshards."""
     location = new_location(request, kind, tmp_path)
     with LocalKinesis.in_process() as kinesis:
-        _run(location, kinesis.client(), kinesis.endpoint_url, f"faults-{kind}", tmp_path, FULL)
+        options = consumer_options(location, kinesis.endpoint_url, f"faults-{kind}")
+        _run(location, kinesis.client(), options | {"retrieval": retrieval}, tmp_path, FULL)
 
 
 @pytest.mark.slow
@@ -131,4 +135,5 @@ def test_nothing_is_lost_on_other_servers(
 ) -> None:
     """The same on kinesis-local and ministack, with as many records as kinesis-local can take."""
     location = new_location(request, "ministack", tmp_path)
-    _run(location, kinesis_local.client("kinesis"), kinesis_local.url, "faults-elsewhere", tmp_path, SMALL)
+    options = consumer_options(location, kinesis_local.url, "faults-elsewhere")
+    _run(location, kinesis_local.client("kinesis"), options, tmp_path, SMALL)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +23,7 @@ from leasehold.core.events import (
 )
 from leasehold.local import LocalKinesis
 from tests.contract.streams import eventually
+from tests.servers import Server
 
 DEADLINE_S = 120.0
 APPLICATION = "billing"
@@ -33,15 +34,19 @@ STREAM = "orders"
 class World:
     """A server, a worker that reads a stream of it by fan-out, and the numbers that it has handled."""
 
-    kinesis: LocalKinesis
-    client: Any = field(init=False)
+    client: Any
+    local: LocalKinesis | None = None
+    stream: str = STREAM
     events: list[Event] = field(default_factory=list)
     handled: list[int] = field(default_factory=list)
     by_shard: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     put_count: int = 0
 
-    def __post_init__(self) -> None:
-        self.client = self.kinesis.client()
+    @property
+    def kinesis(self) -> LocalKinesis:
+        """The local server, which a test can change."""
+        assert self.local
+        return self.local
 
     def put(self, count: int = 20) -> None:
         """Put numbered records, spread over the shards."""
@@ -53,7 +58,7 @@ class World:
             }
             for at in range(count)
         ]
-        assert self.client.put_records(StreamName=STREAM, Records=entries)["FailedRecordCount"] == 0
+        assert self.client.put_records(StreamName=self.stream, Records=entries)["FailedRecordCount"] == 0
         self.put_count += count
 
     def put_and_wait(self, count: int = 20) -> None:
@@ -86,46 +91,54 @@ def _shard(event: Event) -> str:
 
 
 @contextmanager
-def running_world(folder: Path, shards: int, **options: Any) -> Iterator[World]:
+def running_world(folder: Path, shards: int) -> Iterator[World]:
+    """A worker on a server of its own."""
+    with (
+        LocalKinesis.in_thread(streams={STREAM: shards}) as kinesis,
+        running_worker(World(kinesis.client(), kinesis), folder, kinesis.endpoint_url) as world,
+    ):
+        yield world
+
+
+@contextmanager
+def running_worker(world: World, folder: Path, endpoint_url: str) -> Iterator[World]:
     """A worker that runs until the block ends, and stops without an error."""
-    with LocalKinesis.in_thread(streams={STREAM: shards}) as kinesis:
-        world = World(kinesis)
-        consumer = Consumer(
-            stream=STREAM,
-            application=APPLICATION,
-            region="us-east-1",
-            kinesis_endpoint=kinesis.endpoint_url,
-            leases=f"sqlite:///{folder / 'leases.sqlite'}",
-            initial_position="trim_horizon",
-            retrieval="fan_out",
-            observe=world.events.append,
-            **{"refresh_every": "200ms", **options},
-        )
+    consumer = Consumer(
+        stream=world.stream,
+        application=APPLICATION,
+        region="us-east-1",
+        kinesis_endpoint=endpoint_url,
+        leases=f"sqlite:///{folder / 'leases.sqlite'}",
+        initial_position="trim_horizon",
+        retrieval="fan_out",
+        observe=world.events.append,
+        refresh_every="200ms",
+    )
 
-        @consumer.batch(max_wait=0)
-        def handle(batch: Batch) -> None:
-            numbers = [int(record.data) for record in batch]
-            world.by_shard[batch.shard] += numbers
-            world.handled.extend(numbers)
+    @consumer.batch(max_wait=0)
+    def handle(batch: Batch) -> None:
+        numbers = [int(record.data) for record in batch]
+        world.by_shard[batch.shard] += numbers
+        world.handled.extend(numbers)
 
-        failures: list[BaseException] = []
+    failures: list[BaseException] = []
 
-        def run() -> None:
-            try:
-                asyncio.run(consumer.serve())
-            except BaseException as error:
-                failures.append(error)
-                raise
-
-        thread = threading.Thread(target=run)
-        thread.start()
+    def run() -> None:
         try:
-            yield world
-        finally:
-            consumer.stop()
-            thread.join(DEADLINE_S)
-        assert not failures
-        assert not thread.is_alive()
+            asyncio.run(consumer.serve())
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield world
+    finally:
+        consumer.stop()
+        thread.join(DEADLINE_S)
+    assert not failures
+    assert not thread.is_alive()
 
 
 @pytest.mark.slow
@@ -186,4 +199,21 @@ def test_many_shards_are_renewed_at_one_time(tmp_path: Path) -> None:
         world.kinesis.advance(timedelta(minutes=5))
         world.put_and_wait(400)
         assert len(world.seen(SubscriptionEnded)) == 200
+        world.check()
+
+
+@pytest.mark.parametrize("server", ["ministack", "kinesis_local"])
+def test_a_worker_reads_from_other_servers(
+    server: str, request: pytest.FixtureRequest, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Independent servers: ministack, and kinesis-local, which sends no initial response and an event each second."""
+    found: Server = request.getfixturevalue(server)
+    client, stream = found.client("kinesis"), unique_name("fan-out")
+    client.create_stream(StreamName=stream, ShardCount=2)
+    client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
+    world = World(client, stream=stream)
+    world.put()
+    with running_worker(world, tmp_path, found.url):
+        world.put_and_wait()
+        world.put_and_wait()
         world.check()
