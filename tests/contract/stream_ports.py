@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 from leasehold.adapters.aws.clients import AwsAccess, kinesis_client
@@ -187,6 +188,12 @@ class MemoryCase(StreamCase):
         return self.clock.wall_ms()
 
 
+@cache
+def _clients_of(url: str) -> tuple[Any, Any]:
+    """A client for tests, and one for our adapters. Both take a tenth of a second, and streams may share them."""
+    return aws_client("kinesis", url), kinesis_client(AwsAccess(region="us-east-1", endpoint_url=url))
+
+
 class ServerCase(StreamCase):
     """A stream on a real server, through the AWS adapter."""
 
@@ -205,13 +212,12 @@ class ServerCase(StreamCase):
         self.server = server
         self.name = name
         self._local = local
-        self._client = aws_client("kinesis", url)
+        self._client, ours = _clients_of(url)
         self._client.create_stream(StreamName=name, ShardCount=shards)
         self._wait_until_active()
         arn = self._client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
-        access = AwsAccess(region="us-east-1", endpoint_url=url)
-        self.port = KinesisStream(kinesis_client(access), arn if by_arn else name)
-        self.fan_out = KinesisFanOut(kinesis_client(access), arn if by_arn else name, http2=http2)
+        self.port = KinesisStream(ours, arn if by_arn else name)
+        self.fan_out = KinesisFanOut(ours, arn if by_arn else name, http2=http2)
 
     def put(self, data: bytes, *, hash_key: int = 0, key: str = "k") -> str:
         response = self._client.put_record(
