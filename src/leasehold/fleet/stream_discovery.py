@@ -6,6 +6,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,10 +33,16 @@ class StreamDiscovery:
     every_ms: int
     _followed: dict[str, StreamIdentifier | None] = field(default_factory=dict)
     _removed: list[TrackedStream] = field(default_factory=list)
+    _updating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def update(self, observe: Observer) -> None:
-        """Find the streams, and follow exactly those from now on."""
-        found = await self.find()
+        """Find the streams, and follow exactly those from now on. One at a time, so that an old answer that
+        comes late does not undo a newer one.
+        """
+        async with self._updating:
+            self._follow(await self.find(), observe)
+
+    def _follow(self, found: Mapping[str, FoundStream], observe: Observer) -> None:
         changes = plan_stream_changes(self._followed, found)
         for name in changes.removed:
             self._removed.append(self.streams.remove(name))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from leasehold.adapters.aws import kinesis_directory
 from leasehold.adapters.aws.kinesis_directory import KinesisDirectory
-from leasehold.errors import ThrottledError
+from leasehold.errors import ServiceError, ThrottledError
 from leasehold.ports import StreamFilter
 from tests.unit.adapters.canned_kinesis import CannedKinesis
 
@@ -99,3 +100,35 @@ def test_a_throttled_listing_is_an_error_that_is_retried() -> None:
     kinesis = CannedKinesis((400, {"__type": "LimitExceededException", "message": "slow down"}))
     with pytest.raises(ThrottledError, match="list of streams, list_streams"):
         list_streams(kinesis, StreamFilter())
+
+
+@pytest.mark.parametrize(
+    "missing", ["StreamSummaries", "StreamARN", "StreamStatus", "StreamCreationTimestamp"]
+)
+def test_a_server_without_summaries_is_refused(missing: str) -> None:
+    """An empty list would mean that no stream exists, and every stream would be given back."""
+    status, body = streams("orders")
+    for fields in (body, *body["StreamSummaries"]):
+        fields.pop(missing, None)
+    with pytest.raises(ServiceError, match="the response lacks the ARN, status or creation time"):
+        list_streams(CannedKinesis((status, body)), StreamFilter())
+
+
+def test_throttled_reads_of_tags_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first listing of an account with many streams would never succeed."""
+    monkeypatch.setattr(kinesis_directory, "_THROTTLED_PAUSES_S", (0, 0))
+    throttled = (400, {"__type": "LimitExceededException", "message": "slow down"})
+    kinesis = CannedKinesis(streams("a", "b"), tags(use=""), throttled, throttled, tags(use=""))
+    (found,) = list_streams(kinesis, StreamFilter(tag="use"))
+    assert [name for name, _ in found] == ["a", "b"]
+    kinesis = CannedKinesis(streams("a"), throttled, throttled, throttled)
+    with pytest.raises(ThrottledError):
+        list_streams(kinesis, StreamFilter(tag="use"))
+
+
+def test_a_stream_that_is_deleted_while_it_is_listed_has_no_tags() -> None:
+    """The others are found."""
+    gone = (400, {"__type": "ResourceNotFoundException", "message": "gone"})
+    kinesis = CannedKinesis(streams("a", "b"), gone, tags(use=""))
+    (found,) = list_streams(kinesis, StreamFilter(tag="use"))
+    assert [name for name, _ in found] == ["b"]

@@ -1,5 +1,7 @@
 """Workers that find their streams while they run: by a prefix, by a tag, or by a function."""
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from leasehold.core.model import StreamIdentifier
 from leasehold.errors import ConfigError
 from leasehold.kinesis_model.service import add_tags
 from leasehold.worker.options import consumer_settings
+from leasehold.worker.stream_lists import FUNCTION_LIMIT_MS
 from tests.unit.worker.multi_stream_world import MODES, ORDERS, RETURNS, MultiStreamWorld, run_scenario
 
 REFUNDS = "refunds"
@@ -107,23 +110,33 @@ def test_a_stream_that_was_recreated_between_two_listings_is_read_from_its_begin
     run_scenario(scenario)
 
 
+def failing_generator() -> Iterator[str]:
+    yield ORDERS
+    raise LookupError("secret")
+
+
+async def never_returning() -> list[str]:
+    await asyncio.Event().wait()
+    return []
+
+
 def test_a_function_that_fails_changes_nothing() -> None:
-    """The failure is reported, the streams are read as before, and the function is asked again."""
+    """So does one whose result fails, or that does not return. It is reported, and the function is asked again."""
     listed: list[object] = [[ORDERS]]
 
     def streams() -> object:
         if isinstance(listed[0], Exception):
             raise listed[0]
-        return listed[0]
+        return listed[0]() if callable(listed[0]) else listed[0]
 
     async def scenario(world: MultiStreamWorld) -> None:
         one = world.start("one", streams=streams, discover_streams_every="5s", mode="peer")
         world.put(8, ORDERS)
         await world.until(lambda: world.all_handled(ORDERS))
-        for answer in (LookupError("secret"), 7):
+        for answer in (LookupError("secret"), 7, failing_generator, never_returning):
             listed[0] = answer
             failures = len([e for e in world.events[one] if isinstance(e, OperationFailed)])
-            await world.clock.sleep_ms(6_000)
+            await world.clock.sleep_ms(6_000 + FUNCTION_LIMIT_MS)
             failed = [e for e in world.events[one] if isinstance(e, OperationFailed)][failures:]
             assert {e.operation for e in failed} == {"discover streams"}
             assert "secret" not in str(failed)

@@ -6,7 +6,8 @@ only five of them a second. So tags are remembered: a listing reads those of new
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,11 +17,17 @@ from leasehold.adapters.aws.blocking import BlockingCalls
 from leasehold.adapters.aws.error_translation import translate_error
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
 from leasehold.core.model import StreamIdentifier, is_stream_identifier, stream_identifier
+from leasehold.errors import NotFoundError, ServiceError, ThrottledError
 from leasehold.ports import Stream, StreamDirectory, StreamFilter
 
 # Of streams whose tags are known, this many are read again in each listing, the ones read longest ago first.
 TAGS_REREAD_MAX: Final = 10
 _READABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+_THROTTLED_PAUSES_S: Final = (1, 2, 4, 8)
+_INCOMPLETE: Final = (
+    "list of streams, list_streams: the response lacks the ARN, status or creation time of streams, which AWS returns; "
+    "name the streams in `streams`, or let a function return their names"
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -64,11 +71,10 @@ class KinesisDirectory(StreamDirectory):
         while True:
             response = await self._call(self._client.list_streams, **request)
             summaries = response.get("StreamSummaries", ())
-            found |= {
-                each["StreamName"]: _identifier(each)
-                for each in summaries
-                if each["StreamStatus"] in _READABLE
-            }
+            if len(summaries) < len(response.get("StreamNames", ())):
+                # Otherwise a server without summaries would seem to have no streams, and all would be given back.
+                raise ServiceError(_INCOMPLETE)
+            found |= _readable_streams(summaries)
             if not response.get("HasMoreStreams") or not summaries:
                 return found
             request = {"ExclusiveStartStreamName": summaries[-1]["StreamName"]}
@@ -79,7 +85,10 @@ class KinesisDirectory(StreamDirectory):
         self._tags = {each: tags for each, tags in self._tags.items() if each in names}
         again = list(self._tags)[:TAGS_REREAD_MAX]
         for identifier in [each for each in names if each not in self._tags] + again:
-            tags = await self._tags_of(names[identifier])
+            try:
+                tags = await self._tags_of(names[identifier])
+            except NotFoundError:
+                tags = {}  # deleted since it was listed
             self._tags.pop(identifier, None)
             self._tags[identifier] = tags  # now the last one
 
@@ -87,18 +96,36 @@ class KinesisDirectory(StreamDirectory):
         tags: dict[str, str] = {}
         request: dict[str, Any] = {"StreamName": name}
         while True:
-            response = await self._call(self._client.list_tags_for_stream, **request)
+            response = await self._call_patiently(self._client.list_tags_for_stream, **request)
             page = {each["Key"]: each.get("Value", "") for each in response.get("Tags", ())}
             tags |= page
             if not response.get("HasMoreTags") or not page:
                 return tags
             request["ExclusiveStartTagKey"] = list(page)[-1]
 
+    async def _call_patiently(self, call: Callable[..., Any], **request: Any) -> Any:
+        """Retry a call while the account makes too many. The tags of hundreds of new streams take minutes."""
+        for pause_s in _THROTTLED_PAUSES_S:
+            try:
+                return await self._call(call, **request)
+            except ThrottledError:
+                await asyncio.sleep(pause_s)
+        return await self._call(call, **request)
+
     async def _call(self, call: Callable[..., Any], **request: Any) -> Any:
         try:
             return await self._calls.run(call, **request)
         except (ClientError, BotoCoreError) as error:
             raise translate_error(error, f"list of streams, {call.__name__}") from error
+
+
+def _readable_streams(summaries: Iterable[Mapping[str, Any]]) -> dict[str, StreamIdentifier]:
+    try:
+        return {
+            each["StreamName"]: _identifier(each) for each in summaries if each["StreamStatus"] in _READABLE
+        }
+    except (KeyError, IndexError, TypeError) as error:
+        raise ServiceError(_INCOMPLETE) from error
 
 
 def _identifier(summary: Mapping[str, Any]) -> StreamIdentifier:
