@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from leasehold.adapters.aws.clients import AwsAccess, aws_session, has_credentials, resolve_s3_endpoint
 from leasehold.adapters.folder_objects import FolderObjects, open_folder
@@ -78,7 +78,11 @@ def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:
             return from_url(url)
         s3: Any = _s3_options(access, urlsplit(url).netloc) if scheme in {"s3", "s3a"} else {}
         return from_url(url, retry_config=_RETRIES, **s3)
-    except (BaseError, BotoCoreError, ValueError, OSError) as error:
+    except BotoCoreError as error:
+        raise ConfigError(
+            f"{setting}={url!r}: {error}; configure region, profile and credentials as for any AWS tool"
+        ) from error
+    except (BaseError, ValueError, OSError) as error:
         raise ConfigError(f"{setting}={url!r}: {_first_line(error)}") from error
 
 
@@ -94,6 +98,8 @@ def _s3_options(access: AwsAccess, bucket: str) -> dict[str, Any]:
             return options | {"access_key_id": "local", "secret_access_key": "local"}
     elif session.region_name is not None:
         options |= _endpoint_options(resolve_s3_endpoint(access, bucket), bucket)
+    if not has_credentials(session):
+        raise NoCredentialsError
     return options | {"credential_provider": Boto3CredentialProvider(session, ttl=_CREDENTIALS_KEPT_FOR)}
 
 

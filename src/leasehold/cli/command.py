@@ -15,6 +15,7 @@ from leasehold.cli.iam_policy import iam_policy
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
+from leasehold.cli.output import escape_unprintable
 from leasehold.cli.pipeline import pipeline
 from leasehold.cli.put import put
 from leasehold.cli.run import run
@@ -29,7 +30,8 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except LeaseholdError as error:
-            raise click.ClickException(str(error)) from error
+            # The text may quote a name, a row or the response of a server.
+            raise click.ClickException("\n".join(map(escape_unprintable, str(error).split("\n")))) from error
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from leasehold.errors import ConfigError
 
-_S3_URL: Final = re.compile(r"s3://(?P<bucket>[a-z0-9.-]{3,63})(?:/(?P<prefix>.*))?")
+# A name with * or ? would allow more than the things that have this name, and ${ } is a variable of IAM. Only a stream
+# may end in *, for streams that are found by their prefix.
+_S3_URL: Final = re.compile(r"s3://(?P<bucket>[a-z0-9.-]{3,63})(?:/(?P<prefix>[^*?${}]*))?")
+_TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}\*?")
+_STREAM_ARN: Final = re.compile(r"arn:[a-z-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128}\*?")
+_PLACE: Final = re.compile(r"\*|[A-Za-z0-9-]+")
 # The names of the separate tables of KCL 3.0 to 3.4.
 _TABLE_SUFFIXES: Final = ("", "-CoordinatorState", "-WorkerMetricStats")
 
@@ -55,6 +61,20 @@ class PolicyScope:
     cloudwatch: bool = False
     discover: bool = False
     archive: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _TABLE.fullmatch(self.application):
+            raise ConfigError(
+                f"application {self.application!r}: expected the name of a table, 3 to 255 letters, digits, _ . and -"
+            )
+        for name in self.streams:
+            if not (_STREAM_ARN if name.startswith("arn:") else _STREAM).fullmatch(name):
+                raise ConfigError(
+                    f"stream {name!r}: expected the name or the ARN of a stream; * is allowed at the end, for a prefix"
+                )
+        for name in ("region", "account", "partition"):
+            if not _PLACE.fullmatch(value := getattr(self, name)):
+                raise ConfigError(f"{name} {value!r}: expected letters, digits and -, or * for all")
 
     @property
     def tables(self) -> list[str]:

@@ -165,8 +165,16 @@ def test_credentials_that_no_header_can_hold_are_refused(
     assert "SECRET" not in str(refused.value)
 
 
-def test_an_unknown_profile_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for the clients of the streams and leases."""
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    with pytest.raises(ConfigError, match=r"url='s3://bucket/x': .*nobody"):
-        open_object_store("s3://bucket/x", AwsAccess(profile="nobody"), setting="url", extra="archive")
+@pytest.mark.parametrize(("profile", "problem"), [("nobody", "nobody"), (None, "locate credentials")])
+def test_a_missing_profile_or_credentials_are_config_errors(
+    monkeypatch: pytest.MonkeyPatch, profile: str | None, problem: str
+) -> None:
+    """As for the clients of the streams and leases. The error names the remedy."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    access = AwsAccess(profile=profile, region="eu-west-1")
+    with pytest.raises(ConfigError, match=rf"url='s3://bucket/x': .*{problem}.*as for any AWS tool"):
+        open_object_store("s3://bucket/x", access, setting="url", extra="archive")

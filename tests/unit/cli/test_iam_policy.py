@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from leasehold.cli.command import leasehold
+from leasehold.config.iam_policy import IamRole, PolicyScope, iam_policy
+from leasehold.errors import ConfigError
 
 
 def run(*arguments: str) -> str:
@@ -50,7 +52,7 @@ def test_options_add_statements() -> None:
 
 def test_an_archive_that_is_not_in_s3_is_refused() -> None:
     result = CliRunner().invoke(
-        leasehold, ["iam-policy", "worker", "--application", "a", "--stream", "s", "--archive", "gs://b"]
+        leasehold, ["iam-policy", "worker", "--application", "billing", "--stream", "s", "--archive", "gs://b"]
     )
     assert result.exit_code == 1
     assert "expected s3://bucket/prefix" in result.output
@@ -59,3 +61,35 @@ def test_an_archive_that_is_not_in_s3_is_refused() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
     assert "_LEASEHOLD_COMPLETE" in run("completion", shell)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"application": "*"},
+        {"application": "bill?ng"},
+        {"application": "${aws:username}"},
+        {"application": "a/b"},
+        {"streams": ("*",)},
+        {"streams": ("or*ders",)},
+        {"streams": ("orders/consumer/x",)},
+        {"streams": ("arn:aws:s3:::bucket",)},
+        {"streams": ("arn:aws:kinesis:*:*:stream/orders",)},
+        {"region": "eu-*"},
+        {"account": "1:table/x"},
+        {"archive": "s3://bucket/*"},
+        {"archive": "s3://bucket/${aws:username}"},
+    ],
+    ids=str,
+)
+def test_a_name_that_would_allow_more_is_refused(wrong: dict[str, Any]) -> None:
+    """A wildcard or a variable in a name is a mistake, not a wish for the rights to all tables."""
+    with pytest.raises(ConfigError):
+        iam_policy(IamRole.WORKER, PolicyScope(**{"application": "billing", "streams": ("orders",), **wrong}))
+
+
+def test_streams_that_are_found_by_their_prefix_may_end_in_a_star() -> None:
+    """Such a member cannot name its streams."""
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders-*"
+    scope = PolicyScope(application="billing", streams=("orders-*", arn), discover=True)
+    assert scope.stream_arns == ["arn:aws:kinesis:*:*:stream/orders-*", arn]
