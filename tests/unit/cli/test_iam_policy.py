@@ -52,7 +52,8 @@ def test_options_add_statements() -> None:
 
 def test_an_archive_that_is_not_in_s3_is_refused() -> None:
     result = CliRunner().invoke(
-        leasehold, ["iam-policy", "worker", "--application", "billing", "--stream", "s", "--archive", "gs://b"]
+        leasehold,
+        ["iam-policy", "worker", "--application", "billing", "--stream", "s", "--archive", "gs://b"],
     )
     assert result.exit_code == 1
     assert "expected s3://bucket/prefix" in result.output
