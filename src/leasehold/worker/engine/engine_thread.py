@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,6 +17,8 @@ Main = Callable[[asyncio.Event], Coroutine[Any, Any, BaseException | None]]
 
 # `timeout` sends its signal to its command and to the group of the command, so one request arrives as two signals.
 SAME_REQUEST_S: Final = 1.0
+STDERR: Final = 2
+STOPPING: Final = b"stopping; a second Ctrl-C or SIGTERM ends the program at once\n"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -83,6 +86,8 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if not requested_s:
             requested_s.append(monotonic())
+            if os.isatty(STDERR):  # at once, because handlers may take a while to finish
+                os.write(STDERR, STOPPING)
             stop()
         elif monotonic() - requested_s[0] > SAME_REQUEST_S:
             signal.signal(number, signal.SIG_DFL)
