@@ -124,6 +124,21 @@ def test_leadership_continues_from_when_the_heartbeat_was_sent() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_leadership_ends_when_the_release_of_the_lock_is_sent() -> None:
+    """Another member may lead before the response arrives."""
+
+    async def scenario() -> None:
+        clock = VirtualClock()
+        election = await _elect(clock)
+        resigning = asyncio.create_task(election.resign("it stops"))
+        await clock.sleep_ms(1)
+        assert not resigning.done()
+        assert not election.is_leading
+        await resigning
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_lease_is_released_after_its_server_has_ended() -> None:
     """A stalled shard is served until its server has handled the cancellation. Only then is the lease free."""
     ended_ms: list[int] = []

@@ -8,6 +8,7 @@ import pytest
 from leasehold.core.events import Event, MemberStarted
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.leases.lease_row import lease_from_row
+from leasehold.core.model import Lease, WorkerId
 from leasehold.errors import OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.options import source_options
@@ -92,5 +93,22 @@ def test_sessions_of_an_earlier_run_end_before_the_member_joins() -> None:
         assert old - {None}
         assert sessions_at_join == [{None}]
         await member.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_that_an_earlier_run_was_handing_over_is_released_too() -> None:
+    """Another member requested it before the run was killed. Until the release, tasks of that run can pin."""
+
+    async def scenario() -> None:
+        world = QueryWorld()
+        await run_two_batches(world)
+        requested = (await world.table.list()).leases[0]
+        other = WorkerId("other")
+        assert isinstance(await world.table.request_handoff(requested, other), Lease)
+        await QueryRun(world).planner.prepare(world.log.offsets[-1])
+        released = await world.table.get(requested.key)
+        assert released is not None
+        assert (released.owner, released.checkpoint_owner, released.session) == (other, None, None)
 
     run_in_virtual_time(scenario())
