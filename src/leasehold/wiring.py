@@ -44,10 +44,12 @@ def open_streams(connection: ConnectionSettings, names: Iterable[str]) -> dict[s
     }
 
 
-def open_fan_outs(connection: ConnectionSettings, names: Iterable[str]) -> dict[str, KinesisFanOut]:
+def open_fan_outs(
+    connection: ConnectionSettings, names: Iterable[str], *, http2: bool = False
+) -> dict[str, KinesisFanOut]:
     """Open enhanced fan-out of streams that share one client, each named as in `open_streams`."""
     client = _kinesis_client(connection)
-    return {name: KinesisFanOut(client, _stream_name(name)) for name in names}
+    return {name: KinesisFanOut(client, _stream_name(name), http2=http2) for name in names}
 
 
 def open_directory(connection: ConnectionSettings) -> KinesisDirectory:

@@ -91,17 +91,17 @@ def _shard(event: Event) -> str:
 
 
 @contextmanager
-def running_world(folder: Path, shards: int) -> Iterator[World]:
+def running_world(folder: Path, shards: int, *, http2: bool = False) -> Iterator[World]:
     """A worker on a server of its own."""
     with (
         LocalKinesis.in_thread(streams={STREAM: shards}) as kinesis,
-        running_worker(World(kinesis.client(), kinesis), folder, kinesis.endpoint_url) as world,
+        running_worker(World(kinesis.client(), kinesis), folder, kinesis.endpoint_url, http2=http2) as world,
     ):
         yield world
 
 
 @contextmanager
-def running_worker(world: World, folder: Path, endpoint_url: str) -> Iterator[World]:
+def running_worker(world: World, folder: Path, endpoint_url: str, *, http2: bool = False) -> Iterator[World]:
     """A worker that runs until the block ends, and stops without an error."""
     consumer = Consumer(
         stream=world.stream,
@@ -111,6 +111,7 @@ def running_worker(world: World, folder: Path, endpoint_url: str) -> Iterator[Wo
         leases=f"sqlite:///{folder / 'leases.sqlite'}",
         initial_position="trim_horizon",
         retrieval="fan_out",
+        http2=http2,
         observe=world.events.append,
         refresh_every="200ms",
     )
@@ -192,8 +193,8 @@ def test_a_worker_outlives_idle_shards_reshards_and_the_deletion_of_its_consumer
 
 
 def test_many_shards_are_renewed_at_one_time(tmp_path: Path) -> None:
-    """All subscriptions of 200 shards end in the same moment, and each shard is read again."""
-    with running_world(tmp_path, shards=200) as world:
+    """All subscriptions of 200 shards end in the same moment, and each shard is read again. Over HTTP/2."""
+    with running_world(tmp_path, shards=200, http2=True) as world:
         world.put_and_wait(400)
         world.wait_for_subscriptions(200)
         world.kinesis.advance(timedelta(minutes=5))

@@ -206,15 +206,16 @@ class FanOutSettings:
     retrieval: Retrieval = Retrieval.POLLING
     consumer_name: str | None = None  # None: named like the application, as in the Java KCL
     consumer_arn: str | None = None  # of a consumer that exists already; it is never registered
+    http2: bool = False  # many subscriptions on one connection, for more processor time
 
     def __post_init__(self) -> None:
         if self.consumer_name is not None and self.consumer_arn is not None:
             raise ConfigError(
                 f"consumer_name={self.consumer_name!r} and consumer_arn={self.consumer_arn!r}: give one of the two"
             )
-        for name in ("consumer_name", "consumer_arn"):
+        for name in ("consumer_name", "consumer_arn", "http2"):
             value = getattr(self, name)
-            if value is not None and self.retrieval is Retrieval.POLLING:
+            if value and self.retrieval is Retrieval.POLLING:
                 raise ConfigError(
                     f"{name}={value!r} has no effect with retrieval='polling': set retrieval='fan_out' or 'auto'"
                 )

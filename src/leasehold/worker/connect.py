@@ -52,11 +52,14 @@ async def connect(settings: ConsumerSettings, observe: Observer | None = None) -
         table = open_lease_table(connection, identity.application)
         streams = open_streams(connection, identity.initial_positions)
         directory = open_directory(connection) if identity.is_discovering else None
-        fan_outs = dict(open_fan_outs(connection, streams)) if settings.fan_out.is_fan_out else {}
+        http2 = settings.fan_out.http2
+        fan_outs = (
+            dict(open_fan_outs(connection, streams, http2=http2)) if settings.fan_out.is_fan_out else {}
+        )
 
         def open_fan_out(name: str) -> FanOut:
             if name not in fan_outs:  # a stream that was discovered later
-                fan_outs.update(open_fan_outs(connection, [name]))
+                fan_outs.update(open_fan_outs(connection, [name], http2=http2))
             return fan_outs[name]
 
         try:

@@ -139,6 +139,7 @@ class ConsumerOptions(HandlingOptions, total=False):
     retrieval: str
     consumer_name: str | None
     consumer_arn: str | None
+    http2: bool
     out_of_range: str
     unreadable: str
     user_records_max: int

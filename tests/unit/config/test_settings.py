@@ -73,6 +73,7 @@ def test_a_share_outside_of_its_range_is_refused(wrong: dict[str, Any]) -> None:
     [
         ({"consumer_name": "billing"}, "consumer_name='billing' has no effect with retrieval='polling'"),
         ({"consumer_arn": "arn"}, "no effect"),
+        ({"http2": True}, "http2=True has no effect"),
         ({"retrieval": Retrieval.AUTO, "consumer_name": "a", "consumer_arn": "b"}, "give one of the two"),
         ({"retrieval": Retrieval.FAN_OUT, "consumer_name": "no spaces"}, "1 to 128 letters"),
         ({"retrieval": Retrieval.FAN_OUT, "consumer_arn": "arn:aws:kinesis:eu"}, "consumer/NAME:TIME"),

@@ -24,7 +24,7 @@ from leasehold.adapters.aws.kinesis_decoding import event_from_payload
 from leasehold.adapters.aws.kinesis_stream import EPOCH, INLINE_DECODING_BYTES_MAX
 from leasehold.adapters.aws.request_signing import Operation, open_signer
 from leasehold.adapters.aws.streamed_http import StreamedResponse
-from leasehold.adapters.aws.streaming_endpoint import StreamingEndpoint
+from leasehold.adapters.aws.streaming_endpoint import StreamingEndpoint, http2_factory
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.errors import ConfigError, InUseError, LeaseholdError, UnavailableError
@@ -40,6 +40,8 @@ class KinesisFanOut(FanOut):
     def __init__(
         self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT, http2: bool = False
     ) -> None:
+        if http2:
+            http2_factory()  # a missing extra is reported at the start, not by the first subscription
         self._client = client
         self._http2 = http2
         self._name = stream

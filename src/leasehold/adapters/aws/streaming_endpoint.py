@@ -39,7 +39,7 @@ class StreamingEndpoint:
         self._url = urlsplit(url)
         self._limits = limits
         self._tls = tls
-        self._open_http2 = _http2_factory() if http2 else None
+        self._open_http2 = http2_factory() if http2 else None
         self._may_share = http2  # false once the server has chosen HTTP/1.1
         self._shared: list[SharedConnection] = []
         self._connecting = asyncio.Lock()
@@ -130,7 +130,8 @@ class _ProtocolChooser(asyncio.Protocol):
         protocol.connection_made(transport)
 
 
-def _http2_factory() -> Callable[[], SharedConnection]:
+def http2_factory() -> Callable[[], SharedConnection]:
+    """What opens a connection over HTTP/2. ConfigError if the extra is not installed."""
     try:
         from leasehold.adapters.aws.http2_streams import Http2Connection  # noqa: PLC0415 - it needs an extra
     except ImportError as error:
