@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,15 @@ from tests.servers.install import SERVERS, InstallError, exclusively, java, java
 
 SOURCES = Path(__file__).resolve().parent / "java"
 CHECKSUMS = Path(__file__).resolve().parent / "checksums"
+# KCL 1.x has other packages and another SDK, so its member has sources of its own, except for what it tells a test.
+SOURCES_1 = Path(__file__).resolve().parent / "java1"
+TOLD = SOURCES / "src" / "main" / "java" / "leasehold" / "interop" / "Told.java"
 NEWEST = "3.5.1"  # leases, lock and reports in one table
 THREE_TABLES = "3.4.2"  # the last on Maven Central with separate tables for lock and reports
 KCL_2 = "2.7.2"  # the last without a leader that Maven Central has
+KCL_1 = "1.15.3"  # the last of 1.x
 WITHOUT_MAVEN = "3.1.3"  # the version in `kclpy-ext`; three tables
-FROM_MAVEN = (NEWEST, THREE_TABLES, KCL_2)
+FROM_MAVEN = (NEWEST, THREE_TABLES, KCL_2, KCL_1)
 VERSIONS = (WITHOUT_MAVEN, *FROM_MAVEN)
 # Maven's messages for a failed download.
 UNREACHABLE = re.compile(
@@ -69,6 +74,8 @@ class Member:
     @property
     def sources(self) -> list[Path]:
         """The sources for all versions, and those for this one."""
+        if self.version == KCL_1:
+            return [*sorted(SOURCES_1.rglob("*.java")), TOLD]
         generation = f"kcl{self.version.partition('.')[0]}"
         return sorted(
             path for part in ("main", generation) for path in (SOURCES / "src" / part).rglob("*.java")
@@ -83,11 +90,21 @@ class Member:
     @property
     def is_built(self) -> bool:
         """Whether it was built from the present sources."""
-        return self._stamp.exists() and self._stamp.read_text() == _digest()
+        return self._stamp.exists() and self._stamp.read_text() == self._digest()
 
     def record_build(self) -> None:
         """Record that it was built from the present sources."""
-        self._stamp.write_text(_digest())
+        self._stamp.write_text(self._digest())
+
+    @property
+    def pom(self) -> Path:
+        """The file that names what Maven fetches."""
+        return (SOURCES_1 if self.version == KCL_1 else SOURCES) / "pom.xml"
+
+    def _digest(self) -> str:
+        if self.version == KCL_1:
+            return _digest([*SOURCES_1.rglob("*"), TOLD, _checksum_file(self)])
+        return _digest([*SOURCES.rglob("*"), _checksum_file(self)])
 
     @property
     def _stamp(self) -> Path:
@@ -152,7 +169,7 @@ def _fetch(member: Member) -> None:
         "--batch-mode",
         "--quiet",
         "--strict-checksums",
-        f"--file={SOURCES / 'pom.xml'}",
+        f"--file={member.pom}",
         f"-Dmaven.repo.local={SERVERS / 'maven'}",
         f"-Djars.in={member.jars}",
         f"-Dkcl.version={member.version}",
@@ -219,8 +236,8 @@ def _run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def _digest() -> str:
-    files = [path for path in sorted([*SOURCES.rglob("*"), *CHECKSUMS.glob("*")]) if path.is_file()]
+def _digest(paths: Iterable[Path]) -> str:
+    files = [path for path in sorted(paths) if path.is_file()]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 

@@ -18,6 +18,13 @@ HARMLESS = (
     r"Dropping metrics \[\] because CloudWatchPublisherRunnable is shutting down",  # there were none; KCL 3.1
     # It releases the lock in the old table this way, to take it in the new one.
     r"Table migration completed",
+    # It takes over the lease of a shard that has ended. The leases of the children exist.
+    r"Shutting down consumer with SHARD_END reason without creating leases for child shards",
+    # KCL 1.x counts leases without an owner as those of a worker without a name, until they expire. Python members
+    # release leases this way when they stop. The next run takes them.
+    r'because "mostLoadedWorkerIdentifier" is null',
+    # KCL 1.x says so at every start; nothing is customized.
+    r"LeaderDecider cannot be customized",
     # The operator's rollback deletes the index. For a moment a member still queries it.
     r"does not have the specified index: LeaseOwnerToLeaseKeyIndex",
     # Fan-out: it gave a shard up, and the end of the subscription arrived after that.

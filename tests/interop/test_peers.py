@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.interop.build import KCL_2, NEWEST, THREE_TABLES
+from tests.interop.build import KCL_1, KCL_2, NEWEST, THREE_TABLES
 from tests.interop.fleet_run import FleetRun
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -51,6 +51,32 @@ def test_python_joins_kcl_2(fleet_run: FleetRun) -> None:
     fleet_run.wait_until_read_by(second, leases=3)
     fleet_run.kill(java)
     fleet_run.wait_until_read_by(second, leases=8)
+    assert fleet_run.table.tables() == {""}
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    fleet_run.conclude()
+
+
+@pytest.mark.kcl(KCL_1)
+def test_python_joins_kcl_1(fleet_run: FleetRun) -> None:
+    """Beside the real KCL 1.x, Python takes its share. When either is killed, the other takes all shards and continues
+    at its checkpoints, of aggregates too; both read the rows that the other has written.
+    """
+    java = fleet_run.fleet.start_java(KCL_1)
+    fleet_run.wait_until_read_by(java, leases=8)
+    first = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(first, leases=3)
+    fleet_run.reshard(2)
+    fleet_run.kill(first)
+    fleet_run.wait_until_read_by(java, leases=8)
+    second = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(second, leases=3)
+    fleet_run.reshard(2)
+    fleet_run.kill(java)
+    fleet_run.wait_until_read_by(second, leases=8)
+    third = fleet_run.fleet.start_java(KCL_1)
+    fleet_run.wait_until_read_by(third, leases=3)
+    fleet_run.stop(second)
+    fleet_run.wait_until_read_by(third, leases=8)
     assert fleet_run.table.tables() == {""}
     assert fleet_run.table.entity_types() == {"LEASE"}
     fleet_run.conclude()
