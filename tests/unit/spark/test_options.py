@@ -29,6 +29,23 @@ def test_the_reaction_to_a_recreated_stream() -> None:
     assert options(onRecreatedStream="start_over").fleet.on_recreated_stream is OnRecreatedStream.START_OVER
 
 
+def test_how_the_lease_table_is_created() -> None:
+    """Capacity, protection, recovery and tags, under our names and the KCL's."""
+    connection = options(
+        initialLeaseTableReadCapacity="5",
+        tableWriteCapacity="6",
+        tableDeletionProtection="true",
+        leaseTablePitrEnabled="true",
+        tableTags="team=billing,stage=prod",
+    ).connection
+    assert (connection.table_read_capacity, connection.table_write_capacity) == (5, 6)
+    assert connection.table_deletion_protection
+    assert connection.table_point_in_time_recovery
+    assert connection.table_tags == (("team", "billing"), ("stage", "prod"))
+    with pytest.raises(ConfigError, match="set both"):
+        options(tableReadCapacity="5")
+
+
 def test_the_tables_of_a_fleet_can_be_named() -> None:
     """The lease table, and the two more tables of a KCL 3.0 to 3.4."""
     connection = options(leaseTable="leases", coordinatorTable="locks", workerMetricsTable="loads").connection
@@ -46,6 +63,9 @@ def test_the_defaults() -> None:
     assert chosen.connection.leases == "dynamodb"
     assert chosen.columns == DEFAULT_COLUMNS
     assert chosen.query.on_leases_behind is OnLeasesBehind.FAIL
+
+
+CAPACITY = ("tableReadCapacity", "tableWriteCapacity")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +87,14 @@ def test_every_name_is_accepted_in_any_case(name: str) -> None:
         "polling",
         "count",
         "0.5",
+        "team=billing",
     )
     given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
     if name == "maxTriggerDelay":
         given["minRecordsPerTrigger"] = "1"  # without it, the delay would have no effect
+    for one, other in (CAPACITY, CAPACITY[::-1]):
+        if name in _names_of(one):
+            given[other] = "7"  # the two are set together
     errors = []
     for value in values:
         try:
