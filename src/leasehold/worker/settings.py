@@ -241,3 +241,8 @@ class ConsumerSettings:
                 f"consumer_arn={self.fan_out.consumer_arn!r} with several streams: it belongs to one of them; give "
                 "consumer_name, which is registered for each stream"
             )
+        if self.fleet.delete_former_streams_after is not None and not self.identity.is_multi_stream:
+            raise ConfigError(
+                f"delete_former_streams_after={self.fleet.delete_former_streams_after} with stream="
+                f"{self.identity.stream!r}: it has an effect only with several streams; remove it"
+            )

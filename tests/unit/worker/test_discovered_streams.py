@@ -183,6 +183,7 @@ def test_leases_of_former_streams_are_deleted_after_a_while_if_no_member_renews_
         ({"streams": ["a"], "streams_with_tag": "b"}, "give a list, or what to list"),
         ({"streams_with_prefix": "b", "discover_streams_every": "10ms"}, "at least a second"),
         ({"streams": ["a"], "delete_former_streams_after": "10s"}, "at least twice"),
+        ({"stream": "a", "delete_former_streams_after": "1h"}, "only with several streams"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(options: dict[str, object], problem: str) -> None:
