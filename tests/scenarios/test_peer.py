@@ -29,6 +29,7 @@ GIVEN = {
     "leases",
     "takes_per_refresh_max",
     "requests_per_refresh_max",
+    "may_hand_off",
     "leases_max",
     "ended",
     "asked",
@@ -89,6 +90,7 @@ def _limits(given: dict[str, Any]) -> PeerLimits:
         leases_max=given.get("leases_max"),
         takes_per_refresh_max=given.get("takes_per_refresh_max"),
         requests_per_refresh_max=given.get("requests_per_refresh_max"),
+        may_hand_off=given.get("may_hand_off", True),
     )
 
 

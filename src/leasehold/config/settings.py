@@ -57,6 +57,8 @@ class FleetSettings:
     leases_to_acquire: int | None = None
     # Leases of other members that a member requests in one refresh, or that a leader moves in one round; None: by need.
     leases_to_request: int | None = None
+    # Leases move by handoff, which repeats nothing. False: they are taken by force, as beside members that know none.
+    handoff: bool = True
     handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish its delivered records
     stalled_after: timedelta = timedelta(minutes=15)  # a shard without progress is released after this time
     cooldown_after_failure: timedelta = timedelta(

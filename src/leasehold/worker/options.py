@@ -108,6 +108,7 @@ class ConsumerOptions(HandlingOptions, total=False):
     max_leases: int | None
     leases_to_acquire: int | None
     leases_to_request: int | None
+    handoff: bool
     handoff_timeout: Duration
     stalled_after: Duration
     cooldown_after_failure: Duration

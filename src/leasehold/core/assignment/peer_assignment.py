@@ -7,7 +7,8 @@ rows. If two members want the same lease, the conditional write decides.
   that can be read now, divided by the number of living members. Children of shards that this member has just finished
   come first, because their records are the next ones.
 * If no lease is free, and another member has at least two leases more, the plan requests a handoff of one. The owner
-  finishes its work first, so no record is read twice. If the owner does not respond, the lease is taken by force.
+  finishes its work first, so no record is read twice. If the owner does not respond, the lease is taken by force; with
+  `may_hand_off` false, at once.
 * Leases that stay free for much longer are taken beyond the fair share: an unread shard is worse than an uneven fleet.
 
 A lease can be read when its parents have ended. A lease is not taken while the row of a parent is malformed.
@@ -43,6 +44,7 @@ class PeerLimits:
     leases_max: int | None = None
     takes_per_refresh_max: int | None = None
     requests_per_refresh_max: int | None = None
+    may_hand_off: bool = True  # False: leases of other members are taken instead of requested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +103,11 @@ def plan_peer_assignment(view: PeerView, limits: PeerLimits) -> PeerPlan:
     take = _leases_to_take(reachable, len(readable), shares, view, limits)
     overdue_handoffs = [lease for lease in readable if _is_overdue_handoff(lease, view, limits)]
     room = _room(shares[view.me], limits)
-    request_handoff = (
-        [] if free or begin_session or not view.may_take else _requests(readable, shares, view, limits)
-    )
+    wanted = [] if free or begin_session or not view.may_take else _requests(readable, shares, view, limits)
     return PeerPlan(
         begin_session=tuple(begin_session),
-        take=(*take, *overdue_handoffs),
-        request_handoff=tuple(request_handoff),
+        take=(*take, *overdue_handoffs, *(() if limits.may_hand_off else wanted)),
+        request_handoff=tuple(wanted) if limits.may_hand_off else (),
         has_more_free=len(take) < min(len(reachable), room, _missing(len(readable), shares, view.me)),
         unclaimed=len(free),
         workers=len(shares),

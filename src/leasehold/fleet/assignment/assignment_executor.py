@@ -48,8 +48,10 @@ class AssignmentExecutor:
         self, plan: LeaderPlan, snapshot: FleetSnapshot, observations: Observations
     ) -> ExecutionResult:
         """Assign leases, request handoffs, nudge members, and delete reports that were not renewed for a day."""
-        assigned = await all_of(*(self._assign(line) for line in plan.assign))
-        handed = await all_of(*(self._request_handoff(line) for line in plan.hand_off))
+        by_force = () if self.context.settings.handoff else plan.hand_off
+        by_handoff = plan.hand_off if self.context.settings.handoff else ()
+        assigned = await all_of(*(self._assign(line) for line in (*plan.assign, *by_force)))
+        handed = await all_of(*(self._request_handoff(line) for line in by_handoff))
         # Invariant: members are nudged after the writes, so that they find them.
         workers = self._workers_to_nudge(plan, snapshot, observations)
         await self.nudger.nudge(workers, snapshot.leases.leases)

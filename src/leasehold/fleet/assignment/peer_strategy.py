@@ -118,6 +118,7 @@ class PeerStrategy(AssignmentStrategy):
             leases_max=self._held_leases.leases_max,
             takes_per_refresh_max=settings.leases_to_acquire,
             requests_per_refresh_max=settings.leases_to_request,
+            may_hand_off=settings.handoff,
         )
 
     async def _execute(self, plan: PeerPlan) -> None:
