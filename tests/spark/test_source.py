@@ -146,7 +146,10 @@ def test_a_lease_lost_within_a_batch_delivers_nothing_until_it_is_taken_again(
     world.check()
 
 
-def test_parents_with_a_backlog_are_read_before_their_children(spark: Any, make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("consumer_mode", ["polling", "efo"])
+def test_parents_with_a_backlog_are_read_before_their_children(
+    spark: Any, make_world: MakeWorld, consumer_mode: str
+) -> None:
     """A split and a merge lose and duplicate no record, although most records of the parents are unread."""
     world = make_world(shards=2)
     world.put(300)
@@ -154,7 +157,7 @@ def test_parents_with_a_backlog_are_read_before_their_children(spark: Any, make_
     world.put()
     merge(world, 3, 1)
     world.put()
-    world.read_all(spark, maxRecordsPerTrigger="150")
+    world.read_all(spark, maxRecordsPerTrigger="150", consumerMode=consumer_mode)
     world.check()
     unfinished = {key for key, lease in world.leases().items() if not lease.checkpoint.is_shard_end}
     assert unfinished == {"shardId-000000000002", "shardId-000000000004"}
