@@ -29,6 +29,7 @@ from leasehold.ports import Clock, ConsumerDescription, FanOut, Subscription
 from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
 
 _CHECK_STATUS_MS: Final = 1_000
+_PERHAPS_LATER: Final[tuple[type[Exception], ...]] = (*TRANSIENT_ERRORS, NotFoundError)
 
 
 @dataclass(slots=True)
@@ -67,13 +68,14 @@ class StreamConsumer:
         self.is_refused = False  # the stream is polled instead
 
     async def prepare(self) -> None:
-        """Find or register the consumer at the start of a process. A service that does not respond is asked later.
+        """Find or register the consumer at the start of a process. If the service does not respond, or the stream does
+        not exist yet, that is done later.
 
         Raises ConfigError if the settings demand fan-out and the service refuses it.
         """
         try:
             await self._get_arn()
-        except TRANSIENT_ERRORS:
+        except _PERHAPS_LATER:
             return
 
     @asynccontextmanager
@@ -113,8 +115,8 @@ class StreamConsumer:
             if self._arn is None and not self.is_refused:
                 try:
                     self._arn = await self._find_or_register()
-                except TRANSIENT_ERRORS:
-                    raise
+                except _PERHAPS_LATER:
+                    raise  # the service may respond later; a stream that does not exist ends its shards
                 except ServiceError as error:
                     self._refuse(error)
             return self._arn
@@ -153,8 +155,6 @@ class StreamConsumer:
             )
         except InUseError:
             return  # another member has registered it at the same time
-        except NotFoundError as error:
-            raise ServiceError(str(error)) from error
         except ThrottledError as error:
             raise ServiceError(
                 f"{error}; if the stream has its limit of consumers, deregister one that is not used"

@@ -22,7 +22,14 @@ from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.iterators import IteratorKind
 from leasehold.core.records.subscriptions import SILENCE_MAX_MS
-from leasehold.errors import ConfigError, InUseError, ServiceError, ThrottledError, UnavailableError
+from leasehold.errors import (
+    ConfigError,
+    InUseError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.kinesis_model.service import CONSUMERS_MAX
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.ports import SubscriptionEvent
@@ -451,6 +458,33 @@ def test_readers_register_the_consumer_once() -> None:
 
         await asyncio.gather(*map(read, range(3)))
         assert (len(world.fan_out.times("describe")), len(world.fan_out.times("register"))) == (2, 1)
+
+    run_in_virtual_time(main())
+
+
+def test_a_stream_that_was_deleted_with_its_consumer_ends() -> None:
+    """The consumer cannot be registered again. The list of shards shows why, and the shard ends as with polling."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(1)
+        async with world.read() as chunks:
+            await world.take(chunks, 1)
+            world.fan_out.failure_for = fail_once("event", NotFoundError("no consumer"))
+            await world.clock.sleep_ms(6_000)
+            world.service.delete_stream(world.clock.wall_ms(), "orders", with_consumers=True)
+            records, last = await world.take_to_end(chunks)
+        assert (records, last.children) == ([], ())
+
+    run_in_virtual_time(main())
+
+
+def test_a_stream_that_does_not_exist_yet_keeps_no_process_from_starting() -> None:
+    async def main() -> None:
+        world = ReadWorld()
+        world.service.delete_stream(world.clock.wall_ms(), "orders")
+        await world.make_consumer().prepare()
+        assert not world.events_of(FanOutRefused)
 
     run_in_virtual_time(main())
 
