@@ -83,9 +83,15 @@ class Worker:
         """Wait until the lines satisfy a condition."""
         until = time.monotonic() + deadline_s
         while not condition():
-            if time.monotonic() > until or self.process.poll() is not None:
-                sys.exit("the worker ended, or did not handle all records in time")
+            self.check_alive()
+            if time.monotonic() > until:
+                sys.exit("the worker did not handle all records in time")
             time.sleep(0.02)
+
+    def check_alive(self) -> None:
+        """End the benchmark if the worker has ended."""
+        if self.process.poll() is not None:
+            sys.exit(f"the worker ended with code {self.process.returncode}")
 
 
 @contextmanager
@@ -135,6 +141,7 @@ def worker_latencies(kinesis: LocalKinesis, way: str, count: int) -> list[float]
 
         # LATEST begins when a shard is read for the first time, so the first records are not handled.
         while len(latencies()) < WARM_UPS * SHARDS:
+            started.check_alive()
             put_times(client, SHARDS)
         time.sleep(2)
         before = len(latencies())

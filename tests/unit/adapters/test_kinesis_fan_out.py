@@ -232,6 +232,14 @@ def test_errors_are_translated_wherever_they_are() -> None:
         assert f"{code}: because" in str(error)
 
 
+def test_a_response_may_end_with_the_connection() -> None:
+    """The messages have lengths, so a cut in an event is noticed nevertheless."""
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    whole, cut = events_from([head + INITIAL + event(50)], [head + INITIAL + event(50) + event(51)[:-3]])
+    assert whole == (["50"], None)
+    assert (cut[0], type(cut[1])) == (["50"], UnavailableError)
+
+
 def test_an_error_message_is_an_error() -> None:
     """The other kind of failure in an event stream, for which the service has no exception."""
     message = event_stream.frame(
@@ -268,7 +276,7 @@ NO_SUBSCRIPTION = {
     "only a head": HEAD,
     "no message": HEAD + END,
     "garbage instead of a chunk": HEAD + chunk(INITIAL) + b"garbage of some length",
-    "without framing": b"HTTP/1.1 200 OK\r\n\r\n" + INITIAL,
+    "another transfer coding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n" + INITIAL,
     "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000,
     "the error of a proxy": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 5\r\n\r\n<html",
 }

@@ -105,12 +105,15 @@ class _ResponseParser:
             if self._codings != [b"chunked"]:
                 raise UnusableResponseError("the response has a transfer coding other than chunked")
         elif self._length is None:
-            raise UnusableResponseError(
-                "the response has neither a Content-Length nor chunks, so its end cannot be determined; "
-                "check the endpoint and proxies"
-            )
+            self._accept_unknown_length()
         elif self._length > self._content_length_max:
             raise _too_large(self._content_length_max)
+
+    def _accept_unknown_length(self) -> None:
+        raise UnusableResponseError(
+            "the response has neither a Content-Length nor chunks, so its end cannot be determined; "
+            "check the endpoint and proxies"
+        )
 
 
 class ResponseReader(_ResponseParser):
@@ -154,11 +157,16 @@ class ResponseReader(_ResponseParser):
 
 
 class BodyReader(_ResponseParser):
-    """Reads a response whose body has no limit, and passes the body on as it arrives."""
+    """Reads a response whose body has no limit, and passes the body on as it arrives.
+
+    The body may also end with the connection. Its content says whether it is complete: the messages of an event stream
+    have lengths.
+    """
 
     def __init__(self, head_bytes_max: int) -> None:
         super().__init__(sys.maxsize)
         self.status: int | None = None  # known once the head is complete
+        self._ends_with_connection = False
         self._head_bytes_left = head_bytes_max
 
     @property
@@ -177,8 +185,17 @@ class BodyReader(_ResponseParser):
         self._parts.clear()
         return body
 
+    def finish(self) -> None:
+        """The connection has ended. Raises an error if the response is incomplete."""
+        if not self._is_complete and not self._ends_with_connection:
+            raise UnusableResponseError("the connection was closed before the end of the response")
+        self._is_complete = True
+
     def _begin_response(self, status: int) -> None:
         self.status = status
+
+    def _accept_unknown_length(self) -> None:
+        self._ends_with_connection = True
 
 
 def _count_line_ends(tail: bytes) -> int:

@@ -75,6 +75,7 @@ class Http1Response(StreamedResponse):
         self._transport = transport
         self._parser = BodyReader(_HEAD_BYTES_MAX)
         self._received = b""  # the beginning of the body, if it arrived with the head
+        self._is_closed = False
 
     @property
     def status(self) -> int:
@@ -99,10 +100,14 @@ class Http1Response(StreamedResponse):
 
     def close(self) -> None:
         """Close the connection without sending buffered data. `_receive` then fails."""
+        self._is_closed = True
         self._transport.abort()
 
     async def _receive(self) -> bytes:
         data = await self._reader.read(BUFFER_BYTES)
-        if not data:
-            raise ConnectionError("the connection was closed before the end of the response")
-        return self._parser.feed(data)
+        if data:
+            return self._parser.feed(data)
+        if self._is_closed:
+            raise ConnectionError("the response was closed")
+        self._parser.finish()
+        return b""
