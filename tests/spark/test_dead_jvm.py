@@ -8,9 +8,10 @@ import pytest
 
 PROGRAM = """
 from leasehold.errors import QueryFailedError
-from leasehold.spark.pipeline.session import jvm_process, spark_session
+from leasehold.spark import session
+from leasehold.spark.pipeline.session import jvm_process
 try:
-    with spark_session("dead-jvm", {"spark.master": "local[1]"}) as spark:
+    with session("dead-jvm", {"spark.master": "local[1]"}) as spark:
         jvm_process().kill()
         spark.range(3).count()
 except QueryFailedError as error:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ import click
 
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import print_line, print_table
+from leasehold.cli.pipeline_display import Ticker
 from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import Aggregator
@@ -74,7 +75,9 @@ def demo(*, records: int, folder: Path | None) -> None:
     some of them aggregated, splits and merges shards, and kills the pipeline with kill -9. At the end it verifies that
     the archive contains every record once.
     """
-    _require_libraries()
+    with Ticker(print_line) as ticker:
+        ticker.wait_for("loading the libraries of Spark and of the local server")
+        _require_libraries()
     # As Ctrl-C does, so that the pipeline is ended and the temporary folder is removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with _open_folder(folder) as work_folder:
@@ -139,7 +142,10 @@ class _Demo:
         """Run all steps and return the totals."""
         from leasehold.local import LocalKinesis  # noqa: PLC0415 - an extra
 
-        with LocalKinesis.in_process("--stream", f"{STREAM}:{SHARDS}") as server:
+        with Ticker(self._print) as ticker, ExitStack() as stack:
+            ticker.wait_for("starting a Kinesis server")
+            server = stack.enter_context(LocalKinesis.in_process("--stream", f"{STREAM}:{SHARDS}"))
+            ticker.rest()
             self._print(f"Kinesis on {server.endpoint_url}: stream {STREAM!r}, {SHARDS} shards")
             file = self._folder / "pipeline.toml"
             file.write_text(

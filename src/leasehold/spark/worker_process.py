@@ -38,10 +38,11 @@ class SentenceFirst(ContextDecorator):
             os.environ[_HIDE_TRACEBACK] = "1"
 
 
-class _TracebackUnlessClosed:
+class TracebackUnlessClosed:
     """The module `traceback`, except that it does not print that Spark has closed a connection."""
 
     def print_exc(self) -> None:
+        """Print the current exception, unless Spark has closed the connection."""
         if not isinstance(sys.exc_info()[1], BrokenPipeError):
             traceback.print_exc()
 
@@ -57,4 +58,4 @@ def hide_closed_connections() -> None:
     """
     if main_module() == _DAEMON:
         daemon: Any = sys.modules["__main__"]
-        daemon.traceback = _TracebackUnlessClosed()
+        daemon.traceback = TracebackUnlessClosed()
