@@ -89,6 +89,27 @@ def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
         SqliteRows(":memory:")
 
 
+def test_a_file_without_leases_is_not_changed_by_a_reader(tmp_path: Path) -> None:
+    """A wrong path may lead to the database of another program. A missing file is not created."""
+    other, empty, missing = (tmp_path / name for name in ("other.sqlite", "empty.sqlite", "missing.sqlite"))
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    empty.touch()
+    before = {path.name: path.read_bytes() for path in (other, empty)}
+
+    async def scan(path: Path) -> None:
+        store = SqliteRows(path)
+        try:
+            with pytest.raises(NotFoundError, match="holds no lease table: check the path"):
+                await store.scan()
+        finally:
+            await store.close()
+
+    for path in (other, empty, missing):
+        asyncio.run(scan(path))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def row_of(key: str) -> Row:
     return {"leaseKey": {"S": key}}
 

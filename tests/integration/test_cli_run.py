@@ -196,6 +196,7 @@ def test_a_failing_handler_is_logged_without_its_message(folder: Path) -> None:
         (("billing:consumer", "--config", "worker.toml"), 2, "Give either MODULE:CONSUMER"),
         (("--config", "nowhere.toml"), 2, "does not exist"),
         (("billing",), 1, "expected MODULE:NAME, for example billing:consumer"),
+        (("./billing.py:consumer",), 1, "./billing.py is not the name of a module"),
         (("biling:consumer",), 1, "module biling is neither in"),
         (("billing.nothing:consumer",), 1, "module billing.nothing"),
         (("billing:consumr",), 1, "did you mean consumer?"),

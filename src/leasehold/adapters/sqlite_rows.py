@@ -128,10 +128,17 @@ class SqliteRows(RowStore):
                 "all members"
             )
         if self._connection is None:
-            _create_private(self._path)
+            if may_create:
+                _create_private(self._path)
+            elif file is None and self._path.parent.is_dir():
+                raise _no_table(self._path)  # SQLite would create the file
             # Autocommit: transactions are opened explicitly.
             connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             try:
+                connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+                if not may_create:
+                    # Before anything is changed: a wrong path may lead to the file of another program.
+                    connection.execute("SELECT row_key, row_owner, row_json FROM rows LIMIT 0")
                 _set_up(connection, self._path)
             except BaseException:
                 connection.close()
@@ -192,7 +199,6 @@ def _create_private(path: Path) -> None:
 
 
 def _set_up(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     # The switch to WAL ignores the busy timeout. One process switches the file for all of them.
     deadline_s = monotonic() + BUSY_TIMEOUT_MS / 1000
     while (mode := _switch_to_wal(connection)) is None:
@@ -230,13 +236,15 @@ def _result_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+def _no_table(path: Path) -> NotFoundError:
+    return NotFoundError(f"{path} holds no lease table: check the path, or start a worker, which creates it")
+
+
 def _translate_error(error: sqlite3.Error, path: Path) -> LeaseholdError:
     """The error to raise instead of SQLite's. Only `UnavailableError` is retried."""
     code = _result_code(error)
     if "no such table" in str(error):
-        return NotFoundError(
-            f"{path} holds no lease table: check the path, or start a worker, which creates it"
-        )
+        return _no_table(path)
     if code in _LOCKED:
         return UnavailableError(f"SQLite leases at {path}: {error}; another process holds the file locked")
     if code in _DISK:

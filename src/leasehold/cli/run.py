@@ -114,6 +114,11 @@ def load_target(target: str) -> Any:
     module_name, _, path = target.partition(":")
     if not module_name or not path:
         raise ConfigError(f"{target!r}: expected MODULE:NAME, for example billing:consumer")
+    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
+        raise ConfigError(
+            f"{target!r}: {module_name} is not the name of a module: for the file app/billing.py, change to its folder "
+            "and write billing:consumer, or write app.billing:consumer"
+        )
     found: Any = _import_module(module_name)
     for name in path.split("."):
         found = _get_attribute(found, name, target)
