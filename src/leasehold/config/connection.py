@@ -10,6 +10,7 @@ from leasehold.errors import ConfigError
 
 DYNAMODB: Final = "dynamodb"
 SQLITE: Final = "sqlite:///"
+_SCAN_SEGMENTS_MAX: Final = 1_000  # each is a request at the same time
 _TABLE_SETTINGS: Final = (
     "table_read_capacity",
     "table_deletion_protection",
@@ -69,6 +70,8 @@ class ConnectionSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value}: expected at least 1")
+        if self.scan_segments > _SCAN_SEGMENTS_MAX:
+            raise ConfigError(f"scan_segments={self.scan_segments}: expected at most {_SCAN_SEGMENTS_MAX}")
         chosen = [name for name in _TABLE_SETTINGS if getattr(self, name)]
         if chosen and self.leases != DYNAMODB:
             raise ConfigError(

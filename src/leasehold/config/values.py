@@ -6,6 +6,7 @@ example if it cannot parse the value.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -17,6 +18,8 @@ from leasehold.errors import ConfigError
 
 E = TypeVar("E", bound=Enum)
 
+_DURATION_MAX: Final = timedelta(days=36_500)
+_NUMBER_MAX: Final = 2**63 - 1
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*")
 _UNITS: Final[Mapping[str | None, timedelta]] = {
     None: timedelta(seconds=1),
@@ -38,18 +41,22 @@ def duration(value: object) -> timedelta:
     >>> duration("1.5s").total_seconds(), duration(2).total_seconds(), duration("250ms").total_seconds()
     (1.5, 2.0, 0.25)
     """
-    if isinstance(value, timedelta):
-        return value
-    if (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value < timedelta.max.total_seconds()
-    ):
-        return timedelta(seconds=value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ConfigError("expected a duration such as '500ms', '1s', '2m', '1h', or a number of seconds")
-    return float(match[1]) * _UNITS[match[2]]
+    try:
+        if isinstance(value, timedelta):
+            parsed = value
+        elif match is not None:
+            parsed = float(match[1]) * _UNITS[match[2]]
+        elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            parsed = timedelta(seconds=value)
+        else:
+            raise ConfigError("expected a duration such as '500ms', '1s', '2m', '1h', or a number of seconds")
+    except OverflowError:
+        parsed = timedelta.max
+    # Sums and products of durations must not overflow.
+    if abs(parsed) > _DURATION_MAX:
+        raise ConfigError(f"expected a duration of at most {_DURATION_MAX.days} days")
+    return parsed
 
 
 def boolean(value: object) -> bool:
@@ -63,13 +70,16 @@ def boolean(value: object) -> bool:
 
 
 def whole_number(value: object) -> int:
-    """Parse an integer, with or without underscores."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    """Parse an integer of 64 bits, with or without underscores."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        return _refuse_number()
     try:
-        return int(value) if isinstance(value, str) else _refuse_number()
+        parsed = int(value)
     except ValueError:
         return _refuse_number()
+    if abs(parsed) > _NUMBER_MAX:
+        raise ConfigError(f"expected a whole number of at most {_NUMBER_MAX}")
+    return parsed
 
 
 def _refuse_number() -> int:
@@ -77,13 +87,16 @@ def _refuse_number() -> int:
 
 
 def real_number(value: object) -> float:
-    """Parse a number."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    """Parse a number, which is neither infinite nor NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError("expected a number")
     try:
-        return float(value) if isinstance(value, str) else _refuse_number()
-    except ValueError:
+        parsed = float(value)
+    except (ValueError, OverflowError):
         raise ConfigError("expected a number") from None
+    if not math.isfinite(parsed):
+        raise ConfigError("expected a number that is finite")
+    return parsed
 
 
 def text(value: object) -> str:

@@ -335,7 +335,7 @@ def _parse_all(given: Mapping[str, str]) -> dict[str, Any]:
         try:
             found[name] = OPTIONS[name].parse(text)
         except ConfigError as error:
-            raise ConfigError(f"option {name}={text!r}: {error}") from error
+            raise ConfigError(f"option {name}={text!r:.200}: {error}") from error
     return found
 
 

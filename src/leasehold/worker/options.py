@@ -39,6 +39,8 @@ from leasehold.worker.stream_lists import parse_streams
 
 T = TypeVar("T")
 
+_VALUE_SHOWN_MAX: Final = 200  # characters of a wrong value in an error
+
 PREFIX: Final = "LEASEHOLD_"
 CONFIG: Final = "config"
 TABLES: Final = ("leasehold", "consumer")
@@ -318,7 +320,7 @@ def _parse(name: str, value: object, source: str) -> object:
     try:
         return option.parse(value)
     except ConfigError as error:
-        raise ConfigError(f"{source}={value!r}: {error}") from None
+        raise ConfigError(f"{source}={value!r:.{_VALUE_SHOWN_MAX}}: {error}") from None
 
 
 def _unknown(source: str, known: Iterable[str], name: str) -> ConfigError:

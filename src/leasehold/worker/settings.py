@@ -71,9 +71,10 @@ class ConsumerIdentity:
 
     def __post_init__(self) -> None:
         if self.stream and self.is_multi_stream:
+            other = "streams_with_prefix or streams_with_tag" if self.is_listed else "streams"
             raise ConfigError(
-                f"stream={self.stream!r} and streams={self._names()}: give one of the two; the leases of a single "
-                "stream and of several streams have different keys"
+                f"stream={self.stream!r} and {other}: "
+                "give one of the two; the leases of a single stream and of several streams have different keys"
             )
         if self.streams and self.is_listed:
             raise ConfigError(
@@ -236,6 +237,11 @@ class ConsumerSettings:
     observe: ObserveSettings = field(default_factory=ObserveSettings)
 
     def __post_init__(self) -> None:
+        if self.connection.dynamodb_timeout >= self.fleet.failover_after:
+            raise ConfigError(
+                f"dynamodb_timeout={self.connection.dynamodb_timeout} with failover_after={self.fleet.failover_after}: "
+                "expected less; a heartbeat that waits so long loses its lease"
+            )
         if self.fan_out.consumer_arn is not None and self.identity.is_multi_stream:
             raise ConfigError(
                 f"consumer_arn={self.fan_out.consumer_arn!r} with several streams: it belongs to one of them; give "

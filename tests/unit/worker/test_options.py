@@ -1,5 +1,6 @@
 """Every setting has one name in three places with a fixed precedence, and unknown names are refused."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -301,3 +302,33 @@ def test_invalid_values_are_refused(keywords: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"{name}="):
         settings(**keywords)
     assert value is not None
+
+
+HOSTILE: tuple[object, ...] = (
+    *("", "x", "nan", "1e400", "99999999999d", "9" * 400, "\ud800", "\0", "=", "a" * 100_000),
+    *(-1, 2**63, 10**400, float("inf"), float("nan"), True, None, [[]], {"a": []}, b"x"),
+    *(timedelta.max, timedelta.min, timedelta(microseconds=1), datetime.max.replace(tzinfo=UTC), object()),
+)
+
+
+@pytest.mark.parametrize("name", sorted(ConsumerOptions.__optional_keys__))
+def test_a_value_of_any_kind_is_accepted_or_refused_in_one_sentence(name: str) -> None:
+    """No other error occurs."""
+    given: list[tuple[dict[str, object], dict[str, str]]] = [({name: value}, {}) for value in HOSTILE]
+    given += [({}, {f"LEASEHOLD_{name.upper()}": value}) for value in HOSTILE if isinstance(value, str)]
+    for options, environment in given:
+        with suppress(ConfigError):
+            consumer_settings(NAMED | options, environment)
+
+
+def test_a_long_value_is_not_repeated_in_full() -> None:
+    """The error is one line that can be read."""
+    with pytest.raises(ConfigError, match="max_records") as refused:
+        settings(max_records="9" * 100_000)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_heartbeat_may_not_wait_for_longer_than_its_lease_is_valid() -> None:
+    """The lease would be lost while the request waits."""
+    with pytest.raises(ConfigError, match=r"dynamodb_timeout=0:00:20 with failover_after=0:00:10"):
+        settings(dynamodb_timeout="20s")
