@@ -1,12 +1,16 @@
-"""One Spark session for the tests of a module. It is replaced if a test ends its JVM. Queries end with their test."""
+"""One Spark session for the tests of a module. Queries end with their test.
+
+The session is replaced if a test ends its JVM, or if a timeout interrupts a call to it: the response stays unread, and
+each later call receives the response of another one.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from leasehold.errors import QueryFailedError
 from leasehold.spark.pipeline.session import spark_session
 
 Prepare = Callable[[Any], None]
@@ -39,7 +43,7 @@ class SharedSession:
 
     def close(self) -> None:
         """End the session and its JVM."""
-        with suppress(QueryFailedError):
+        with suppress(Exception):  # whatever a dead JVM, or one with an unread response, causes
             self._opened.close()
         self._session = None
 
@@ -55,7 +59,11 @@ def shared_session(name: str, settings: dict[str, str], prepare: Prepare) -> Ite
 
 
 def _is_alive(session: SparkSession) -> bool:
+    question = str(uuid4())
     try:
-        return not session.sparkContext._jsc.sc().isStopped()
+        context = session.sparkContext
+        assert context._jvm is not None
+        answer = context._jvm.java.util.UUID.fromString(question).toString()
+        return bool(answer == question and not context._jsc.sc().isStopped())
     except Exception:  # noqa: BLE001 - whatever a dead JVM causes
         return False

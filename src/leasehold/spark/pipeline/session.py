@@ -117,11 +117,15 @@ def spark_session(
             raise
         raise JvmEndedError(code) from error
     finally:
-        if _exit_code_of_jvm(0) is None:
-            session.stop()
-        else:
-            _forget_session()
-        _end_jvm(archive, on_recording if is_complete else None, is_complete=is_complete)
+        try:
+            if _exit_code_of_jvm(0) is None:
+                session.stop()
+            else:
+                _forget_session()
+        finally:
+            # Also if the stop fails: an exception that interrupts a call to the JVM leaves its response unread, and
+            # each later call receives the response of another one.
+            _end_jvm(archive, on_recording if is_complete else None, is_complete=is_complete)
 
 
 def _start(name: str, settings: Mapping[str, str]) -> Any:
