@@ -130,6 +130,7 @@ def spark_session(
 
 def _start(name: str, settings: Mapping[str, str]) -> Any:
     """Start the JVM and the session. If that fails or is interrupted, no process is left."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - comes with pyspark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow
 
@@ -141,17 +142,29 @@ def _start(name: str, settings: Mapping[str, str]) -> Any:
         _launch_jvm(settings)
         return builder.appName(name).getOrCreate()
     except BaseException as error:
+        reason = start_failure(str(error)) if isinstance(error, PySparkException | Py4JError) else None
         # pyspark returns the process of the JVM only when it has started, so it is found by its parent.
         for child in children(os.getpid()):
             if child.pid not in before:
                 kill_with_descendants(child.pid)
                 _forget_jvm()
-        if isinstance(error, PySparkException):
-            reason = str(error).strip().partition("\n")[0]
+        if reason is not None:
             raise QueryFailedError(
-                f"Spark does not start: {reason} Check the settings of Spark; its log has the details"
+                f"Spark does not start: {reason.rstrip('.')}. Check the settings of Spark; its log has the details"
             ) from error
         raise
+
+
+def start_failure(message: str) -> str:
+    r"""Extract the reason from the message of an error at the start of Spark.
+
+    >>> start_failure("An error occurred while calling None.x.\n: java.lang.NumberFormatException: 4x\n\tat y")
+    'java.lang.NumberFormatException: 4x'
+    >>> start_failure("[JAVA_GATEWAY_EXITED] Java gateway process exited.\nmore")
+    '[JAVA_GATEWAY_EXITED] Java gateway process exited.'
+    """
+    lines = message.strip().splitlines() or [""]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
 def _launch_jvm(settings: Mapping[str, str]) -> None:
