@@ -1,4 +1,4 @@
-"""Load meters on what they really read: files as the kernel writes them, and recorded answers of ECS over HTTP."""
+"""Load meters on what they really read: files as the kernel writes them, and responses in the form of ECS over HTTP."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ import pytest
 from leasehold.adapters import cpu
 from leasehold.adapters.cpu import ECS_RESPONSE_BYTES_MAX, EcsMeter, detect_load_meter
 
-# Recorded from task metadata version 4 of a task on Fargate, shortened: a quarter of a processor, two containers.
+# In the form that AWS documents for task metadata version 4 on Fargate, shortened: a quarter of a processor, two containers.
 OWN_ID = "cd189a933e5849daa93386466019ab50-2495160603"
 CONTAINER = {
     "DockerId": OWN_ID,
@@ -66,7 +66,7 @@ STATS = {
 }
 
 
-class RecordedEcs:
+class EcsMetadataServer:
     """A real HTTP server. `answers` maps paths to status and body; other paths are not found."""
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ class RecordedEcs:
 
 
 @pytest.fixture
-def ecs() -> Iterator[RecordedEcs]:
+def ecs() -> Iterator[EcsMetadataServer]:
     """A task that is running."""
-    server = RecordedEcs()
+    server = EcsMetadataServer()
     server.answer("", CONTAINER)
     server.answer("/task", TASK)
     server.answer("/stats", STATS)
@@ -115,7 +115,7 @@ def ecs() -> Iterator[RecordedEcs]:
     server.close()
 
 
-def test_the_load_of_a_container_on_fargate(ecs: RecordedEcs) -> None:
+def test_the_load_of_a_container_on_fargate(ecs: EcsMetadataServer) -> None:
     """31.25 ms of one second on two processors, for a container that has a quarter of a quarter: half of its share."""
     meter = EcsMeter(ecs.address)
     assert asyncio.run(meter.percent()) == pytest.approx(50.0)
@@ -136,7 +136,7 @@ def test_the_load_of_a_container_on_fargate(ecs: RecordedEcs) -> None:
     ],
 )
 def test_an_answer_that_cannot_be_used_gives_no_figure_until_the_next_one(
-    ecs: RecordedEcs, content: object, status: int
+    ecs: EcsMetadataServer, content: object, status: int
 ) -> None:
     """No redirect is followed, and no answer is read without a limit."""
     meter = EcsMeter(ecs.address)
@@ -147,7 +147,7 @@ def test_an_answer_that_cannot_be_used_gives_no_figure_until_the_next_one(
     assert "/v4/elsewhere" not in ecs.requests
 
 
-def test_a_server_that_is_gone_gives_no_figure(ecs: RecordedEcs) -> None:
+def test_a_server_that_is_gone_gives_no_figure(ecs: EcsMetadataServer) -> None:
     """The connection is refused."""
     ecs.close()
     assert asyncio.run(EcsMeter(ecs.address).percent()) is None
