@@ -60,3 +60,17 @@ def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="check that this user may write"):
         CheckpointLock(str(tmp_path / "file" / "checkpoint")).acquire()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_lock_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """In a shared folder, a link would let another user overwrite any file of the user who runs the pipeline."""
+    precious = tmp_path / "precious"
+    precious.write_text("important")
+    if kind == "link":
+        (tmp_path / NAME).symlink_to(precious)
+    else:
+        os.mkfifo(tmp_path / NAME)
+    with pytest.raises(ConfigError, match=f"checkpoint {tmp_path}: "):
+        CheckpointLock(str(tmp_path)).acquire()
+    assert precious.read_text() == "important"

@@ -9,11 +9,13 @@ where it refuses only a second run on the same machine; on another machine the l
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import socket
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
@@ -24,6 +26,7 @@ from leasehold.spark.pipeline.session import is_local_folder
 from leasehold.spark.query.driver_lock import runtime_folder
 
 NAME: Final = ".leasehold-lock"
+_TEXT_MAX: Final = 1_000
 
 
 class CheckpointLock:
@@ -72,20 +75,29 @@ def _open(checkpoint: str) -> IO[str]:
     file = lock_file(checkpoint)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        return file.open("a+", encoding="utf-8")
+        return _open_regular(file)
     except OSError as error:
         raise ConfigError(
             f"checkpoint {checkpoint}: {error.strerror}: check that this user may write to the folder"
         ) from error
 
 
+def _open_regular(file: Path) -> IO[str]:
+    """Open or create a file. In a folder that others may write to, a link would let them overwrite any file of ours."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"{file.name} is not a regular file")
+    return os.fdopen(descriptor, "r+", encoding="utf-8")
+
+
 def _describe_holder(file: IO[str]) -> str:
     """Describe the process that has the lock. It may not have written its name yet."""
     try:
         file.seek(0)
-        found = json.load(file)
+        found = json.loads(file.read(_TEXT_MAX))
         return f"process {int(found['pid'])} on {found['host']}, since {found['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "a process that has just started"
 
 
