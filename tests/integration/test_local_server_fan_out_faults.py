@@ -50,7 +50,7 @@ def test_a_broken_event_is_an_error_and_its_records_come_again(
     first = case.put(b"first")
     subscription = subscribe(case, consumer)
     assert case.events_until(subscription, 1)[-1].continuation == first
-    server.plan_fan_out_fault(fault)
+    server.plan_fan_out_fault(fault, stream=case.name)
     with pytest.raises(UnavailableError):
         case.rest_of(subscription)
     second = case.put(b"second")
@@ -79,7 +79,7 @@ def test_a_subscription_ends_early_and_can_be_renewed(
 ) -> None:
     """Without an error."""
     subscription = subscribe(case, consumer, sequence_number=case.put(b"x"))
-    server.plan_fan_out_fault("early_end")
+    server.plan_fan_out_fault("early_end", stream=case.name)
     assert case.rest_of(subscription) == []
     subscribe(case, consumer)
 
@@ -88,8 +88,8 @@ def test_requests_are_refused_as_often_as_planned(
     server: LocalKinesis, case: ServerCase, consumer: ConsumerDescription
 ) -> None:
     """A fault of another shard stays planned."""
-    server.plan_fan_out_fault("in_use", times=2)
-    server.plan_fan_out_fault("in_use", shard="shardId-000000000001")
+    server.plan_fan_out_fault("in_use", times=2, stream=case.name)
+    server.plan_fan_out_fault("in_use", stream=case.name, shard="shardId-000000000001")
     for _ in range(2):
         with pytest.raises(InUseError):
             subscribe(case, consumer)
@@ -103,8 +103,8 @@ def test_a_subscription_begins_too_early_and_without_an_initial_response(
 ) -> None:
     """Its first event has earlier records, and the records after the position follow."""
     numbers = [case.put(b"%d" % number) for number in range(12)]
-    server.plan_fan_out_fault("out_of_order")
-    server.plan_fan_out_fault("no_initial_response")
+    server.plan_fan_out_fault("out_of_order", stream=case.name)
+    server.plan_fan_out_fault("no_initial_response", stream=case.name)
     early, right = case.events_until(subscribe(case, consumer, sequence_number=numbers[9]), 12)
     assert [record.sequence_number for record in early.records] == numbers[:10]
     assert [record.sequence_number for record in right.records] == numbers[10:]
