@@ -12,7 +12,8 @@ import pytest
 from leasehold.adapters import cpu
 from leasehold.adapters.cpu import ECS_RESPONSE_BYTES_MAX, EcsMeter, detect_load_meter
 
-# In the form that AWS documents for task metadata version 4 on Fargate, shortened: a quarter of a processor, two containers.
+# In the form that AWS documents for task metadata version 4 on Fargate, shortened: a quarter of a processor, two
+# containers.
 OWN_ID = "cd189a933e5849daa93386466019ab50-2495160603"
 CONTAINER = {
     "DockerId": OWN_ID,
