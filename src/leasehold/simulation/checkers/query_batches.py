@@ -8,6 +8,7 @@ from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import ShardId
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
+from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.query_history import (
     BoundedRun,
     CommittedBatch,
@@ -107,13 +108,27 @@ class OldLogsAreRefused(Checker):
 class BoundedRunsReadAll(Checker):
     """A run with `availableNow` that ends has delivered every record that existed when it began.
 
-    If workers share the stream, they may read a part of it. A row that cannot be read blocks its shard.
+    Another live member may read a part of the stream: a worker, or another run of the query, which has an id of its own
+    if it began before the first batch was logged. A row that cannot be read blocks its shard.
     """
 
     promise = "bounded-runs-read-all"
 
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._ended_ms: dict[SimulatedProcess, int] = {}
+
+    def process_exited(self, process: SimulatedProcess) -> None:
+        self._ended_ms[process] = self.world.now_ms()
+
     def bounded_run_ended(self, run: BoundedRun) -> None:
-        if not self.world.query.is_alone or self.world.services.has_malformed_leases():
+        has_others = any(
+            each.is_member
+            and each is not run.member
+            and self._ended_ms.get(each, run.began_ms) >= run.began_ms
+            for each in self.world.processes
+        )
+        if has_others or self.world.services.has_malformed_leases():
             return
         for shard, count in run.produced.items():
             shard_ledger = self.world.ledger.shard(shard)

@@ -50,6 +50,8 @@ class BoundedRun:
     """A run with `availableNow`. `produced` is the number of records of each shard when it began."""
 
     by: SimulatedProcess
+    member: SimulatedProcess
+    began_ms: int
     produced: Mapping[ShardId, int]
 
 

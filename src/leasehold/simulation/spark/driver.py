@@ -86,7 +86,8 @@ class SparkDriver:
         self.process = self._world.start_process(self._main, role=Role.DRIVER)
         self._rng = self._world.spec.rng_for(f"{self.process.name}:driver")
         self.process.on_exit.append(self._end_others)
-        self._bounded_run = BoundedRun(self.process, produced)
+        began_ms = self._world.now_ms()
+        self._bounded_run = BoundedRun(self.process, self._reader.process, began_ms, produced)
 
     async def _main(self, _world: World, process: SimulatedProcess) -> None:
         try:
