@@ -50,6 +50,7 @@ from leasehold.simulation.environment.process import ProcessClock
 from leasehold.simulation.environment.query_history import CommittedBatch
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.runtime import Runtime
+from leasehold.simulation.starts import Start
 from leasehold.simulation.virtual_time import START_WALL_MS
 from leasehold.simulation.world import World
 from leasehold.spark.query import batch_planner, log_comparison, pinned_slices
@@ -79,6 +80,7 @@ class PlantedBug:
     runtime: Runtime
     mode: Mode
     retrieval: Retrieval
+    start: Start
 
 
 @contextmanager
@@ -103,6 +105,7 @@ def _plant(
     runtime: Runtime = Runtime.WORKER,
     mode: Mode = Mode.PEER,
     retrieval: Retrieval = Retrieval.POLLING,
+    start: Start = Start.OLDEST,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -112,7 +115,15 @@ def _plant(
             yield
 
     PLANTED_BUGS[name] = PlantedBug(
-        name, frozenset(breaks.split()), frozenset(faults), planted, first_seed, runtime, mode, retrieval
+        name,
+        frozenset(breaks.split()),
+        frozenset(faults),
+        planted,
+        first_seed,
+        runtime,
+        mode,
+        retrieval,
+        start,
     )
 
 
@@ -328,6 +339,15 @@ def _store_in_background(original: Original) -> Any:
 
 async def _deliver_without_pin(_plan: Any, _ports: Any, end: Any, _fetched: Any) -> Any:
     return pinned_slices.Pinned(end, None)
+
+
+def _date_latest_by_monotonic_clock(_: Original) -> Any:
+    async def create_now(self: ShardSync, lease: Any) -> Any:
+        if lease.checkpoint == LATEST and lease.latest_at_ms is None:
+            lease = replace(lease, latest_at_ms=self.operations.clock.now_ms())
+        return await self.table.create(lease)
+
+    return create_now
 
 
 async def _read_all_at_once(_planner: Any) -> bool:
@@ -835,6 +855,14 @@ _plant(
     (LeaseTable, "list", _ignore_is_consistent),
     first_seed=4,
     runtime=Runtime.SPARK,
+)
+_plant(
+    "LATEST is dated by the monotonic clock",
+    "begins-at-the-initial-position",
+    (),
+    (ShardSync, "_create_now", _date_latest_by_monotonic_clock),
+    runtime=Runtime.SPARK,
+    start=Start.LATEST,
 )
 _plant(
     "a bounded run ends before it has read all",

@@ -24,6 +24,7 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     runtime=planted_bug.runtime,
                     mode=planted_bug.mode,
                     retrieval=planted_bug.retrieval,
+                    start=planted_bug.start,
                 )
             )
         if outcome.broken:

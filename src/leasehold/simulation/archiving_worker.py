@@ -12,7 +12,7 @@ from leasehold.archive.archive import Archive, WriteReport
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import ArchiveSettings
 from leasehold.config.settings import Mode
-from leasehold.core.model import ShardId
+from leasehold.core.model import InitialPosition, ShardId
 from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.faults import FaultMix
@@ -36,9 +36,11 @@ from leasehold.worker.settings import (
 _FORMATS: Final = (("parquet", "zstd"), ("jsonl", "none"))
 
 
-def archiving_settings(mix: FaultMix, mode: Mode, rng: random.Random) -> ConsumerSettings:
+def archiving_settings(
+    mix: FaultMix, mode: Mode, initial: InitialPosition, rng: random.Random
+) -> ConsumerSettings:
     """Return the settings of every archiving worker: those that `archive_batches` fixes, and shorter waits."""
-    settings = worker_settings(mix, mode, rng)
+    settings = worker_settings(mix, mode, initial, rng)
     batch = BatchSettings(max_records=rng.choice((5, 50, 50_000)), max_wait=timedelta(seconds=2))
     errors = ErrorSettings(retry_max_wait=timedelta(seconds=2), bisect=False, on_poison=OnPoison.HOLD)
     handling = HandlingSettings(batch=batch, errors=errors, checkpoints=settings.handling.checkpoints)

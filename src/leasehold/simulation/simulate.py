@@ -19,6 +19,7 @@ from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector, RestartedQuery
 from leasehold.simulation.faults import Fault, FaultMix, draw_fan_out_mix, draw_fault_mix, without_poison
 from leasehold.simulation.runtime import Runtime, draw_runtime
+from leasehold.simulation.starts import OLD_RECORDS_AGE_MS, Start, draw_start, has_read_every_shard
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
 from leasehold.worker.settings import ConsumerSettings
@@ -29,6 +30,7 @@ _REFRESH_MS: Final = 1_500
 # For movements that were decided before: requested handoffs, and the cleanup of finished shards.
 _BEFORE_STEADY_STATE_MS: Final = 30_000
 _STOP_BOUND_MS: Final = 60_000
+_OLD_ROUNDS: Final = 5
 # Longer than every bound of the checkers, so that a checker with a more precise message reports first.
 _RECOVERY_BOUND_MS: Final = 1_500_000
 
@@ -46,6 +48,7 @@ class SimulationOptions:
     mode: Mode = Mode.PEER
     runtime: Runtime | None = None
     retrieval: Retrieval | None = None
+    start: Start | None = None  # drawn only if the faults are drawn as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +91,22 @@ def simulate(
 
 
 def _settings_and_main(
-    runtime: Runtime, mix: FaultMix, options: SimulationOptions
+    runtime: Runtime, mix: FaultMix, start: Start, options: SimulationOptions
 ) -> tuple[ConsumerSettings, MakeMain]:
     rng = random.Random(f"{options.seed}:batches")  # noqa: S311 - no secret
     if runtime is Runtime.WORKER:
-        return worker_settings(mix, options.mode, rng), worker_main
+        return worker_settings(mix, options.mode, start.initial, rng), worker_main
     # Imported here: a simulation of plain workers runs without pyarrow.
     from leasehold.simulation import archiving_worker as archiving  # noqa: PLC0415
 
-    return archiving.archiving_settings(mix, options.mode, rng), archiving.archiving_worker_main
+    settings = archiving.archiving_settings(mix, options.mode, start.initial, rng)
+    return settings, archiving.archiving_worker_main
+
+
+def _draw_start(mix: FaultMix, options: SimulationOptions) -> Start:
+    if options.start is not None or options.faults is not None:
+        return options.start or Start.OLDEST
+    return draw_start(random.Random(f"{options.seed}:start"), mix)  # noqa: S311 - no secret
 
 
 def _create_query(world: World) -> RestartedQuery | None:
@@ -162,7 +172,8 @@ class _Run:
         runtime = options.runtime or runtime
         if runtime is not Runtime.WORKER:
             mix = without_poison(mix)
-        settings, make_main = _settings_and_main(runtime, mix, options)
+        self._start = _draw_start(mix, options)
+        settings, make_main = _settings_and_main(runtime, mix, self._start, options)
         rng = random.Random(f"{options.seed}:fan-out")  # noqa: S311
         self._fan_out = draw_fan_out_mix(rng, mix, options.retrieval)
         settings = replace(settings, fan_out=FanOutSettings(retrieval=self._fan_out.retrieval))
@@ -180,7 +191,8 @@ class _Run:
         self._producer = Producer(
             world.services.kinesis, STREAM, world.ledger, mix.workload, spec.rng_for("producer")
         )
-        begins = f"{runtime.value}, {self._fan_out.retrieval.value}, {self._workers} workers, {shards} shards; {mix}"
+        reading = f"{self._fan_out.retrieval.value} from {self._start.value}"
+        begins = f"{runtime.value}, {reading}, {self._workers} workers, {shards} shards; {mix}"
         world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
@@ -199,6 +211,8 @@ class _Run:
     async def _inject_faults(self) -> None:
         """Start the workers, produce records and inject faults."""
         world, mix = self.world, self.world.spec.mix
+        await self._produce_old_records()
+        until_ms = world.now_ms() + self.options.faults_ms
         for _ in range(self._workers):
             world.start()
         if self._query is not None:
@@ -213,7 +227,7 @@ class _Run:
         services.quirks.empty_chance = mix.empty_chance
         services.fan_out_quirks.chances = self._fan_out.chances
         services.fan_out_quirks.in_use_chance = self._fan_out.in_use_chance
-        while world.now_ms() < self.options.faults_ms:
+        while world.now_ms() < until_ms:
             await world.clock.sleep_ms(round(self._injector.rng.expovariate(1 / mix.inject_every_ms)))
             self._injector.inject_one()
         self._injector.end_all()
@@ -247,8 +261,20 @@ class _Run:
             lambda: not any(each.is_alive for each in self.world.processes), _STOP_BOUND_MS
         )
 
+    async def _produce_old_records(self) -> None:
+        """Produce records that are older than the fleet, unless it begins at the oldest record."""
+        if self._start is Start.OLDEST:
+            return
+        for _ in range(_OLD_ROUNDS):
+            self._producer.produce(self.world.clock.wall_ms())
+        for shard_ledger in self.world.ledger.shards.values():
+            shard_ledger.start_here()
+        await self.world.clock.sleep_ms(OLD_RECORDS_AGE_MS)
+
     async def _produce(self) -> None:
         world = self.world
+        while self._start is Start.LATEST and not has_read_every_shard(world):
+            await world.clock.sleep_ms(TICK_MS)
         while True:
             self._producer.produce(world.clock.wall_ms())
             await world.clock.sleep_ms(world.spec.mix.workload.every_ms)

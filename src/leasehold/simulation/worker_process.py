@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings
-from leasehold.core.model import ShardId
+from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.record import UserRecord
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -46,10 +46,12 @@ class FlakyHandlerError(Exception):
     """Raised by a handler that fails at random."""
 
 
-def worker_settings(mix: FaultMix, mode: Mode, rng: random.Random) -> ConsumerSettings:
+def worker_settings(
+    mix: FaultMix, mode: Mode, initial: InitialPosition, rng: random.Random
+) -> ConsumerSettings:
     """Return the settings of every worker: drawn limits of a batch, and shorter intervals for rare operations."""
     return ConsumerSettings(
-        identity=ConsumerIdentity(stream=STREAM, application=APPLICATION),
+        identity=ConsumerIdentity(stream=STREAM, application=APPLICATION, initial_position=initial),
         handling=HandlingSettings(
             batch=_draw_batch_settings(mix, rng),
             errors=ErrorSettings(retries=2, retry_max_wait=timedelta(seconds=2), dead_letters="simulated"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.core.events import Event
+from leasehold.core.events import Event, PageRead
 from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import ShardId, WorkerId
 from leasehold.core.record import UserRecord
@@ -88,6 +88,7 @@ class World:
         self.archived: dict[str, ArchivedObject] = {}
         self.query = QueryHistory()
         self.processes: list[SimulatedProcess] = []
+        self.shards_read: set[ShardId] = set()  # shards of which a process has read a page
         self.rows_were_destroyed = False
         # A shard that was trimmed before it was read ends without naming its children.
         self.shards_were_trimmed = False
@@ -186,6 +187,8 @@ class World:
         """Receive an event of a process. Events of dead processes are ignored."""
         if not process.is_alive:
             return
+        if isinstance(event, PageRead):
+            self.shards_read.add(event.shard)
         line = event_line(event)
         if line is not None:
             self.trace.add(process.name, *line)

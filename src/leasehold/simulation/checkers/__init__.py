@@ -16,6 +16,7 @@ from leasehold.simulation.checkers.dead_letters import DeadLettersHoldThePoison
 from leasehold.simulation.checkers.delivery_order import OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
+from leasehold.simulation.checkers.initial_position import BeginsAtTheInitialPosition
 from leasehold.simulation.checkers.lag_to_zero import LagToZero
 from leasehold.simulation.checkers.losses_reported import DataLossStopsTheQuery, LossesAreReported
 from leasehold.simulation.checkers.no_bugs import NoBugs
@@ -47,6 +48,7 @@ from leasehold.simulation.checkers.valid_leases import DeliversWhileValid
 CHECKERS: Final[tuple[type[Checker], ...]] = (
     NothingLost,
     LossesAreReported,
+    BeginsAtTheInitialPosition,
     OrderWithinASession,
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,

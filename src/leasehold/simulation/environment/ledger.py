@@ -27,6 +27,7 @@ class ShardLedger:
     done: list[bool] = field(default_factory=list)
     lost_to_trim: set[int] = field(default_factory=set)  # trimmed before they were done
     trimmed_before: int = 0  # all records before this index have left the stream, done or not
+    starts_at: int = 0  # the fleet began to read with this index
     poison: set[int] = field(default_factory=set)
     first_open: int = 0
     open_records: int = 0
@@ -56,6 +57,11 @@ class ShardLedger:
         self.lost_to_trim.update(index for index in open_indexes if not self.done[index])
         self.open_records = 0
         self._advance_first_open()
+
+    def start_here(self) -> None:
+        """The fleet begins to read after the records so far, which are still in the stream."""
+        self.trim()
+        self.starts_at = len(self.keys)
 
     def index_after(self, position: Position) -> int:
         """Return the index of the first record after a checkpoint."""

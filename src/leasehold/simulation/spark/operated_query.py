@@ -13,8 +13,6 @@ from typing import Final
 from leasehold.archive.columns import ARCHIVE_COLUMNS
 from leasehold.config.settings import ReadSettings
 from leasehold.core.exactly_once.slice_limits import BatchLimits
-from leasehold.core.model import InitialPosition
-from leasehold.core.position import TRIM_HORIZON
 from leasehold.errors import ConfigError, DataLossError, OffsetMismatchError
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.services import APPLICATION, STREAM
@@ -161,7 +159,8 @@ def _draw_options(world: World, rng: random.Random) -> SourceOptions:
         stream=STREAM,
         application=APPLICATION,
         query=QuerySettings(
-            initial=InitialPosition(TRIM_HORIZON), poll_every=timedelta(seconds=rng.choice((1, 2)))
+            initial=world.settings.identity.initial_position,
+            poll_every=timedelta(seconds=rng.choice((1, 2))),
         ),
         limits=limits,
         columns=ARCHIVE_COLUMNS,
