@@ -754,6 +754,13 @@ _plant(
     (ShardServer, "__call__", _leave_a_task),
 )
 
+_plant(
+    "the monotonic clock stops while the machine is suspended",
+    "delivers-while-valid stale-owners-stop one-leader-at-a-time",
+    (Fault.SUSPENSIONS,),
+    (ProcessClock, "now_ms", lambda original: lambda self: original(self) - self.suspended_ms),
+)
+
 # -- the archive ---------------------------------------------------------------------------------------------------
 
 _plant(
@@ -853,7 +860,7 @@ _plant(
     "runs-until-stopped",
     (Fault.STALE_READS, Fault.CRASHES),
     (LeaseTable, "list", _ignore_is_consistent),
-    first_seed=4,
+    first_seed=10,
     runtime=Runtime.SPARK,
 )
 _plant(

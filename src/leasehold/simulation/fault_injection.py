@@ -197,6 +197,23 @@ def pause(injector: FaultInjector) -> None:
         injector.call_later(length_ms, process.resume)
 
 
+def suspend(injector: FaultInjector) -> None:
+    """Suspend the machine of a process for about the failover time or longer."""
+    process = injector.pick_process()
+    if process is None:
+        return
+    failover_ms = milliseconds(injector.world.settings.fleet.failover_after)
+    length_ms = int(failover_ms * injector.rng.uniform(0.3, 4))
+    injector.record("suspend", "", f"{process.name} for {length_ms} ms")
+    process.pause()
+
+    def resume() -> None:
+        process.clock.suspended_ms += length_ms
+        process.resume()
+
+    injector.call_later(length_ms, resume)
+
+
 def stall(injector: FaultInjector) -> None:
     """Block the event loop of a process for a short time."""
     process = injector.pick_process()
@@ -262,8 +279,17 @@ def throttle(injector: FaultInjector) -> None:
 
 def partition(injector: FaultInjector) -> None:
     """Lose all requests, or all responses, between a dependency and one process or all processes."""
+    _partition(injector, CallFault.REQUEST_LOST, CallFault.RESPONSE_LOST)
+
+
+def refuse(injector: FaultInjector) -> None:
+    """Let a dependency deny access to one process or all processes for some seconds."""
+    _partition(injector, CallFault.REFUSED)
+
+
+def _partition(injector: FaultInjector, *faults: CallFault) -> None:
     process = injector.pick_process() if injector.rng.random() < 0.8 else None
-    fault = injector.rng.choice((CallFault.REQUEST_LOST, CallFault.RESPONSE_LOST))
+    fault = injector.rng.choice(faults)
     reached = [each for each in Dependency if injector.world.is_archived or each is not Dependency.OBJECTS]
     made = Partition(process, injector.rng.choice(reached), fault)
     partitions = injector.world.services.network.conditions.partitions
@@ -512,6 +538,8 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
     Fault.BAD_ROWS: (add_malformed_row, add_foreign_row, add_attribute, damage_row),
     Fault.TRIMS: (trim,),
     Fault.DELETIONS: (delete_row, delete_row, delete_all_rows),
+    Fault.SUSPENSIONS: (suspend,),
+    Fault.REFUSALS: (refuse,),
 }
 # In runs that read by enhanced fan-out.
 FAN_OUT_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {Fault.STREAM_QUIRKS: (delete_consumer,)}

@@ -47,13 +47,21 @@ class Fault(Enum):
     TRIMS = "trims"  # records leave the stream before they are read
     DELETIONS = "deletions"  # a row, or every row, is deleted
     STORE_CONFLICTS = "store-conflicts"  # the object store refuses a put although no object exists
-    OLD_LOGS = "old-logs"  # the checkpoint location of a Spark query is replaced by an older copy
+    OLD_LOGS = "old-logs"  # the checkpoint location of a Spark query is replaced by an older copy, or deleted
+    SUSPENSIONS = "suspensions"  # machines are suspended: their timers stop, and their clocks do not
+    REFUSALS = (
+        "refusals"  # a service denies access for some seconds, as with an expired role or a changed policy
+    )
 
 
 # These faults destroy data, so some promises do not hold with them. They are rare.
 _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 # These faults have no effect on plain workers. They are drawn last, and so do not change the other draws.
 _DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS, Fault.OLD_LOGS})
+# These are newer than many seeds that once failed. They are drawn after all others.
+_NEWEST: Final = frozenset({Fault.SUSPENSIONS})
+# Only for `--faults`: a worker whose consumer of fan-out is denied ends with an error that names the remedy.
+_NEVER_DRAWN: Final = frozenset({Fault.REFUSALS})
 
 
 _FATES_MAX: Final = {EventFate.SILENCE: 0.02, EventFate.CUT: 0.1, EventFate.EARLY_END: 0.1}
@@ -114,7 +122,7 @@ def faults_from_names(names: str) -> frozenset[Fault] | None:
 
 def draw_fault_mix(rng: random.Random, faults: Collection[Fault] | None = None) -> FaultMix:
     """Draw the faults of a seed and their frequencies. If `faults` are given, only their frequencies are drawn."""
-    chosen = _draw_faults(rng, frozenset(Fault) - _DRAWN_LAST, faults)
+    chosen = _draw_faults(rng, frozenset(Fault) - _DRAWN_LAST - _NEWEST - _NEVER_DRAWN, faults)
 
     def frequency(fault: Fault, low: float, high: float) -> float:
         # Always draw, so that the choice of one fault does not change the frequencies of the others.
@@ -183,7 +191,7 @@ def _with_faults_of_archive(rng: random.Random, mix: FaultMix, faults: Collectio
     chosen, chance = _draw_faults(rng, _DRAWN_LAST, faults), rng.uniform(0.02, 0.3)
     return replace(
         mix,
-        faults=mix.faults | chosen,
+        faults=mix.faults | chosen | _draw_faults(rng, _NEWEST, faults) | (_NEVER_DRAWN & set(faults or ())),
         conflict_chance=chance if Fault.STORE_CONFLICTS in chosen else 0.0,
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from leasehold.errors import LeaseholdError, ThrottledError, UnavailableError
+from leasehold.errors import AccessDeniedError, LeaseholdError, ThrottledError, UnavailableError
 from leasehold.simulation.environment.process import SimulatedProcess
 
 T = TypeVar("T")
@@ -39,15 +39,16 @@ class CallFault(Enum):
     RESPONSE_LOST = "response lost"  # the service has done its work; the caller gets no response
     LATE = "late"  # the request arrives after the caller's timeout
     DUPLICATED = "duplicated"  # the client sends the request twice and gets the second response
+    REFUSED = "refused"  # the credentials do not allow the request
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A one-way partition between one process (None: all processes) and a dependency."""
+    """A one-way partition between a dependency and one process (None: all processes), or credentials without rights."""
 
     process: SimulatedProcess | None
     dependency: Dependency
-    fault: CallFault  # REQUEST_LOST or RESPONSE_LOST
+    fault: CallFault  # REQUEST_LOST, RESPONSE_LOST or REFUSED
 
 
 @dataclass(slots=True)
@@ -146,6 +147,8 @@ class Network:
         result: object
         if fault is CallFault.THROTTLED:
             result = ThrottledError(f"{call.name}: too many requests")
+        elif fault is CallFault.REFUSED:
+            result = AccessDeniedError(f"{call.name}: access denied")
         else:
             result = _serve(call)
             if fault is CallFault.DUPLICATED:

@@ -123,11 +123,15 @@ class SimulatedLoop(VirtualLoop):
 
 
 class ProcessClock(Clock):
-    """The clocks of one process. Its wall clock may be wrong and may jump; its monotonic clock is always right."""
+    """The clocks of one process. Its wall clock may be wrong and may jump; its monotonic clock is always right.
+
+    Timers stop while the machine is suspended. The clocks do not.
+    """
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self.wall_error_ms = 0
+        self.suspended_ms = 0  # how long the machine was suspended in total
 
     def now_ms(self) -> int:
         """Return the monotonic time, which is the same for all processes."""
@@ -138,8 +142,14 @@ class ProcessClock(Clock):
         return START_WALL_MS + self.now_ms() + self.wall_error_ms
 
     async def sleep_ms(self, duration_ms: int) -> None:
-        """Wait. A paused process wakes up late."""
+        """Wait. A paused process wakes up late, and the timers of a suspended one go on after it."""
+        began_s, before_ms = self._loop.time(), self.suspended_ms
+        known_ms = before_ms
         await asyncio.sleep(duration_ms / 1000)
+        while known_ms < self.suspended_ms:
+            known_ms = self.suspended_ms
+            due_s = began_s + (duration_ms + known_ms - before_ms) / 1000
+            await asyncio.sleep(max(0.0, due_s - self._loop.time()))
 
 
 class SimulatedProcess:
