@@ -13,7 +13,7 @@ from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.core.leases.row_writes import PutRow
 from leasehold.errors import ThrottledError, UnavailableError
 
-ACTIVE = {
+ACTIVE: dict[str, Any] = {
     "Table": {
         "TableStatus": "ACTIVE",
         "GlobalSecondaryIndexes": [{"IndexName": "LeaseOwnerToLeaseKeyIndex", "IndexStatus": "ACTIVE"}],
@@ -62,6 +62,24 @@ def test_every_page_of_the_index_is_read() -> None:
     client = StubClient(describe_table=[ACTIVE], query=pages)
     assert asyncio.run(DynamoDbRows(client, "leases").keys_owned_by("me")) == ["a", "b"]
     assert client.requests[-1][1]["ExclusiveStartKey"] == {"leaseKey": {"S": "a"}}
+
+
+def test_an_index_is_queried_only_when_it_is_complete() -> None:
+    """While DynamoDB builds it, it lacks rows, and a member would not see all of its leases."""
+    indexes = ACTIVE["Table"]["GlobalSecondaryIndexes"]
+    building = {
+        "Table": {
+            "TableStatus": "UPDATING",
+            "GlobalSecondaryIndexes": [{**indexes[0], "IndexStatus": "CREATING"}],
+        }
+    }
+    client = StubClient(describe_table=[building, ACTIVE], query=[{"Items": [{"leaseKey": {"S": "a"}}]}])
+
+    async def query_twice() -> list[Any]:
+        rows = DynamoDbRows(client, "leases")
+        return [await rows.keys_owned_by("me"), await rows.keys_owned_by("me")]
+
+    assert asyncio.run(query_twice()) == [None, ["a"]]
 
 
 def test_a_deleted_index_is_no_longer_queried() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
+from leasehold.core.exactly_once.shard_phase import Idle, InBatch
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.model import InitialPosition, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.ports import Page
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query_settings import QuerySettings
 from tests.unit.spark.query_world import QUERY_ID, QueryRun, QueryWorld, until
@@ -406,5 +408,38 @@ def test_leases_are_renewed_during_a_long_batch() -> None:
         done = [await world.attempt(plan).result() for plan in plans]
         assert sum(len(each.records) for each in done if each) == 10
         await run.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_a_poll_that_ends_after_a_batch_has_begun_changes_nothing() -> None:
+    """A replay begins while an idle shard is polled. The page belongs to the phase before."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1)
+        run = QueryRun(world)
+        await run.start()
+        world.put(5)
+        await world.drain(run, lambda: not world.missing())
+        await world.run_batch(run)
+        (shard,) = run.server.shards.values()
+        assert isinstance(shard.phase, Idle)
+        polled, may_end, read = asyncio.Event(), asyncio.Event(), world.stream.get_records
+
+        async def read_slowly(iterator: str, *, limit: int) -> Page:
+            page = await read(iterator, limit=limit)
+            polled.set()
+            await may_end.wait()
+            return page
+
+        world.stream.get_records = read_slowly  # type: ignore[method-assign]
+        world.put(1)
+        await polled.wait()
+        replayed = InBatch(shard.phase.start, shard.phase.committed_to, is_replay=True)
+        shard.move(replayed)
+        may_end.set()
+        await world.clock.sleep_ms(1_000)
+        assert shard.phase is replayed
+        await run.kill()
 
     run_in_virtual_time(main())

@@ -150,6 +150,37 @@ def test_a_prepared_batch_is_delivered_again_unchanged() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_only_the_whole_prepared_batch_has_its_state() -> None:
+    """The state names the effect of the whole range. A part of it, after a failure, is another effect."""
+
+    async def scenario() -> None:
+        world, prepared, seen = WorkerWorld(), [], list[tuple[list[str], bool]]()
+        world.put(*range(5))
+
+        async def prepare_and_hang(batch: Batch) -> None:
+            await batch.prepare(b"object-17")
+            prepared.append(batch)
+            await asyncio.Event().wait()
+
+        first = world.start(prepare_and_hang, max_records=5, max_wait="1m")
+        await world.until(lambda: bool(prepared), within_s=120)
+        first.task.cancel()
+
+        async def fail_on_several(batch: Batch) -> None:
+            seen.append((texts(batch), batch.pending is not None))
+            if len(batch) > 2:
+                raise ValueError("too many")
+
+        second = world.start(fail_on_several, retries=0)
+        await world.until(lambda: len(seen) == 5)
+        whole, *parts = seen
+        assert whole == (["0", "1", "2", "3", "4"], True)
+        assert parts == [(["0", "1"], False), (["2", "3", "4"], False), (["2"], False), (["3", "4"], False)]
+        await second.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_prepared_range_larger_than_the_buffer_does_not_block_reading() -> None:
     """Small records count for more than their data in the byte budget. The range is buffered all the same."""
 
