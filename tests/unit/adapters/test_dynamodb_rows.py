@@ -73,7 +73,7 @@ def test_an_index_is_queried_only_when_it_is_complete() -> None:
             "GlobalSecondaryIndexes": [{**indexes[0], "IndexStatus": "CREATING"}],
         }
     }
-    client = StubClient(describe_table=[building, ACTIVE], query=[{"Items": [{"leaseKey": {"S": "a"}}]}])
+    client = StubClient(describe_table=[building, ACTIVE], query=[{"Items": [{"leaseKey": {"S": "a"}}]}] * 2)
 
     async def query_twice() -> list[Any]:
         rows = DynamoDbRows(client, "leases")

@@ -73,11 +73,12 @@ def test_only_the_last_of_many_chunks_contains_the_children() -> None:
 
     async def main() -> None:
         world = ReadWorld(service_settings=ServiceSettings(shard_end_with_last_records=True))
-        world.put(20, size=100_000)
+        world.put(3_000, size=3_000)
         world.split()
         async with world.read() as chunks:
             found = [each async for each in chunks]
-        assert len(found) > 1
+        assert sum(len(each.records) for each in found) == 3_000
+        assert not found[-2].ends_page  # of the last page
         assert [each.children is None for each in found] == [True] * (len(found) - 1) + [False]
 
     run_in_virtual_time(main())
