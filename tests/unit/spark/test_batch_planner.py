@@ -423,7 +423,8 @@ def test_a_poll_that_ends_after_a_batch_has_begun_changes_nothing() -> None:
         await world.drain(run, lambda: not world.missing())
         await world.run_batch(run)
         (shard,) = run.server.shards.values()
-        assert isinstance(shard.phase, Idle)
+        idle = shard.phase
+        assert isinstance(idle, Idle)
         polled, may_end, read = asyncio.Event(), asyncio.Event(), world.stream.get_records
 
         async def read_slowly(iterator: str, *, limit: int) -> Page:
@@ -435,7 +436,7 @@ def test_a_poll_that_ends_after_a_batch_has_begun_changes_nothing() -> None:
         world.stream.get_records = read_slowly  # type: ignore[method-assign]
         world.put(1)
         await polled.wait()
-        replayed = InBatch(shard.phase.start, shard.phase.committed_to, is_replay=True)
+        replayed = InBatch(idle.start, idle.committed_to, is_replay=True)
         shard.move(replayed)
         may_end.set()
         await world.clock.sleep_ms(1_000)
