@@ -30,7 +30,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   50078, 50085  tests/unit/worker/test_cancellation.py, tests/unit/test_tasks.py
 #   300376921  tests/unit/spark/test_stale_lists.py   70214  tests/unit/spark/test_pinned_slices.py
 #   610013  tests/unit/spark/test_batch_planner.py   610219  tests/unit/spark/test_pinned_slices.py
-#   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py
+#   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py   520028  tests/unit/spark/test_pinned_slices.py
 ONCE_FAILED = {
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
     (11, Mode.PEER, Runtime.WORKER),
@@ -71,6 +71,8 @@ ONCE_FAILED = {
     (610176, Mode.LEADER, Runtime.SPARK),
     # The slower of two attempts took records that arrived after it had read to the tip for trimmed ones.
     (610219, Mode.LEADER, Runtime.SPARK),
+    # A late attempt pinned records for a batch that was committed, and promoted, without records of the shard.
+    (520028, Mode.PEER, Runtime.SPARK),
     # The simulator restored a damaged row from a backup of the table, and never repaired it.
     (60101, Mode.PEER, Runtime.ARCHIVE),
 }
@@ -96,7 +98,7 @@ def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "mode"), FRESH)
 def test_every_promise_is_kept_with_a_fresh_seed(seed: int, mode: Mode) -> None:
-    """Workers only: some seeds of Spark queries fail, see docs/simulation.md."""
+    """Workers only: fewer fresh seeds of Spark queries have been tried, see docs/simulation.md."""
     _assert_passes(SimulationOptions(seed=seed, steady_refreshes=30, mode=mode, runtime=Runtime.WORKER))
 
 

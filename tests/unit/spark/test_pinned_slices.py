@@ -344,6 +344,25 @@ def test_an_attempt_that_reads_before_a_trim_delivers_what_was_pinned_after_it()
     run_in_virtual_time(main())
 
 
+def test_a_late_attempt_pins_nothing_after_the_empty_slice_was_promoted() -> None:
+    """Then the row is as it was planned, except for the generation that it remembers."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        plan = plan_for(await world.taken())
+        assert await world.slice_of(plan) is None
+        assert isinstance(await LeaseTable(world.rows).promote(await world.lease()), Lease)
+        world.put(3)
+        assert await world.slice_of(plan) is None
+        assert (await world.lease()).pin is None
+        following = replace(plan_for(await world.lease()), generation_id=STAMP.next)
+        done = await world.slice_of(following)
+        assert done is not None
+        assert numbers_of(done.records) == [0, 1, 2]
+
+    run_in_virtual_time(main())
+
+
 def test_records_that_arrive_after_the_tip_was_read_are_not_taken_for_trimmed_ones() -> None:
     """Another attempt has read and pinned them. Pages that were read ahead before do not contain them."""
 

@@ -215,6 +215,11 @@ def resolve_refused_pin(
         return DeliverUpTo(end)
     if now.session != planned.session or now.actual_owner != planned.actual_owner:
         return DeliverNothing(f"{now.actual_owner or 'no worker'} owns the lease now")
+    latest = latest_generation(now, generation_id.query_id)
+    if latest is not None and latest.number >= generation_id.number:
+        return DeliverNothing(
+            "this batch is committed without records of the shard, or a later one has begun"
+        )
     begins_at = planned.checkpoint if planned.pin is None else planned.pin.end
     is_as_planned = now.checkpoint == planned.checkpoint and now.pin == planned.pin
     is_promoted = now.pin is None and now.checkpoint == begins_at

@@ -148,9 +148,17 @@ def pin(
     promoted = {} if lease.pin is None else _done_up_to(start)
     # An empty batch is pinned at its beginning. Only its state distinguishes it from an empty batch before it.
     as_read = () if lease.pin is None else (_has_state(lease.pin.state),)
+    # An empty batch that was promoted leaves no other trace: a late attempt at it must not pin records.
+    no_batch_since = () if generation is None else (_has_generations(lease),)
     return UpdateRow(
         key=lease.key,
-        when=(*_fence(lease), *_is_at(lease.checkpoint), *_is_pinned(lease.pin), *as_read),
+        when=(
+            *_fence(lease),
+            *_is_at(lease.checkpoint),
+            *_is_pinned(lease.pin),
+            *as_read,
+            *no_batch_since,
+        ),
         set={**promoted, **_pinned(Pin(end, state)), **_generations_with(lease, generation)},
         remove=_obsolete_state(state),
         add=_increment(lease),
@@ -401,6 +409,13 @@ def _generations_with(lease: Lease, generation: tuple[str, int] | None) -> Mappi
     others = [each for each in lease.generations if each[0] != query_id]
     latest = max([number_now, *(each for query, each in lease.generations if query == query_id)])
     return {GENERATIONS: text(generations_to_text([*others, (query_id, latest)][-GENERATIONS_MAX:]))}
+
+
+def _has_generations(lease: Lease) -> Condition:
+    """The row has the generations that were read."""
+    if not lease.generations:
+        return Absent(GENERATIONS)
+    return Equals(GENERATIONS, text(generations_to_text(lease.generations)))
 
 
 def _refuse_moving_back(lease: Lease, to: Position) -> None:
