@@ -34,7 +34,7 @@ from leasehold.core.exactly_once.pinned_batch import (
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits, count_within, has_late_record
 from leasehold.core.model import ChildShard, Lease, ShardId
-from leasehold.core.position import Position
+from leasehold.core.position import AT_TIMESTAMP, LATEST, Position
 from leasehold.core.record import UserRecord
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.core.records.iterators import Gap
@@ -191,13 +191,22 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
             clock=ports.clock,
             rng=ports.rng,
             observe=losses.observe_reader,
-            # A slice that was delivered before is polled: its end is known, and an event says less about the tip.
-            consumer=None if plan.redeliver_to or plan.replay_to else ports.consumer,
+            consumer=ports.consumer if _may_subscribe(plan) else None,
             subscribes_once=True,
         ),
     )
     async with reading as chunks:
         yield _Fetched(plan, chunks, ports.budget.release, losses)
+
+
+def _may_subscribe(plan: SlicePlan) -> bool:
+    """False if the slice was delivered before: its end is known, and an event says less about the tip than a page.
+
+    Also False for a start at LATEST or at a time: the slice may be empty, and an idle subscription says so only after
+    seconds.
+    """
+    is_repeated = plan.redeliver_to is not None or plan.replay_to is not None
+    return not is_repeated and plan.start.position not in {LATEST, AT_TIMESTAMP}
 
 
 def _demand(limits: SliceLimits) -> Demand:
