@@ -52,10 +52,10 @@ setup-servers: setup ## install the servers that the tests use, in .servers/
 	$(BIN)/python -m tests.servers.install
 
 test: setup setup-servers ## run the tests, with real servers and processes
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --durations 15
+	$(BIN)/python -m pytest -m "not slow" -n 3 --dist worksteal --durations 15
 
 test-slow: setup setup-servers ## run the long tests: kills at every point, paused members, chaos
-	$(BIN)/python -m pytest -m slow -n 2 --dist worksteal --durations 15
+	$(BIN)/python -m pytest -m slow -n 3 --dist worksteal --durations 15
 
 test-oldest: $(OLDEST_READY) ## run a few tests on the oldest supported pyspark and pyarrow
 	$(OLDEST)/bin/python -m pytest tests/spark/test_smoke.py tests/spark/test_archive_sink.py tests/unit/archive

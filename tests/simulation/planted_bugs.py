@@ -176,7 +176,7 @@ def _raise_index_error(active: Any, *_: object) -> list[Any]:
     return [active[len(active)]]
 
 
-def _ask_for_one_too_many(active: Any, shares: Any, room: int, view: Any) -> list[Any]:
+def _ask_for_one_too_many(active: Any, shares: Any, view: Any, _: object) -> list[Any]:
     richest = max(shares, key=lambda worker: (shares[worker], worker))
     theirs = [lease for lease in active if lease.owner == richest and not lease.is_in_handoff]
     return theirs[:1] if richest != view.me and shares[richest] > shares[view.me] else []
@@ -218,7 +218,7 @@ def _delete_all(leases: Any) -> CleanupPlan:
     return CleanupPlan(delete=tuple(DeleteLease(lease.key, DeleteReason.GONE) for lease in leases))
 
 
-async def _skip_audit(self: ShardSync, before: Any, listing: Any) -> Any:
+async def _skip_audit(self: ShardSync, before: Any, listing: Any, shards: Any) -> Any:
     return before
 
 
@@ -845,11 +845,12 @@ _plant(
     (Fault.OLD_LOGS,),
     (pinned_batch, "latest_generation", _always(None)),
     (batch_planner, "latest_generation", _always(None)),
+    first_seed=17,
     runtime=Runtime.SPARK,
 )
 _plant(
     "a lease behind the log is not noticed",
-    "committed-rows-are-not-repeated",
+    "committed-rows-are-not-repeated batches-equal-produced",
     (Fault.DELETIONS,),
     (log_comparison, "find_lost_leases", _always([])),
     (batch_planner, "compare_lease", _always(None)),

@@ -10,6 +10,7 @@ from leasehold.errors import ConfigError
 
 DYNAMODB: Final = "dynamodb"
 SQLITE: Final = "sqlite:///"
+DYNAMODB_TIMEOUT: Final = timedelta(seconds=2)
 _SCAN_SEGMENTS_MAX: Final = 1_000  # each is a request at the same time
 _TABLE_SETTINGS: Final = (
     "table_read_capacity",
@@ -47,7 +48,7 @@ class ConnectionSettings:
     cloudwatch_endpoint: str | None = None
     s3_endpoint: str | None = None  # for dead letters
     kinesis_timeout: timedelta = timedelta(seconds=30)  # for the response to a request
-    dynamodb_timeout: timedelta = timedelta(seconds=2)
+    dynamodb_timeout: timedelta = DYNAMODB_TIMEOUT
 
     def __post_init__(self) -> None:
         if self.leases != DYNAMODB and not self.lease_file:

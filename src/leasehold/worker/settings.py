@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from leasehold.config.connection import ConnectionSettings
+from leasehold.config.connection import DYNAMODB_TIMEOUT, ConnectionSettings
 from leasehold.config.settings import FanOutSettings, FleetSettings, ObserveSettings, ReadSettings
 from leasehold.core.leases.lease_row import TEXT_LENGTH_MAX, is_valid_text
 from leasehold.core.model import InitialPosition
@@ -237,7 +237,8 @@ class ConsumerSettings:
     observe: ObserveSettings = field(default_factory=ObserveSettings)
 
     def __post_init__(self) -> None:
-        if self.connection.dynamodb_timeout >= self.fleet.failover_after:
+        # The default is accepted with every failover time: nobody has chosen it.
+        if self.connection.dynamodb_timeout > max(DYNAMODB_TIMEOUT, self.fleet.failover_after):
             raise ConfigError(
                 f"dynamodb_timeout={self.connection.dynamodb_timeout} with failover_after={self.fleet.failover_after}: "
                 "expected less; a heartbeat that waits so long loses its lease"

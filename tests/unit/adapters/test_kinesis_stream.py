@@ -13,6 +13,7 @@ from leasehold.core.model import Shard, ShardId
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.errors import (
+    AccessDeniedError,
     ConfigError,
     IteratorExpiredError,
     NotFoundError,
@@ -120,7 +121,7 @@ def test_requests_name_the_stream_as_configured() -> None:
         (400, "ResourceNotFoundException", NotFoundError),
         (400, "ResourceInUseException", UnavailableError),
         (400, "InvalidArgumentException", ServiceError),
-        (400, "AccessDeniedException", ServiceError),
+        (400, "AccessDeniedException", AccessDeniedError),
         (500, "InternalFailure", UnavailableError),
         (503, "", UnavailableError),
     ],

@@ -332,3 +332,4 @@ def test_a_heartbeat_may_not_wait_for_longer_than_its_lease_is_valid() -> None:
     """The lease would be lost while the request waits."""
     with pytest.raises(ConfigError, match=r"dynamodb_timeout=0:00:20 with failover_after=0:00:10"):
         settings(dynamodb_timeout="20s")
+    assert settings(failover_after="2s", refresh_every="500ms").fleet.failover_after.total_seconds() == 2

@@ -1,5 +1,8 @@
 """After a failure: waits grow, halves are tried in order, and exactly the poison records are found."""
 
+from dataclasses import replace
+from unittest.mock import ANY
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +104,11 @@ def test_on_poison_and_dead_letters_must_agree() -> None:
         ErrorSettings(on_poison=OnPoison.DEAD_LETTER)
     with pytest.raises(ConfigError, match=r"letters\.jsonl"):
         ErrorSettings(on_poison=OnPoison.STOP_SHARD, dead_letters="letters.jsonl")
+
+
+def test_a_batch_that_an_earlier_owner_prepared_is_never_split() -> None:
+    """Its effect may exist. A half of it would be another effect, with the same records."""
+    settings = ErrorSettings(retries=1, on_poison=OnPoison.SKIP)
+    tried = RetryRange(0, 50, attempt=9, is_pinned=True)
+    assert decide_after_failure(tried, settings, 0.5) == Retry(replace(tried, attempt=10), ANY)
+    assert isinstance(decide_after_failure(replace(tried, stop=1), settings, 0.5), Poison)

@@ -5,6 +5,9 @@ in order. A half that succeeds is done and is never delivered again; a half that
 record is retried as often as a whole batch before it is called poison, so that a short outage of a database during the
 search does not condemn a sound record.
 
+A batch that an earlier owner prepared is retried whole until it succeeds. Its effect may exist, and the effect of a
+half would be another one, with the same records.
+
 This module has no effects and knows neither records nor handlers: it works on index ranges of a batch.
 """
 
@@ -25,6 +28,7 @@ class RetryRange:
     stop: int
     attempt: int = 1
     is_whole_batch: bool = True
+    is_pinned: bool = False  # an earlier owner prepared exactly these records
 
     def __len__(self) -> int:
         return self.stop - self.first
@@ -58,6 +62,8 @@ def decide_after_failure(failed: RetryRange, settings: ErrorSettings, draw: floa
     RetryRange(first=0, stop=2, attempt=1, is_whole_batch=False)
     """
     has_several = len(failed) > 1
+    if has_several and failed.is_pinned:
+        return _retry(failed, settings, draw)
     attempts_max = 1 if has_several and not failed.is_whole_batch else 1 + settings.retries
     if failed.attempt < attempts_max:
         return _retry(failed, settings, draw)

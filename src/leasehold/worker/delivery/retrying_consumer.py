@@ -58,7 +58,7 @@ class RetryingConsumer(ShardConsumer):
             await self._checkpoints.pass_over(pending)
             return
         in_flight = self._checkpoints.begin(pending)
-        to_try = [RetryRange(0, len(pending.records))]
+        to_try = [RetryRange(0, len(pending.records), is_pinned=pending.is_pinned)]
         while to_try:
             tried = self._skip_done(pending, to_try.pop())
             if not tried and pending.records:
@@ -109,7 +109,7 @@ class RetryingConsumer(ShardConsumer):
         first = to_try.first
         while first < to_try.stop and pending.records[first].position <= done:
             first += 1
-        return to_try if first == to_try.first else replace(to_try, first=first)
+        return to_try if first == to_try.first else replace(to_try, first=first, is_pinned=False)
 
     def _mark_done(self, pending: PendingBatch, in_flight: InFlightBatch, done: RetryRange) -> None:
         """Advance the position to the end of a part of the batch. `handle` finishes the batch itself."""
