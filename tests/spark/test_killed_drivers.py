@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -101,12 +102,15 @@ def driver(
 
 
 def test_a_driver_is_killed_at_every_point_of_a_batch(make_world: MakeWorld) -> None:
-    """The points are before the pin, the write, the sink's commit and Spark's commit. Replays have the same rows."""
+    """The points are before the pin, the write, the sink's commit and Spark's commit. Replays have the same rows.
+
+    The drivers read by enhanced fan-out and by polling in turn, so a batch is repeated the other way.
+    """
     world = make_world(shards=2)
-    for point in POINTS:
+    for point, mode in zip(POINTS, cycle(["efo", "polling"]), strict=False):
         world.put(100)
         world.gates.set(point, "hold")
-        with driver(world, maxRecordsPerTrigger="60") as running:
+        with driver(world, maxRecordsPerTrigger="60", consumerMode=mode) as running:
             wait_until(
                 lambda: running.check_runs() and world.gates.is_reached(point),  # noqa: B023
                 f"a driver is at {point}",
@@ -115,7 +119,7 @@ def test_a_driver_is_killed_at_every_point_of_a_batch(make_world: MakeWorld) -> 
             running.kill()
         world.gates.open(point)
     world.put(100)
-    with driver(world, to_the_end=True) as running:
+    with driver(world, to_the_end=True, consumerMode="efo") as running:
         assert running.wait() == 0, running.output()
     world.check()
     repeated = [attempts for attempts in world.gates.attempts().values() if len(attempts) > 1]
@@ -146,7 +150,11 @@ def test_two_drivers_and_a_worker_share_leases_and_stop_one_after_the_other(make
     """A stopped member leaves its shards to the others. All three write to one archive, exactly once."""
     world = make_world(shards=8)
     world.put(400)
-    with driver(world, name="first") as first, driver(world, name="second") as second, worker(world) as third:
+    with (
+        driver(world, name="first", consumerMode="efo") as first,
+        driver(world, name="second") as second,
+        worker(world) as third,
+    ):
         wait_until(lambda: len(owners(world)) == 3, "all three have shards", PATIENCE_S)
         world.put(400)
         stops: list[Callable[[], object]] = [first.stop, third.terminate, second.stop]

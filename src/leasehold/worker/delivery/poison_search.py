@@ -59,7 +59,7 @@ def decide_after_failure(failed: RetryRange, settings: ErrorSettings, draw: floa
     """Decide what follows a failed attempt. `draw` in [0, 1) randomizes the wait.
 
     >>> decide_after_failure(RetryRange(0, 5, attempt=6), ErrorSettings(retries=5), 0.5).first
-    RetryRange(first=0, stop=2, attempt=1, is_whole_batch=False)
+    RetryRange(first=0, stop=2, attempt=1, is_whole_batch=False, is_pinned=False)
     """
     has_several = len(failed) > 1
     if has_several and failed.is_pinned:
