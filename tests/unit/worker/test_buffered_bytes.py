@@ -1,18 +1,28 @@
 """Finished batches release their bytes of the read-ahead budget, whichever way they were finished."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.events import LeaseLost
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.byte_budget import ByteBudget
+from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
+from leasehold.worker.batching.batch_builder import BatchBuilder
+from leasehold.worker.batching.batcher import Batcher, BufferedBytes
 from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine import run_worker as running
 from leasehold.worker.processors import ProcessorHandler, ProcessRecordsInput, RecordProcessor
+from leasehold.worker.settings import BatchSettings
 from leasehold.worker.shard_iteration import ShardBatches, ShardIterationHandler
 from tests.unit.worker.worker_world import WorkerWorld
 
@@ -166,3 +176,30 @@ def test_a_chunk_that_arrived_during_a_batch_is_released_with_the_shard(
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
+
+
+def test_a_chunk_that_arrived_is_released_even_if_the_close_is_cancelled() -> None:
+    """Otherwise its bytes stay in the budget of the process, and the readers of other shards wait for ever."""
+
+    async def main() -> None:
+        budget = ByteBudget(1_000)
+        await budget.acquire(100)
+        buffered = BufferedBytes(budget)
+        held, clock = SimpleNamespace(draining=asyncio.Event()), SystemClock()
+        builder = BatchBuilder(TRIM_HORIZON, BatchSettings())
+        batcher = Batcher(_one_chunk(), builder, held=cast("HeldLease", held), clock=clock, buffered=buffered)
+        batcher._next_chunk = asyncio.ensure_future(anext(batcher._chunks))
+        await batcher._next_chunk
+        closing = asyncio.create_task(batcher.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with suppress(asyncio.CancelledError):
+            await closing
+        buffered.release_all()
+        assert budget.used_bytes == 0
+
+    asyncio.run(main())
+
+
+async def _one_chunk() -> AsyncIterator[ReadChunk]:
+    yield ReadChunk((), 100, None, TRIM_HORIZON, None)

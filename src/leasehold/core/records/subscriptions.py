@@ -27,6 +27,7 @@ BACKOFF_FIRST_MS: Final = 500
 BACKOFF_MAX_MS: Final = 10_000
 # RegisterStreamConsumer is refused in the same way if it is called too often and if the stream has all its consumers.
 REGISTER_ATTEMPTS_MAX: Final = 5
+CONSUMERS_MAX: Final = 20  # of one stream; some accounts may have more
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from leasehold.core.events import ConsumerFound, FanOutRefused, Observer
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.records.subscriptions import (
+    CONSUMERS_MAX,
     REGISTER_ATTEMPTS_MAX,
     RegistrationStep,
     may_subscribe_ms,
@@ -156,6 +157,8 @@ class StreamConsumer:
         except InUseError:
             return  # another member has registered it at the same time
         except ThrottledError as error:
+            if len(await self._fan_out.list_consumers()) < CONSUMERS_MAX:
+                raise  # the calls were too many; later ones succeed
             raise ServiceError(
                 f"{error}; if the stream has its limit of consumers, deregister one that is not used"
             ) from error

@@ -84,10 +84,13 @@ class Batcher:
     async def close(self) -> None:
         """Stop waiting. Afterwards `BufferedBytes.release_all` releases what this shard still uses."""
         pending = self._next_chunk
-        await cancel_and_wait(self._draining, *([pending] if pending else []))
-        if pending and not pending.cancelled() and pending.exception() is None:
-            # The chunk arrived during the last batch. It is never delivered, but its bytes must be released.
-            self._buffered.add(pending.result().size_bytes)
+        try:
+            await cancel_and_wait(self._draining, *([pending] if pending else []))
+        finally:
+            # Also if this task is cancelled meanwhile. A chunk that arrived during the last batch is never delivered,
+            # but its bytes must be released, or other shards would wait for them for ever.
+            if pending and pending.done() and not pending.cancelled() and pending.exception() is None:
+                self._buffered.add(pending.result().size_bytes)
 
     async def _wait_for(self, chunk: asyncio.Future[ReadChunk], due_ms: int | None) -> None:
         """Wait until the chunk arrives, the next batch is due, or the lease must be released."""

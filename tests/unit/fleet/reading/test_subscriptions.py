@@ -515,6 +515,27 @@ def test_auto_polls_where_fan_out_is_refused(cause: str) -> None:
     run_in_virtual_time(main())
 
 
+def test_a_registration_that_is_throttled_is_repeated() -> None:
+    """Kinesis refuses too many calls as it refuses too many consumers. The list of consumers shows the difference."""
+
+    async def main() -> None:
+        world, refused = ReadWorld(), list[str]()
+
+        def throttle(called: str) -> Exception | None:
+            if called != "register" or len(refused) == 12:
+                return None
+            refused.append(called)
+            return ThrottledError("too many requests")
+
+        world.fan_out.failure_for = throttle
+        world.put(1)
+        async with world.read() as chunks:
+            await world.take(chunks, 1)
+        assert len(refused) == 12
+
+    run_in_virtual_time(main())
+
+
 def test_fan_out_is_an_error_where_it_is_refused() -> None:
     """The settings demand it. The message names the cause and the remedy."""
 
