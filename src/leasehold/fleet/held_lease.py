@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from leasehold.config.settings import FleetSettings, milliseconds
@@ -15,7 +16,15 @@ from leasehold.core.events import (
     ShardStalled,
 )
 from leasehold.core.leases.heartbeats import LastWrite
-from leasehold.core.model import ChildShard, Lease, LeaseKey, ShardId, WorkerId, lease_key
+from leasehold.core.model import (
+    ChildShard,
+    Lease,
+    LeaseKey,
+    LeaseSessionId,
+    ShardId,
+    WorkerId,
+    lease_key,
+)
 from leasehold.core.position import Position
 from leasehold.core.shards.lease_creation import (
     CreateChildren,
@@ -64,12 +73,14 @@ class HeldLease:
         settings: FleetSettings,
         taken_at_ms: int,
         on_response: OnResponse,
+        earlier_session: LeaseSessionId | None = None,
     ) -> None:
         self._table = table
         self._operations = operations
         self._settings = settings
         self._on_response = on_response
-        self._taken = lease
+        # As it was taken, with the session in which a member served it before; None if it was assigned or released.
+        self._taken = replace(lease, session=earlier_session)
         self._writer = LeaseWriter(
             lease,
             operations,
@@ -106,8 +117,12 @@ class HeldLease:
 
     @property
     def is_first_reading(self) -> bool:
-        """Whether no member has read the shard before: it was taken, or assigned and begun, once and never by force."""
-        return self._taken.counter <= 2 and self._taken.owner_switches == 0
+        """Whether no member has read the shard before: it was taken, or assigned and begun, once and never by force.
+
+        A worker that takes its own lease again, before the first heartbeat, finds the session in which it read.
+        """
+        taken = self._taken
+        return taken.session is None and taken.counter <= 2 and taken.owner_switches == 0
 
     @property
     def follows_parent(self) -> bool:

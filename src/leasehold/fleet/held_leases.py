@@ -174,6 +174,7 @@ class HeldLeases:
             settings=self._settings,
             taken_at_ms=began_ms,
             on_response=self.contact.on_response,
+            earlier_session=seen.session,
         )
         self._held[lease.key] = held
         self._tasks[lease.key] = self._group.create_task(self._run(held), name=f"serve {lease.key}")

@@ -212,6 +212,29 @@ async def _held(rows: MemoryRows, on_response: OnResponse = lambda _: None) -> H
     )
 
 
+def test_a_worker_that_takes_its_own_lease_again_does_not_read_for_the_first_time() -> None:
+    """It was paused before its first heartbeat, so only the session in the row shows that it has read the shard."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        first = await _held(rows)
+        assert first.is_first_reading
+        lease = await LeaseTable(rows).take(first.lease, WorkerId("w"), LeaseSessionId("h2"))
+        assert isinstance(lease, Lease)
+        again = HeldLease(
+            lease,
+            table=LeaseTable(rows),
+            operations=Operations(VirtualClock(), random.Random(1), lambda _: None),
+            settings=FleetSettings(),
+            taken_at_ms=0,
+            on_response=lambda _: None,
+            earlier_session=first.lease.session,
+        )
+        assert not again.is_first_reading
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_handoff_is_noticed_however_the_row_is_read() -> None:
     """If the response to a heartbeat was lost, the row that is read to resolve it may show a handoff."""
 
