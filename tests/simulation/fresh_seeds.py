@@ -37,6 +37,6 @@ def repeat_fresh_seeds(commit: str) -> list[str]:
     """The commands that repeat the fresh seeds of a commit."""
     return [
         f"leasehold simulate --seed {draw_fresh_seeds(commit, mode).start} --seeds {FRESH_SEEDS} --mode {mode.value} "
-        "--runtime worker"
+        "--runtime worker --retrieval polling --start oldest"
         for mode in (Mode.PEER, Mode.LEADER)
     ]

@@ -5,10 +5,11 @@ Some seeds are fixed, some are fresh with every commit, and some once failed.
 
 import pytest
 
-from leasehold.config.settings import Mode
+from leasehold.config.settings import Mode, Retrieval
 from leasehold.simulation.report import repeat_command
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.simulate import SimulationOptions, simulate
+from leasehold.simulation.starts import Start
 from tests.simulation.fresh_seeds import FRESH_SEEDS, current_commit, draw_fresh_seeds, repeat_fresh_seeds
 
 COMMIT = current_commit()
@@ -108,8 +109,17 @@ def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "mode"), FRESH)
 def test_every_promise_is_kept_with_a_fresh_seed(seed: int, mode: Mode) -> None:
-    """Workers only: fewer fresh seeds of Spark queries have been tried, see docs/simulation.md."""
-    _assert_passes(SimulationOptions(seed=seed, steady_refreshes=30, mode=mode, runtime=Runtime.WORKER))
+    """Workers that poll from the oldest record: of other worlds too many seeds still fail, see docs/simulation.md."""
+    _assert_passes(
+        SimulationOptions(
+            seed=seed,
+            steady_refreshes=30,
+            mode=mode,
+            runtime=Runtime.WORKER,
+            retrieval=Retrieval.POLLING,
+            start=Start.OLDEST,
+        )
+    )
 
 
 @pytest.mark.parametrize(("seed", "mode", "runtime"), sorted(ONCE_FAILED, key=str))

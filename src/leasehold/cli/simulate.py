@@ -84,6 +84,13 @@ _DEFAULT_MINUTES: Final = 1.0
     show_default=True,
     help="How shards are read.",
 )
+@click.option(
+    "--start",
+    type=click.Choice(["drawn", "oldest", "latest", "at-a-time"]),
+    default="drawn",
+    show_default=True,
+    help="The initial position.",
+)
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     """Run the shipped code in the simulator.
 
@@ -103,6 +110,7 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415
     from leasehold.simulation.runtime import Runtime  # noqa: PLC0415
     from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
+    from leasehold.simulation.starts import Start  # noqa: PLC0415
 
     minutes, runtime, retrieval = given["minutes"], given["runtime"], given["retrieval"]
     if not math.isfinite(minutes) or minutes < 0.02:
@@ -116,6 +124,7 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
         mode=Mode(given["mode"]),
         runtime=None if runtime == "drawn" else Runtime(runtime),
         retrieval=None if retrieval == "drawn" else Retrieval(retrieval),
+        start=None if given["start"] == "drawn" else Start(given["start"].replace("-", " ")),
     )
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):

@@ -31,6 +31,8 @@ def repeat_command(options: SimulationOptions) -> str:
         parts.append(f"--runtime {options.runtime.value}")
     if options.retrieval is not None:
         parts.append(f"--retrieval {options.retrieval.value}")
+    if options.start is not None:
+        parts.append(f"--start {options.start.value.replace(' ', '-')}")
     if options.mode is not _DEFAULT.mode:
         parts.append(f"--mode {options.mode.value}")
     return " ".join(parts)
