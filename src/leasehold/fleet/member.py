@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -140,9 +140,9 @@ class Member:
         current = self._begin(self._mode, held_leases, group)
         tasks = [
             group.create_task(held_leases.renew()),
-            group.create_task(self._stop_if_recreated(self._audit_loop(current, held_leases), stop)),
-            group.create_task(self._stop_if_recreated(self._maintenance.join_rest(), stop)),
-            group.create_task(self._stop_if_recreated(self._check_refused_reads(held_leases), stop)),
+            group.create_task(self._stop_if_recreated(partial(self._audit_loop, current, held_leases), stop)),
+            group.create_task(self._stop_if_recreated(self._maintenance.join_rest, stop)),
+            group.create_task(self._stop_if_recreated(partial(self._check_refused_reads, held_leases), stop)),
             group.create_task(self._clean_up_loop(current)),
         ]
         if self._ports.discovery is not None:
@@ -255,9 +255,12 @@ class Member:
         while (wait_ms := current.strategy.next_refresh_ms() - clock.now_ms()) > 0:
             await clock.sleep_ms(wait_ms)
 
-    async def _stop_if_recreated(self, maintenance: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
+    async def _stop_if_recreated(
+        self, maintain: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event
+    ) -> None:
+        # A function, not a coroutine: a task that is cancelled before it starts would never await it.
         try:
-            await maintenance
+            await maintain()
         except RecreatedStreamError as error:
             self._failure = error
             stop.set()
