@@ -38,6 +38,7 @@ class Driver:
     def kill(self) -> None:
         """Send SIGKILL to all processes until none is left."""
         wait_until(self._is_killed, "all processes are gone", PATIENCE_S)
+        self.wait()  # a process that has just died may not have been reaped yet
 
     def stop(self) -> None:
         """Send SIGTERM to the program, as a supervisor does."""
@@ -62,7 +63,6 @@ class Driver:
 
     def _is_killed(self) -> bool:
         self.signal_all(signal.SIGKILL)
-        self.process.poll()
         return not self._processes()
 
     def _processes(self) -> list[int]:
