@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.leases import lease_rules
+from leasehold.core.leases.lease_row import lease_from_row
 from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.core.model import (
     HashRange,
@@ -210,6 +213,50 @@ async def _held(rows: MemoryRows, on_response: OnResponse = lambda _: None) -> H
         taken_at_ms=0,
         on_response=on_response,
     )
+
+
+class _WritesAfterTransaction(MemoryRows):
+    """Another process writes between a transaction and the read of its result."""
+
+    def __init__(self, write: Callable[[Lease], RowWrite]) -> None:
+        super().__init__()
+        self._write_next = write
+
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
+        done = await super().write_transaction(writes)
+        row = await self.get(writes[-1].key)
+        assert done
+        assert row is not None
+        await self.write(self._write_next(lease_from_row(row)))
+        return done
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lease_rules.release,
+        lambda lease: lease_rules.take(lease, WorkerId("other"), LeaseSessionId("other's")),
+        lambda lease: lease_rules.take(lease, WorkerId("w"), LeaseSessionId("of a second process")),
+        lease_rules.delete,
+    ],
+    ids=["released", "taken", "taken by our worker id", "deleted"],
+)
+def test_a_lease_that_changes_hands_right_after_the_end_of_its_shard_stays_as_it_is(
+    write: Callable[[Lease], RowWrite],
+) -> None:
+    """The end was written. But the row that is read next belongs to another process, and nothing is written to it."""
+
+    async def scenario() -> None:
+        rows = _WritesAfterTransaction(write)
+        held = await _held(rows)
+        await held.finish([])
+        assert held.has_ended
+        row = await rows.get("s-2")
+        with suppress(LeaseLostError):  # if it is free, the release has its effect already
+            await held.release()
+        assert await rows.get("s-2") == row
+
+    run_in_virtual_time(scenario())
 
 
 def test_a_worker_that_takes_its_own_lease_again_does_not_read_for_the_first_time() -> None:

@@ -14,7 +14,7 @@ A row that can be parsed can be parsed after each of these writes. A counter tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
 
@@ -210,6 +210,18 @@ def finish(lease: Lease, children: frozenset[ShardId]) -> UpdateRow:
         raise CheckpointRejectedError(f"lease {lease.key} has already ended")
     family = {CHILDREN: text_set(children)} if children else {}
     return _own_write(lease, {**_done_up_to(SHARD_END), **family}, remove=NO_PIN)
+
+
+def finished(lease: Lease, children: frozenset[ShardId]) -> Lease:
+    """The lease after `finish`. A transaction returns no row, and a later read may show a write of another member."""
+    return replace(
+        lease,
+        checkpoint=SHARD_END,
+        pin=None,
+        children=children or lease.children,
+        owner_switches=0,
+        counter=_next_counter(lease),
+    )
 
 
 def assign(lease: Lease, to: WorkerId) -> UpdateRow:

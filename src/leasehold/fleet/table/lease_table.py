@@ -173,8 +173,11 @@ class LeaseTable:
             except UnavailableError:
                 done = False
             row = await self._rows.get(lease.key)
-            if done or was_applied(end, row):
+            if was_applied(end, row):
                 return _present(_lease(row), lease.key)
+            if done:
+                # The row has another owner by now. Its session must not become ours.
+                return lease_rules.finished(lease, plan.children)
             if not may_apply(end, row):
                 return Contended(_lease(row))
         raise UnavailableError(
