@@ -137,7 +137,9 @@ class RangeSet:
 
     def __sub__(self, other: RangeSet) -> RangeSet:
         """The difference."""
-        return self & other._complement(self._lasts[-1]) if self else self
+        if not self:
+            return self
+        return _from_spans(_common(list(self._spans()), other._gaps(self._lasts[-1])))
 
     def _spans(self) -> Iterator[_Span]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -147,12 +149,11 @@ class RangeSet:
         index = bisect_right(self._firsts, first) - 1
         return index >= 0 and last <= self._lasts[index]
 
-    def _complement(self, up_to: int) -> RangeSet:
-        """All positions that this set does not contain, at least up to a position."""
+    def _gaps(self, up_to: int) -> list[_Span]:
+        """What this set does not contain, at least up to a position. The first and the last gap may be empty."""
         firsts = (0, *(last + 1 for last in self._lasts))
         lasts = (*(first - 1 for first in self._firsts), up_to)
-        gaps = zip(firsts, lasts, strict=True)
-        return _from_spans(gap for gap in gaps if gap[0] <= gap[1])
+        return list(zip(firsts, lasts, strict=True))
 
 
 def _key(position: Position) -> int:
@@ -186,7 +187,10 @@ def _joined(spans: Iterable[_Span]) -> RangeSet:
 
 
 def _common(ours: list[_Span], theirs: list[_Span]) -> Iterator[_Span]:
-    """Walk both lists at once. The span that ends first cannot intersect later spans of the other list."""
+    """Walk both lists at once. The span that ends first cannot intersect later spans of the other list.
+
+    A span that ends before it begins is empty, and intersects nothing.
+    """
     i = j = 0
     while i < len(ours) and j < len(theirs):
         first, last = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])

@@ -99,6 +99,50 @@ def test_adding_does_not_change_the_old_set() -> None:
     assert hash(after) == hash(RangeSet.of([span(5, 6), span(1, 2)]))
 
 
+@pytest.mark.parametrize(
+    ("before", "added", "after"),
+    [
+        pytest.param("", "5-6", "5-6", id="the first range"),
+        pytest.param("1-4", "5-6", "1-4,5-6", id="after the end, with a gap"),
+        pytest.param("1-4/3", "4/4-6", "1-6", id="right after the end"),
+        pytest.param("1-4/3", "4/5-6", "1-4/3,4/5-6", id="after the end, with a gap of one position"),
+        pytest.param("1-4", "4-6", "1-6", id="begins at the end"),
+        pytest.param("1,3-9", "4-12", "1,3-12", id="extends the last range"),
+        pytest.param("1,3-9", "4-5", "1,3-9", id="within the last range"),
+        pytest.param("1,3-9", "3-12", "1,3-12", id="begins with the last range"),
+        pytest.param("1,3-9", "2-12", "1,2-12", id="begins before the last range"),
+        pytest.param("1-2,5-6", "2-5", "1-6", id="joins two ranges"),
+        pytest.param("3-4", "1-1/7", "1-1/7,3-4", id="before all"),
+        pytest.param("3-4", "1-9", "1-9", id="around all"),
+    ],
+)
+def test_a_range_is_added_at_its_place(before: str, added: str, after: str) -> None:
+    """Ranges that overlap or touch become one, and nothing that was covered is lost."""
+    (range_,) = RangeSet.from_text(added)
+    assert RangeSet.from_text(before).add(range_).to_text() == after
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "difference"),
+    [
+        pytest.param("0-9", "0-4", "4/1-9", id="from the smallest position"),
+        pytest.param("0-9", "0/1-9", "0", id="all but the smallest position"),
+        pytest.param("5-9", "6-6/4", f"5-5/{SUB_SEQUENCE_MAX},6/5-9", id="from the middle"),
+        pytest.param("5-9", "7-12", f"5-6/{SUB_SEQUENCE_MAX}", id="beyond the end"),
+        pytest.param("5-5/9", "5-5/3,5/5-5/9", "5/4", id="all but one position"),
+        pytest.param("5-5/9", "5/1-5/8", "5,5/9", id="all but the ends"),
+        pytest.param("5-9,20-30", "1,12,40", "5-9,20-30", id="nothing"),
+        pytest.param("5-9,20-30", "5-30", "", id="everything"),
+        pytest.param("5-9,20-30", "5-9,20-30", "", id="itself"),
+        pytest.param("", "5-9", "", id="from the empty set"),
+        pytest.param("5-9", "", "5-9", id="the empty set"),
+    ],
+)
+def test_what_is_subtracted_is_gone_and_the_rest_stays(ours: str, theirs: str, difference: str) -> None:
+    """The positions next to what is subtracted stay."""
+    assert (RangeSet.from_text(ours) - RangeSet.from_text(theirs)).to_text() == difference
+
+
 def test_a_single_position_is_written_once() -> None:
     """The text of a set is canonical."""
     ranges = RangeSet.of([span(25, 25), Range(Position("10"), Position("20", 3)), span(7, 7)])
