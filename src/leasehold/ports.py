@@ -191,6 +191,10 @@ class FanOut(Protocol):
         """Delete a consumer. Its subscriptions end. NotFoundError: there is none."""
         ...
 
+    async def require_stream(self) -> None:
+        """Raise NotFoundError if the stream does not exist, or is being deleted."""
+        ...
+
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
         """Subscribe a consumer to a shard. Returns once the service has accepted the subscription.
 

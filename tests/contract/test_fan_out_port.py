@@ -111,6 +111,14 @@ def test_a_deregistered_consumer_is_not_found(case: StreamCase) -> None:
         case.run(case.fan_out.subscribe(consumer.arn, case.shard_ids()[0], FROM_THE_START))
 
 
+def test_a_stream_that_is_deleted_is_not_found(case: StreamCase) -> None:
+    """From the moment in which its deletion begins."""
+    case.run(case.fan_out.require_stream())
+    case.delete()
+    with pytest.raises(NotFoundError):
+        case.run(case.fan_out.require_stream())
+
+
 def test_a_consumer_of_another_stream_is_a_mistake(aged: StreamCase) -> None:
     """The error names the stream. Its records must not be read as those of this one."""
     consumer = aged.register()

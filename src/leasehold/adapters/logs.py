@@ -29,6 +29,7 @@ from leasehold.core.events import (
     DeaggregationFailed,
     Event,
     FanOutRefused,
+    FanOutResumed,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -152,6 +153,7 @@ LINES: Final[Mapping[type[Event], Line]] = {
     FanOutRefused: Line(
         WORKER, WARNING, "fan-out refused, the stream is polled stream={name} problem={problem}"
     ),
+    FanOutResumed: Line(WORKER, INFO, "fan-out resumed, the stream is no longer polled stream={name}"),
     Subscribed: Line(
         WORKER,
         DEBUG,

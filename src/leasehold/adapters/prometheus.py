@@ -30,6 +30,7 @@ from leasehold.core.events import (
     DeaggregationFailed,
     Event,
     FanOutRefused,
+    FanOutResumed,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -203,9 +204,9 @@ class PrometheusMetrics(Collector):
                 | WorkerFailed()
             ):
                 pass  # no metrics
-            case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded():
+            case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded() | FanOutRefused():
                 pass
-            case RowRejected() | RowRecovered() | RowIgnored() | ConsumerFound() | FanOutRefused():
+            case RowRejected() | RowRecovered() | RowIgnored() | ConsumerFound() | FanOutResumed():
                 pass
             case _:
                 assert_never(event)

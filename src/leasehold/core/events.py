@@ -281,10 +281,17 @@ class ConsumerFound(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class FanOutRefused(StreamEvent):
-    """The service refuses enhanced fan-out for stream `name`. Its shards are polled instead."""
+    """The service refuses enhanced fan-out for stream `name`. Its shards are polled until it is possible again."""
 
     name: str
     problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutResumed(StreamEvent):
+    """The service has accepted a subscription to stream `name` again. Its shards are no longer polled."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +447,7 @@ Event = (
     | IteratorExpired
     | ConsumerFound
     | FanOutRefused
+    | FanOutResumed
     | Subscribed
     | SubscriptionEnded
     | SubscriptionLost

@@ -151,6 +151,7 @@ OPTIONS: Final[Mapping[str, OptionSpec]] = {
     "consumerMode": OptionSpec(parse_consumer_mode, ("kinesis.consumerType",)),
     "consumerName": OptionSpec(str, ("kinesis.consumerName",)),
     "consumerARN": OptionSpec(str),
+    "http2": OptionSpec(values.boolean),
     "pollInterval": OptionSpec(values.duration, ("minFetchPeriod", "kinesis.getRecords.fetchIntervalMs")),
     "maxFetchRate": OptionSpec(parse_size),
     "maxRecordsPerFetch": OptionSpec(
@@ -374,12 +375,13 @@ def _records_min(parsed: Mapping[str, Any]) -> int | None:
 def _fan_out_settings(parsed: Mapping[str, Any]) -> FanOutSettings:
     retrieval = parsed.get("consumerMode", Retrieval.POLLING)
     if retrieval is Retrieval.POLLING:
-        # A query that is migrated, or switched to polling, may keep the name of its consumer.
+        # A query that is migrated, or switched to polling, may keep the options of its consumer.
         return FanOutSettings()
     return FanOutSettings(
         retrieval=retrieval,
         consumer_name=parsed.get("consumerName"),
         consumer_arn=parsed.get("consumerARN"),
+        http2=parsed.get("http2", False),
     )
 
 

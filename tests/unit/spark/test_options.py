@@ -270,6 +270,15 @@ def test_fan_out_is_accepted_in_the_words_of_other_connectors(given: dict[str, s
     assert options(**given).fan_out == FanOutSettings(retrieval=Retrieval.FAN_OUT, consumer_name="spark")
 
 
+def test_http2_has_the_name_and_the_meaning_of_the_setting_of_a_worker() -> None:
+    """The driver and the tasks open fan-out with it."""
+    given = options(consumerMode="efo", http2="true")
+    assert given.fan_out == FanOutSettings(retrieval=Retrieval.FAN_OUT, http2=True)
+    assert options(consumerMode="efo").fan_out.http2 is False
+    with pytest.raises(ConfigError, match="http2"):
+        options(consumerMode="efo", http2="sometimes")
+
+
 def test_an_unknown_consumer_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"expected polling .*efo"):
         options(consumerMode="push")
@@ -278,6 +287,7 @@ def test_an_unknown_consumer_mode_is_refused() -> None:
 def test_a_query_that_polls_may_keep_the_name_of_its_consumer() -> None:
     """Awslabs' option is common in migrated queries."""
     assert options(**{"kinesis.consumerName": "spark"}) == options()
+    assert options(consumerMode="polling", http2="true") == options()
 
 
 def test_a_minimum_of_partitions_is_refused() -> None:

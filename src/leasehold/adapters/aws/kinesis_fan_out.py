@@ -27,7 +27,7 @@ from leasehold.adapters.aws.streamed_http import StreamedResponse
 from leasehold.adapters.aws.streaming_endpoint import StreamingEndpoint, http2_factory
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
-from leasehold.errors import ConfigError, InUseError, LeaseholdError, UnavailableError
+from leasehold.errors import ConfigError, InUseError, LeaseholdError, NotFoundError, UnavailableError
 from leasehold.ports import ConsumerDescription, FanOut, Subscription, SubscriptionEvent
 
 SUBSCRIBE: Final = Operation("Kinesis_20131202.SubscribeToShard", "application/x-amz-json-1.1")
@@ -88,6 +88,11 @@ class KinesisFanOut(FanOut):
         """Delete a consumer. Its subscriptions end."""
         await self._call(self._client.deregister_stream_consumer, ConsumerARN=arn)
 
+    async def require_stream(self) -> None:
+        """Raise NotFoundError if the stream does not exist, or is being deleted."""
+        if (await self._summary()).get("StreamStatus") == "DELETING":
+            raise NotFoundError(f"stream {self._name} is being deleted")
+
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
         """Subscribe a consumer to a shard. Returns once the first message of the service has arrived."""
         label = f"stream {self._name}, {shard}, subscribe_to_shard"
@@ -133,14 +138,19 @@ class KinesisFanOut(FanOut):
 
     async def _arn(self) -> str:
         if self._stream_arn is None:
-            response = await self._call(self._client.describe_stream_summary, StreamName=self._name)
-            arn = response.get("StreamDescriptionSummary", {}).get("StreamARN")
+            arn = (await self._summary()).get("StreamARN")
             if not arn:
                 raise UnavailableError(
                     f"stream {self._name}, describe_stream_summary: the response lacks the ARN"
                 )
             self._stream_arn = str(arn)
         return self._stream_arn
+
+    async def _summary(self) -> Mapping[str, Any]:
+        key = "StreamARN" if self._name.startswith("arn:") else "StreamName"
+        response = await self._call(self._client.describe_stream_summary, **{key: self._name})
+        summary: Mapping[str, Any] = response.get("StreamDescriptionSummary", {})
+        return summary
 
     async def _call(self, call: Callable[..., Any], **request: Any) -> Any:
         with _translated_errors(f"stream {self._name}, {call.__name__}"):

@@ -29,6 +29,7 @@ from leasehold.kinesis_model.listing import FilterType, ListQuery
 from leasehold.kinesis_model.reading import IteratorType, RecordsPage, StartingPosition
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.service import Subscription as ModelSubscription
+from leasehold.kinesis_model.stream import StreamStatus
 from leasehold.ports import (
     Clock,
     ConsumerDescription,
@@ -131,6 +132,13 @@ class MemoryFanOut(FanOut):
         """Delete a consumer."""
         with _translated_errors(_CONSUMER_ERROR_TYPES):
             self._service.deregister_consumer(self._clock.wall_ms(), self._name, self._find(arn).name)
+
+    async def require_stream(self) -> None:
+        """Raise NotFoundError if the stream does not exist, or is being deleted."""
+        with _translated_errors(_CONSUMER_ERROR_TYPES):
+            stream = self._service.stream(self._clock.wall_ms(), self._name)
+        if stream.status is StreamStatus.DELETING:
+            raise NotFoundError(f"stream {self._name} is being deleted")
 
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> MemorySubscription:
         """Subscribe a consumer to a shard."""

@@ -19,6 +19,7 @@ from leasehold.core.events import (
     DeaggregationFailed,
     Event,
     FanOutRefused,
+    FanOutResumed,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -198,7 +199,7 @@ class LagTracker:
                 pass
             case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded():
                 pass
-            case ConsumerFound() | FanOutRefused() | Subscribed() | SubscriptionEnded():
+            case ConsumerFound() | FanOutRefused() | FanOutResumed() | Subscribed() | SubscriptionEnded():
                 pass
             case _:
                 assert_never(event)

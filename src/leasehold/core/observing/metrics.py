@@ -26,6 +26,7 @@ from leasehold.core.events import (
     DeaggregationFailed,
     Event,
     FanOutRefused,
+    FanOutResumed,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
@@ -256,6 +257,7 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             | ReadingStarted()
             | ConsumerFound()
             | FanOutRefused()
+            | FanOutResumed()
             | Subscribed()
             | SubscriptionEnded()
             | SubscriptionLost()

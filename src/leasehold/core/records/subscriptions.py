@@ -25,6 +25,11 @@ CALLS_PER_SECOND: Final = 50
 IN_USE_SPREAD_MS: Final = 1_000
 BACKOFF_FIRST_MS: Final = 500
 BACKOFF_MAX_MS: Final = 10_000
+# A consumer is created or deleted within seconds. After this time, the wait for it is reported, and begins again.
+STATUS_WAIT_MAX_MS: Final = 60_000
+# A stream that is polled because fan-out was refused: a member tries fan-out again after 5 to 10 minutes.
+REFUSED_RETRY_MS: Final = 300_000
+REFUSED_SPREAD_MS: Final = 300_000
 # RegisterStreamConsumer is refused in the same way if it is called too often and if the stream has all its consumers.
 REGISTER_ATTEMPTS_MAX: Final = 5
 CONSUMERS_MAX: Final = 20  # of one stream; some accounts may have more
@@ -114,6 +119,15 @@ def resubscribe_wait_ms(failures: int, jitter: float, *, is_in_use: bool) -> int
     if is_in_use:
         return REPLACEABLE_AFTER_MS + int(IN_USE_SPREAD_MS * jitter)
     return backoff_ms(max(0, failures - 1), jitter, first_ms=BACKOFF_FIRST_MS, max_ms=BACKOFF_MAX_MS)
+
+
+def refused_retry_ms(now_ms: int, jitter: float) -> int:
+    """When to try fan-out again for a stream that is polled because fan-out was refused.
+
+    >>> refused_retry_ms(1_000, 0.0), refused_retry_ms(1_000, 0.5)
+    (301000, 451000)
+    """
+    return now_ms + REFUSED_RETRY_MS + int(REFUSED_SPREAD_MS * jitter)
 
 
 class RegistrationStep(Enum):

@@ -14,18 +14,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.config.settings import FanOutSettings, Retrieval
-from leasehold.core.events import ConsumerFound, FanOutRefused, Observer
+from leasehold.core.events import ConsumerFound, FanOutRefused, FanOutResumed, Observer
 from leasehold.core.model import ShardId
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.records.subscriptions import (
     CONSUMERS_MAX,
     REGISTER_ATTEMPTS_MAX,
+    STATUS_WAIT_MAX_MS,
     RegistrationStep,
     may_subscribe_ms,
     next_call_slot_ms,
     next_registration_step,
+    refused_retry_ms,
 )
-from leasehold.errors import ConfigError, InUseError, NotFoundError, ServiceError, ThrottledError
+from leasehold.errors import (
+    AccessDeniedError,
+    ConfigError,
+    InUseError,
+    LeaseholdError,
+    NotFoundError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.ports import Clock, ConsumerDescription, FanOut, Subscription
 from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
 
@@ -66,7 +77,7 @@ class StreamConsumer:
         self._arn: str | None = None
         self._slots: dict[ShardId, ShardSlot] = {}
         self._last_call_ms: int | None = None
-        self.is_refused = False  # the stream is polled instead
+        self._retry_ms: int | None = None  # fan-out is refused, and the stream polled; when to try again
 
     async def prepare(self) -> None:
         """Find or register the consumer at the start of a process. If the service does not respond, or the stream does
@@ -78,6 +89,11 @@ class StreamConsumer:
             await self._get_arn()
         except _PERHAPS_LATER:
             return
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the service refuses fan-out, and it is not time to try again: the stream is polled."""
+        return self._retry_ms is not None and self._clock.now_ms() < self._retry_ms
 
     @asynccontextmanager
     async def slot(self, shard: ShardId) -> AsyncIterator[ShardSlot]:
@@ -98,22 +114,48 @@ class StreamConsumer:
 
         Raises the errors of `FanOut.subscribe`, and ConfigError if polling is not allowed.
         """
-        arn = await self._get_arn()
+        if self._retry_ms is None:
+            return await self._subscribe(shard, start)
+        if self.is_refused:
+            return None
+        self._plan_retry()  # first, so that only one reader tries, and the others poll
+        try:
+            subscription = await self._subscribe(shard, start, is_retry=True)
+        except NotFoundError:
+            self.forget_arn()
+            return None
+        except ServiceError:
+            return None
+        if subscription is not None:
+            self._retry_ms = None
+            self._observe(FanOutResumed(self._stream))
+        return subscription
+
+    async def _subscribe(
+        self, shard: ShardId, start: IteratorStart, *, is_retry: bool = False
+    ) -> Subscription | None:
+        arn = await self._get_arn(is_retry=is_retry)
         if arn is None:
             return None
         now_ms = self._clock.now_ms()
         self._last_call_ms = next_call_slot_ms(self._last_call_ms, now_ms)
         if self._last_call_ms > now_ms:
             await self._clock.sleep_ms(self._last_call_ms - now_ms)
-        return await self._fan_out.subscribe(arn, shard, start)
+        try:
+            return await self._fan_out.subscribe(arn, shard, start)
+        except (AccessDeniedError, ConfigError) as error:  # the right is missing, or a proxy is in the way
+            if self._settings.retrieval is Retrieval.FAN_OUT:
+                raise  # a missing right is requested again, as polling does: somebody may grant it
+            self._refuse(error)
+            return None
 
     def forget_arn(self) -> None:
         """The consumer was not found: it was deleted. Before the next subscription, find or register it again."""
         self._arn = None
 
-    async def _get_arn(self) -> str | None:
+    async def _get_arn(self, *, is_retry: bool = False) -> str | None:
         async with self._registration:
-            if self._arn is None and not self.is_refused:
+            if self._arn is None and (is_retry or not self.is_refused):
                 try:
                     self._arn = await self._find_or_register()
                 except _PERHAPS_LATER:
@@ -125,10 +167,12 @@ class StreamConsumer:
     async def _find_or_register(self) -> str:
         """Return the ARN of the consumer once it is ACTIVE."""
         wanted = self._settings.consumer_arn or self._name
-        while True:
+        may_register = self._settings.consumer_arn is None
+        until_ms, status = self._clock.now_ms() + STATUS_WAIT_MAX_MS, None
+        while self._clock.now_ms() < until_ms:
             found = await self._describe(wanted)
-            may_register = self._settings.consumer_arn is None
-            match next_registration_step(found.status if found else None, may_register=may_register):
+            status = found.status if found else None
+            match next_registration_step(status, may_register=may_register):
                 case RegistrationStep.USE:
                     assert found is not None
                     self._observe(ConsumerFound(self._stream, found.name, found.arn))
@@ -136,9 +180,15 @@ class StreamConsumer:
                 case RegistrationStep.REGISTER:
                     await self._register()
                 case RegistrationStep.REFUSE:
+                    # A stream that does not exist ends its shards, as with polling.
+                    await self._fan_out.require_stream()
                     raise ServiceError(f"stream {self._stream} has no consumer {wanted}; register it")
                 case RegistrationStep.WAIT:
                     await self._clock.sleep_ms(_CHECK_STATUS_MS)
+        raise UnavailableError(
+            f"stream {self._stream}: consumer {wanted} is not ACTIVE after {STATUS_WAIT_MAX_MS // 1000} s, its status "
+            f"is {status or 'unknown'}"
+        )
 
     async def _describe(self, wanted: str) -> ConsumerDescription | None:
         try:
@@ -155,22 +205,35 @@ class StreamConsumer:
                 attempts_max=REGISTER_ATTEMPTS_MAX,
             )
         except InUseError:
-            return  # another member has registered it at the same time
+            # Another member has registered it at the same time, or the stream is being deleted.
+            await self._clock.sleep_ms(_CHECK_STATUS_MS)
         except ThrottledError as error:
-            if len(await self._fan_out.list_consumers()) < CONSUMERS_MAX:
+            if not await self._may_be_full():
                 raise  # the calls were too many; later ones succeed
             raise ServiceError(
                 f"{error}; if the stream has its limit of consumers, deregister one that is not used"
             ) from error
 
-    def _refuse(self, error: ServiceError) -> None:
+    async def _may_be_full(self) -> bool:
+        """Whether the stream may have its limit of consumers. True if the role may not list them."""
+        try:
+            return len(await self._fan_out.list_consumers()) >= CONSUMERS_MAX
+        except AccessDeniedError:
+            return True
+
+    def _refuse(self, error: LeaseholdError) -> None:
         if self._settings.retrieval is Retrieval.FAN_OUT:
             raise ConfigError(
                 f"retrieval='fan_out', but consumer {self._name} cannot be used: {error}. Remove the cause, or set "
                 "retrieval='auto' to poll the stream instead"
             ) from error
-        self.is_refused = True
-        self._observe(FanOutRefused(self._stream, str(error)))
+        is_new = self._retry_ms is None
+        self._plan_retry()
+        if is_new:
+            self._observe(FanOutRefused(self._stream, str(error)))
+
+    def _plan_retry(self) -> None:
+        self._retry_ms = refused_retry_ms(self._clock.now_ms(), self._rng.random())
 
 
 class StreamConsumers:

@@ -129,6 +129,10 @@ class ProcessFanOut(FanOut):
         """Delete a consumer."""
         await self._call("deregister", lambda: run_synchronously(self._fan_out.deregister_consumer(arn)))
 
+    async def require_stream(self) -> None:
+        """Raise NotFoundError if the stream does not exist."""
+        await self._call("require_stream", lambda: run_synchronously(self._fan_out.require_stream()))
+
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
         """Subscribe to a shard."""
 

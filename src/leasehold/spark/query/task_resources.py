@@ -73,7 +73,7 @@ def open_consumer(options: SourceOptions) -> StreamConsumer:
     """Open the registered consumer with which a query subscribes."""
     clock = SystemClock()
     return StreamConsumer(
-        open_fan_outs(options.connection, [options.stream])[options.stream],
+        open_fan_outs(options.connection, [options.stream], http2=options.fan_out.http2)[options.stream],
         options.fan_out,
         stream=options.stream,
         application=options.application,

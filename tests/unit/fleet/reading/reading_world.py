@@ -127,7 +127,7 @@ class FailingSubscription(Subscription):
 
 
 class FailingFanOut(FanOut):
-    """As `FailingStream`. The operations are register, describe, subscribe and event."""
+    """As `FailingStream`. The operations are register, describe, list, require_stream, subscribe and event."""
 
     def __init__(self, fan_out: FanOut, clock: VirtualClock) -> None:
         self._fan_out = fan_out
@@ -150,10 +150,13 @@ class FailingFanOut(FanOut):
         return await self.through("describe", lambda: self._fan_out.describe_consumer(name_or_arn))
 
     async def list_consumers(self) -> Sequence[ConsumerDescription]:
-        return await self._fan_out.list_consumers()
+        return await self.through("list", self._fan_out.list_consumers)
 
     async def deregister_consumer(self, arn: str) -> None:
         await self._fan_out.deregister_consumer(arn)
+
+    async def require_stream(self) -> None:
+        await self.through("require_stream", self._fan_out.require_stream)
 
     async def subscribe(self, consumer_arn: str, shard: ShardId, start: IteratorStart) -> Subscription:
         self.starts.append(start)

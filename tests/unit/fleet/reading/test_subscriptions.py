@@ -12,6 +12,7 @@ from leasehold.config.settings import FanOutSettings, ReadSettings, Retrieval
 from leasehold.core.events import (
     ConsumerFound,
     FanOutRefused,
+    FanOutResumed,
     GapFound,
     ReadFailed,
     ReadThrottled,
@@ -23,6 +24,7 @@ from leasehold.core.position import Position
 from leasehold.core.records.iterators import IteratorKind
 from leasehold.core.records.subscriptions import SILENCE_MAX_MS
 from leasehold.errors import (
+    AccessDeniedError,
     ConfigError,
     InUseError,
     NotFoundError,
@@ -462,29 +464,64 @@ def test_readers_register_the_consumer_once() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_stream_that_was_deleted_with_its_consumer_ends() -> None:
-    """The consumer cannot be registered again. The list of shards shows why, and the shard ends as with polling."""
+BY_NAME = FanOutSettings(retrieval=Retrieval.FAN_OUT)
+BY_ARN = FanOutSettings(
+    retrieval=Retrieval.FAN_OUT,
+    consumer_arn="arn:aws:kinesis:us-east-1:000000000000:stream/orders/consumer/given:1790000000",
+)
+
+
+@pytest.mark.parametrize("settings", [BY_NAME, BY_ARN], ids=["name", "arn"])
+@pytest.mark.parametrize("deleting_ms", [0, 90_000])
+def test_a_stream_that_was_deleted_with_its_consumer_ends(settings: FanOutSettings, deleting_ms: int) -> None:
+    """The consumer cannot be registered again. The list of shards shows why, and the shard ends as with polling.
+
+    A stream that is still being deleted may last for a minute and more: the reader waits, at a calm pace.
+    """
 
     async def main() -> None:
-        world = ReadWorld()
+        world = ReadWorld(fan_out_settings=settings)
+        world.service.register_consumer(world.clock.wall_ms(), "orders", "given")
         world.put(1)
         async with world.read() as chunks:
             await world.take(chunks, 1)
             world.fan_out.failure_for = fail_once("event", NotFoundError("no consumer"))
             await world.clock.sleep_ms(6_000)
+            world.service.settings = replace(world.service.settings, status_delay_ms=deleting_ms)
             world.service.delete_stream(world.clock.wall_ms(), "orders", with_consumers=True)
+            if deleting_ms:
+                world.service.stream(world.clock.wall_ms(), "orders").consumers.clear()
+            calls = len(world.fan_out.calls)
             records, last = await world.take_to_end(chunks)
         assert (records, last.children) == ([], ())
+        assert len(world.fan_out.calls) - calls < 250
 
     run_in_virtual_time(main())
 
 
-def test_a_stream_that_does_not_exist_yet_keeps_no_process_from_starting() -> None:
+@pytest.mark.parametrize("settings", [BY_NAME, BY_ARN], ids=["name", "arn"])
+def test_a_stream_that_does_not_exist_yet_keeps_no_process_from_starting(settings: FanOutSettings) -> None:
     async def main() -> None:
-        world = ReadWorld()
+        world = ReadWorld(fan_out_settings=settings)
         world.service.delete_stream(world.clock.wall_ms(), "orders")
         await world.make_consumer().prepare()
         assert not world.events_of(FanOutRefused)
+
+    run_in_virtual_time(main())
+
+
+def test_a_consumer_that_stays_in_another_status_is_reported() -> None:
+    """Such as one that is deleted for ever. Readers say every minute for what they wait, and continue after it."""
+
+    async def main() -> None:
+        world = ReadWorld(service_settings=ServiceSettings(status_delay_ms=150_000))
+        await world.clock.sleep_ms(151_000)
+        world.put(1)
+        async with world.read() as chunks:
+            await world.take(chunks, 1)
+        failures = world.events_of(ReadFailed)
+        assert len(failures) == 2
+        assert "consumer billing is not ACTIVE after 60 s, its status is CREATING" in failures[0].error
 
     run_in_virtual_time(main())
 
@@ -511,6 +548,74 @@ def test_auto_polls_where_fan_out_is_refused(cause: str) -> None:
             assert numbers_of(await world.take(chunks, 3)) == [0, 1, 2]
         assert len(world.events_of(FanOutRefused)) == 1
         assert world.fan_out.times("subscribe") == []
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("cause", ["limit", "right to register", "right to subscribe", "proxy"])
+def test_auto_tries_fan_out_again_after_minutes(cause: str) -> None:
+    """A shard is polled until a subscription is accepted. Each change is one event, and a try that fails is none."""
+    refused = {
+        "right to register": ("register", AccessDeniedError("not authorized")),
+        "right to subscribe": ("subscribe", AccessDeniedError("not authorized")),
+        "proxy": ("subscribe", ConfigError("a proxy")),
+    }
+
+    async def main() -> None:
+        world = ReadWorld(shards=3, fan_out_settings=FanOutSettings(retrieval=Retrieval.AUTO))
+        if cause == "limit":
+            use_up_consumers(world)
+        else:
+            operation, error = refused[cause]
+            world.fan_out.failure_for = lambda called: error if called == operation else None
+        polls: list[int] = []
+
+        async def read(number: int) -> None:
+            async with world.read(shard=ShardId(f"shardId-{number:012}")) as chunks:
+                while world.clock.now_ms() < 31 * 60_000:
+                    await world.next_chunk(chunks)
+
+        async def mend() -> None:
+            await world.clock.sleep_ms(20 * 60_000)
+            tried = {"limit": "describe", "right to register": "describe"}.get(cause, "subscribe")
+            assert 2 <= len(world.fan_out.times(tried)) < 10
+            assert not world.events_of(FanOutResumed)
+            world.fan_out.failure_for = lambda _: None
+            world.service.stream(world.clock.wall_ms(), "orders").consumers.pop("other-0", None)
+            await world.clock.sleep_ms(10 * 60_000)
+            polls.extend(world.stream.times("get_records"))
+
+        await asyncio.gather(*map(read, range(3)), mend())
+        (refusal,), (resumed,) = world.events_of(FanOutRefused), world.events_of(FanOutResumed)
+        assert (refusal.name, resumed.name) == ("orders", "orders")
+        assert len(polls) == len(world.stream.times("get_records"))  # none after the last minute
+        assert all(after - before < 30_000 for before, after in pairwise(polls))
+
+    run_in_virtual_time(main())
+
+
+def test_a_missing_right_to_subscribe_is_retried_if_fan_out_is_demanded() -> None:
+    """As polling retries it: the reader continues once the right is granted."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(1)
+        world.fan_out.failure_for = fail_once("subscribe", *[AccessDeniedError("not authorized")] * 3)
+        async with world.read() as chunks:
+            await world.take(chunks, 1)
+        assert [each.error for each in world.events_of(ReadFailed)] == ["not authorized"] * 3
+
+    run_in_virtual_time(main())
+
+
+def test_a_role_that_may_not_list_consumers_learns_of_the_limit() -> None:
+    async def main() -> None:
+        world = ReadWorld()
+        use_up_consumers(world)
+        world.fan_out.failure_for = lambda called: AccessDeniedError("no") if called == "list" else None
+        async with world.read() as chunks:
+            with pytest.raises(ConfigError, match=r"limit of consumers.*retrieval='auto'"):
+                await world.next_chunk(chunks)
 
     run_in_virtual_time(main())
 
@@ -551,11 +656,7 @@ def test_fan_out_is_an_error_where_it_is_refused() -> None:
 
 def test_a_configured_consumer_is_used_and_never_registered() -> None:
     async def main() -> None:
-        given = FanOutSettings(
-            retrieval=Retrieval.FAN_OUT,
-            consumer_arn="arn:aws:kinesis:us-east-1:000000000000:stream/orders/consumer/given:1790000000",
-        )
-        world = ReadWorld(fan_out_settings=given)
+        world = ReadWorld(fan_out_settings=BY_ARN)
         async with world.read() as chunks:
             with pytest.raises(ConfigError, match="has no consumer"):
                 await world.next_chunk(chunks)
