@@ -15,6 +15,10 @@ HARMLESS = (
     r"LeaderDecider uninitialized",
     # One parent of a merge waits for the lease of the other, which does not exist yet.
     r"has partial parent information in lease table",
+    # The same, in one of fifty tries: KCL 1.x then gives the lease to any member, which tries again.
+    r"Dropped lease for shutting down ShardConsumer",
+    # KCL 1.x takes leases of finished shards too, and another member deleted one before it was read.
+    r"Caught exception while fetching checkpoint for",
     r"Dropping metrics \[\] because CloudWatchPublisherRunnable is shutting down",  # there were none; KCL 3.1
     # It releases the lock in the old table this way, to take it in the new one.
     r"Table migration completed",

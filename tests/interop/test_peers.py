@@ -82,6 +82,30 @@ def test_python_joins_kcl_1(fleet_run: FleetRun) -> None:
     fleet_run.conclude()
 
 
+@pytest.mark.kcl(KCL_1)
+def test_python_joins_kcl_1_and_kcl_3(fleet_run: FleetRun) -> None:
+    """Beside a KCL 3.5 that behaves as 2.x and a KCL 1.x, as peers, each of the three takes its share. When two of them
+    are killed, the third takes all shards.
+    """
+    oldest = fleet_run.fleet.start_java(KCL_1)
+    fleet_run.wait_until_read_by(oldest, leases=8)
+    newest = fleet_run.fleet.start_java(NEWEST, mode="COMPATIBLE_WITH_2X_PHASE1")
+    fleet_run.wait_until_read_by(newest, leases=3)
+    python = fleet_run.fleet.start_python(handoff=False)
+    fleet_run.wait_until_read_by(python, leases=2)
+    fleet_run.reshard(2)
+    fleet_run.kill(newest)
+    fleet_run.wait_until_read_by(python, leases=3)
+    newest = fleet_run.fleet.start_java(NEWEST, mode="COMPATIBLE_WITH_2X_PHASE1")
+    fleet_run.wait_until_read_by(newest, leases=2)
+    fleet_run.kill(oldest)
+    fleet_run.kill(newest)
+    fleet_run.wait_until_read_by(python, leases=8)
+    assert fleet_run.table.tables() == {""}
+    assert fleet_run.table.entity_types() == {"LEASE"}
+    fleet_run.conclude()
+
+
 @pytest.mark.parametrize("version", [NEWEST, THREE_TABLES])
 def test_python_works_during_an_upgrade(version: str, fleet_run: FleetRun) -> None:
     """While Java prepares its upgrade from 2.x, members, also Python, are peers that already report."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from leasehold.core.model import InitialPosition, Lease
@@ -21,6 +21,8 @@ from leasehold.tasks import all_of
 CONCURRENT_PROBES_MAX: Final = 16
 ATTEMPTS_MAX: Final = 5
 RETRY_S: Final = 0.4  # a worker uses most of the five reads a second; two of ours fit beside it
+LOST: Final = "the shard has ended and has no retained records: unprocessed records are lost"
+TRIMMED: Final = "the record at the checkpoint has been trimmed, and maybe others after it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +78,15 @@ async def _probe(stream: Stream, lease: Lease) -> ShardLag:
 
 async def _read_one(stream: Stream, lease: Lease, start: IteratorStart) -> ShardLag:
     page = await stream.get_records(await stream.get_iterator(lease.shard_id, start), limit=1)
-    note = _note(lease, page)
-    return ShardLag(lease, page.millis_behind, note, is_trimmed=note in {LOST, TRIMMED})
+    return _judge(lease, page)
 
 
-LOST: Final = "the shard has ended and has no retained records: unprocessed records are lost"
-TRIMMED: Final = "the record at the checkpoint has been trimmed, and maybe others after it"
-
-
-def _note(lease: Lease, page: Page) -> str:
-    records = page.records
+def _judge(lease: Lease, page: Page) -> ShardLag:
+    records, lag = page.records, ShardLag(lease, page.millis_behind)
     if not records and page.next_iterator is None:
-        return LOST
+        return replace(lag, note=LOST, is_trimmed=True)
     if lease.checkpoint.is_sentinel:
-        return "not started"
+        return replace(lag, note="not started")
     if records and gap_before(lease.checkpoint, records[0].sequence_number, None):
-        return TRIMMED
-    return ""
+        return replace(lag, note=TRIMMED, is_trimmed=True)
+    return lag
