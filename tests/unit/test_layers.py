@@ -22,6 +22,7 @@ LAYERS = (
     "core.assignment",
     "core.exactly_once",
     "core.observing",
+    "core.steering",
     "kinesis_model",
     "ports",
     "tasks",
@@ -68,6 +69,7 @@ LAYERS = (
     "simulation",
     "testing",
     "inspection",
+    "steering",
     "cli",
     "__main__",
 )

@@ -18,6 +18,7 @@ from leasehold.cli.local import local
 from leasehold.cli.output import escape_unprintable
 from leasehold.cli.pipeline import pipeline
 from leasehold.cli.put import put
+from leasehold.cli.release import release
 from leasehold.cli.run import run
 from leasehold.cli.simulate import simulate
 from leasehold.errors import LeaseholdError
@@ -53,5 +54,6 @@ leasehold.add_command(leases)
 leasehold.add_command(local)
 leasehold.add_command(pipeline)
 leasehold.add_command(put)
+leasehold.add_command(release)
 leasehold.add_command(run)
 leasehold.add_command(simulate)

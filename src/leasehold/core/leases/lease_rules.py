@@ -347,6 +347,24 @@ def restart(lease: Lease, shard: Shard) -> UpdateRow:
     )
 
 
+def reset(lease: Lease, at: Position) -> UpdateRow:
+    """Move a lease that we hold to another position, before or after its checkpoint, and free it in the same write.
+
+    A lease in handoff goes to its next owner. The row keeps its generations: a log that is older than they are stays
+    outdated.
+    """
+    if at.is_shard_end:
+        raise CheckpointRejectedError(f"lease {lease.key}: a reset never skips the end of a shard")
+    owners = (CHECKPOINT_OWNER,) if lease.is_in_handoff else (OWNER,)
+    return UpdateRow(
+        key=lease.key,
+        when=(_counter(lease), *_fence(lease)),
+        set={**_done_up_to(at), COUNTER: number(_next_counter(lease))},
+        remove=(*owners, SESSION, *NO_PIN, CHILDREN),
+        proof=(_counter_after(lease), *_is_at(at), Absent(SESSION), Absent(PENDING), Absent(CHILDREN)),
+    )
+
+
 def delete(lease: Lease) -> DeleteRow:
     """Delete a finished lease. Java has no condition; we require the checkpoint that the decision was based on."""
     return DeleteRow(key=lease.key, when=(Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)),))

@@ -8,8 +8,10 @@ that every caller knows whether its write was applied. Nothing here decides whic
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Final
 
 from leasehold.core.events import Observer
 from leasehold.core.leases import lease_rules
@@ -33,6 +35,8 @@ from leasehold.fleet.table.rejected_rows import RejectedRows
 from leasehold.fleet.table.write_and_confirm import WRITE_ATTEMPTS_MAX, write_and_confirm
 from leasehold.ports import Applied, Refused, RowStore
 from leasehold.tasks import all_of
+
+TRANSACTION_MAX: Final = 100  # writes of one transaction in DynamoDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,23 @@ class LeaseTable:
         """Let a lease of an earlier stream begin anew. Return False if it has changed since it was read."""
         return isinstance(await write_and_confirm(self._rows, lease_rules.restart(lease, shard)), Applied)
 
+    async def reset(self, lease: Lease, at: Position) -> Lease | Contended:
+        """Move a lease that we hold to another position, and free it."""
+        return await self._apply(lease_rules.reset(lease, at))
+
+    async def reset_family(self, create: Sequence[Lease], reset: Sequence[tuple[Lease, Position]]) -> bool:
+        """Create leases of shards and reset the leases of relatives that we hold, all or none.
+
+        Both come with parents first. More than a hundred writes are several transactions: those of parents come first,
+        so an interruption leaves descendants where they were. Return False if one of the leases is lost or exists.
+        """
+        writes: list[RowWrite] = [lease_rules.create(lease) for lease in create]
+        writes += [lease_rules.reset(lease, at) for lease, at in reset]
+        for first in range(0, len(writes), TRANSACTION_MAX):
+            if not await self._write_all(writes[first : first + TRANSACTION_MAX]):
+                return False
+        return True
+
     async def delete(self, lease: Lease) -> bool:
         """Delete a lease. Return False if it has changed since it was read."""
         return isinstance(await write_and_confirm(self._rows, lease_rules.delete(lease)), Applied)
@@ -233,6 +254,22 @@ class LeaseTable:
         """Close the stores."""
         await self._rows.close()
         await self.coordinator_rows.close()
+
+    async def _write_all(self, writes: Sequence[RowWrite]) -> bool:
+        for _ in range(WRITE_ATTEMPTS_MAX):
+            with suppress(UnavailableError):
+                if await self._rows.write_transaction(writes):
+                    return True
+            rows = await all_of(*(self._rows.get(write.key) for write in writes))
+            found = list(zip(writes, rows, strict=True))
+            if all(was_applied(write, row) for write, row in found):
+                return True
+            if not all(may_apply(write, row) for write, row in found):
+                return False
+        raise UnavailableError(
+            f"lease {writes[0].key} and {len(writes) - 1} more could not be written in {WRITE_ATTEMPTS_MAX} attempts; "
+            "try again"
+        )
 
     async def _apply(self, write: RowWrite) -> Lease | Contended:
         outcome = await write_and_confirm(self._rows, write)

@@ -82,6 +82,8 @@ def all_writes() -> Iterator[tuple[str, RowWrite]]:
     root = Shard(ShardId("shard"), HashRange(0, 9), "1000")
     yield "restart", rules.restart(PINNED, root)
     yield "restart, child", rules.restart(PINNED, replace(root, parents=(ShardId("parent"),)))
+    yield "reset", rules.reset(PINNED, Position("50", 1))
+    yield "reset, in handoff", rules.reset(IN_HANDOFF, TRIM_HORIZON)
     yield "delete", rules.delete(MINE)
     yield "delete unused", rules.delete_unused(MINE)
 

@@ -1,0 +1,144 @@
+"""What the commands that steer a fleet share: their options, their name as a member, progress, and confirmation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import click
+
+from leasehold.adapters.system_clock import SystemClock
+from leasehold.cli.output import escape_unprintable, format_count
+from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.model import WorkerId
+from leasehold.core.observing.explain.finding import format_duration
+from leasehold.core.steering.capture import CaptureLimits
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.steering.lease_capture import CapturePorts, LeaseCapture, Waiting
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+TIMEOUT_S: Final = 180.0
+_SAY_EVERY_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How a command steers: what it may do to owners, and how long it waits for all of them."""
+
+    limits: CaptureLimits
+    timeout_ms: int
+
+    def capture(self, table: LeaseTable, purpose: str) -> LeaseCapture:
+        """Return a member with a new name that captures leases, and reports on stderr for whom it waits."""
+        from leasehold.wiring import new_rng, new_worker_id  # noqa: PLC0415 - boto3 is slow
+
+        ports = CapturePorts(table=table, clock=SystemClock(), rng=new_rng(), report=ProgressLines())
+        return LeaseCapture(ports, WorkerId(f"leasehold-{purpose}-{new_worker_id()}"), self.limits)
+
+
+def steering_options(command: Command) -> Command:
+    """Add the options of a command that captures leases, and pass their values as `steering`."""
+    defaults = FleetSettings()
+
+    @wraps(command)
+    def with_steering(*, timeout: float, failover_after: float | None, no_handoff: bool, **given: Any) -> Any:
+        from leasehold.worker.options import read_surroundings  # noqa: PLC0415 - not needed for --help
+
+        found = read_surroundings(os.environ)
+        failover = found.get("failover_after", defaults.failover_after)
+        if failover_after is not None:
+            failover = timedelta(seconds=failover_after)
+        handoff = found.get("handoff_timeout", defaults.handoff_timeout)
+        assert isinstance(failover, timedelta)
+        assert isinstance(handoff, timedelta)
+        limits = CaptureLimits(
+            failover_ms=milliseconds(failover),
+            handoff_timeout_ms=milliseconds(handoff),
+            may_hand_off=not no_handoff and found.get("handoff", True) is True,
+        )
+        return command(steering=Steering(limits, round(timeout * 1000)), **given)
+
+    options = [
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=TIMEOUT_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="Give up leases whose owners have not handed them over by then.",
+        ),
+        click.option(
+            "--failover-after",
+            type=click.FloatRange(min=1),
+            metavar="SECONDS",
+            help="Failover time of the fleet.  [default: LEASEHOLD_FAILOVER_AFTER, or 10]",
+        ),
+        click.option(
+            "--no-handoff",
+            is_flag=True,
+            help="Take leases without asking their owners, for a fleet of KCL 1.x. Batches in flight are repeated.",
+        ),
+    ]
+    decorated: Any = with_steering
+    for option in reversed(options):
+        decorated = option(decorated)
+    result: Command = decorated
+    return result
+
+
+class ProgressLines:
+    """Says on stderr for which owners a command waits: when that changes, and every ten seconds."""
+
+    def __init__(self) -> None:
+        self._said: Counter[str] = Counter()
+        self._said_ms = 0
+
+    def __call__(self, waiting: Sequence[Waiting]) -> None:
+        """Show the owners that have not handed over."""
+        owners = Counter(str(each.owner) for each in waiting)
+        now_ms = SystemClock().now_ms()
+        if not owners or (owners == self._said and now_ms - self._said_ms < _SAY_EVERY_MS):
+            return
+        self._said, self._said_ms = owners, now_ms
+        longest: dict[str, int] = {}
+        for each in waiting:
+            longest[each.owner] = max(longest.get(each.owner, 0), each.for_ms)
+        for owner, number in sorted(owners.items()):
+            say(f"waiting for {owner} to hand over {format_count(number, 'shard')}{_for(longest[owner])}")
+
+
+def describe_kept(waiting: Sequence[Waiting]) -> str:
+    """The sentence for leases whose owners did not hand them over in time."""
+    owners = sorted({str(each.owner) for each in waiting})
+    names = ", ".join(owners) or "another member"
+    return (
+        f"{format_count(len(waiting), 'lease')} unchanged: {names} did not hand over in time. Its batch in flight may "
+        "take longer than handoff_timeout; `leasehold explain` says more. Run the command again, or raise --timeout"
+    )
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal. Without a terminal, --yes is required."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "There is no terminal to ask for confirmation: add --yes, or --dry-run to see the plan."
+        )
+    click.confirm(question, abort=True, err=True)
+
+
+def say(text: str) -> None:
+    """Print a line of progress to stderr."""
+    click.echo(escape_unprintable(text), err=True)
+
+
+def _for(duration_ms: int) -> str:
+    return f", asked {format_duration(duration_ms)} ago" if duration_ms >= _SAY_EVERY_MS else ""

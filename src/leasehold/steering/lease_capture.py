@@ -1,0 +1,193 @@
+"""Gets leases of a running fleet, holds them, and lets the caller act on them, without ever racing an owner.
+
+The command is a member with a name of its own. It asks each owner to hand over (`core.steering.capture`), renews what
+it holds until a whole group is held, and calls `act` for the group. If the process is killed, its leases expire like
+those of any other member.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from leasehold.core.leases.lease_rules import StillHeld, interpret_failed_renewal
+from leasehold.core.leases.liveness import Observations, next_observations
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.core.steering.capture import CaptureAction, CaptureLimits, next_capture_step
+from leasehold.fleet.table.lease_table import Contended, LeaseTable
+from leasehold.ports import Clock
+from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
+
+POLL_MS: Final = 500
+SCAN_EVERY_MS: Final = 2_000  # with many leases, each poll scans the table
+GETS_MAX: Final = 25
+_ATTEMPTS_MAX: Final = 8
+
+T = TypeVar("T")
+
+Held = Mapping[LeaseKey, Lease]
+# Acts on the leases of a group, and frees them. Returns False if one of them was lost: then it is captured again.
+Act = Callable[[Held], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A lease whose owner has been asked to hand over, and for how long it has been asked."""
+
+    key: LeaseKey
+    owner: WorkerId
+    for_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturePorts:
+    """What a capture needs: the table, the clock, and a place for its progress."""
+
+    table: LeaseTable
+    clock: Clock
+    rng: random.Random
+    report: Callable[[Sequence[Waiting]], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureResult:
+    """Leases that were acted on, leases that no longer exist, and leases whose owners kept them, with these owners."""
+
+    done: frozenset[LeaseKey]
+    gone: frozenset[LeaseKey]
+    kept: tuple[Waiting, ...] = ()
+
+
+@dataclass
+class LeaseCapture:
+    """Captures groups of leases for one command."""
+
+    ports: CapturePorts
+    me: WorkerId
+    limits: CaptureLimits
+    _observations: Observations = field(default_factory=dict)
+    _held: dict[LeaseKey, Lease] = field(default_factory=dict)
+    _written_ms: dict[LeaseKey, int] = field(default_factory=dict)
+    _waiting: dict[LeaseKey, Waiting] = field(default_factory=dict)
+
+    async def run(
+        self, groups: Collection[Sequence[LeaseKey]], act: Act, *, timeout_ms: int
+    ) -> CaptureResult:
+        """Act on each group as soon as all its leases are held. After the timeout, the other groups are freed."""
+        clock = self.ports.clock
+        pending = [frozenset(group) for group in groups]
+        wanted = frozenset[LeaseKey]().union(*pending)
+        gone: set[LeaseKey] = set()
+        until_ms = clock.now_ms() + timeout_ms
+        try:
+            while True:
+                gone |= await self._advance(pending, gone)
+                pending = [group for group in pending if not await self._finish(group - gone, act)]
+                if not pending or clock.now_ms() >= until_ms:
+                    break
+                self.ports.report(tuple(self._waiting.values()))
+                few = sum(map(len, pending)) <= GETS_MAX
+                await clock.sleep_ms(POLL_MS if few else SCAN_EVERY_MS)
+        finally:
+            await self._free_all()
+        kept = frozenset[LeaseKey]().union(*pending) - gone
+        return CaptureResult(
+            wanted - kept - gone,
+            frozenset(gone),
+            tuple(each for key, each in self._waiting.items() if key in kept),
+        )
+
+    async def _finish(self, group: frozenset[LeaseKey], act: Act) -> bool:
+        """Act on a group if all its leases are held. Returns whether the group needs no more work."""
+        if not group <= self._held.keys():
+            return not group
+        held = {key: self._held[key] for key in group}
+        is_done = await act(held)
+        for key in group:
+            # If a lease was lost, the rows say which: all of the group are read again.
+            lease = self._held.pop(key)
+            if not is_done:
+                await self._free(lease)
+        return is_done
+
+    async def _advance(
+        self, pending: Sequence[frozenset[LeaseKey]], gone: Collection[LeaseKey]
+    ) -> frozenset[LeaseKey]:
+        """Make the next step for every lease that is not held, and renew the others. Returns the deleted leases."""
+        await all_of(*(self._renew(lease) for lease in tuple(self._held.values())))
+        missing = sorted(frozenset[LeaseKey]().union(*pending) - self._held.keys() - set(gone))
+        found = await self._read(missing)
+        now_ms = self.ports.clock.now_ms()
+        self._observations = next_observations(self._observations, found.values(), now_ms)
+        await all_of(*(self._step(lease, now_ms) for lease in found.values()))
+        return frozenset(missing) - found.keys()
+
+    async def _read(self, keys: Sequence[LeaseKey]) -> Mapping[LeaseKey, Lease]:
+        if len(keys) > GETS_MAX:
+            listing = await self._retry(lambda: self.ports.table.list(is_consistent=True))
+            return {lease.key: lease for lease in listing.leases if lease.key in set(keys)}
+        leases = await self._retry(lambda: all_of(*(self.ports.table.get(key) for key in keys)))
+        return {lease.key: lease for lease in leases if lease is not None}
+
+    async def _step(self, lease: Lease, now_ms: int) -> None:
+        step = next_capture_step(
+            lease, self._observations[lease.key], self.me, now_ms=now_ms, limits=self.limits
+        )
+        table, key = self.ports.table, lease.key
+        session = LeaseSessionId(f"{self.ports.rng.getrandbits(64):016x}")
+        outcome: Lease | Contended | None = None
+        try:
+            match step.action:
+                case CaptureAction.TAKE:
+                    outcome = await table.take(lease, self.me, session)
+                case CaptureAction.BEGIN:
+                    outcome = await table.begin_session(lease, self.me, session)
+                case CaptureAction.REQUEST:
+                    await table.request_handoff(lease, self.me)
+                case CaptureAction.WAIT:
+                    pass
+        except TRANSIENT_ERRORS:
+            return  # the next poll reads what happened
+        if isinstance(outcome, Lease):
+            self._held[key], self._written_ms[key] = outcome, now_ms
+            self._waiting.pop(key, None)
+        elif step.action in {CaptureAction.REQUEST, CaptureAction.WAIT} and lease.actual_owner is not None:
+            since_ms = now_ms if step.since_ms is None else step.since_ms
+            self._waiting[key] = Waiting(key, lease.actual_owner, now_ms - since_ms)
+
+    async def _renew(self, lease: Lease) -> None:
+        now_ms = self.ports.clock.now_ms()
+        if now_ms - self._written_ms[lease.key] < self.limits.failover_ms // 3:
+            return
+        try:
+            outcome = await self.ports.table.renew(lease)
+            if isinstance(outcome, Contended):
+                meaning = interpret_failed_renewal(lease, outcome.current)
+                outcome = (
+                    await self.ports.table.renew(meaning.lease)
+                    if isinstance(meaning, StillHeld)
+                    else Contended(None)
+                )
+        except TRANSIENT_ERRORS:
+            return
+        if isinstance(outcome, Lease):
+            self._held[lease.key], self._written_ms[lease.key] = outcome, now_ms
+        else:
+            del self._held[lease.key]
+
+    async def _free_all(self) -> None:
+        held = tuple(self._held.values())
+        self._held.clear()
+        await all_of(*(self._free(lease) for lease in held))
+
+    async def _free(self, lease: Lease) -> None:
+        """Free a lease that was not changed. If it cannot be written, it expires."""
+        try:
+            await self.ports.table.release(lease)
+        except TRANSIENT_ERRORS:
+            return
+
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry(call, clock=self.ports.clock, rng=self.ports.rng, attempts_max=_ATTEMPTS_MAX)

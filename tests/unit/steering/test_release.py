@@ -1,0 +1,160 @@
+"""A command gets leases from living, dead and deaf owners in a fleet on virtual time, and gives them to others."""
+
+import asyncio
+import random
+
+import pytest
+
+from leasehold.adapters.memory.faults import FaultyRows, StoreFault
+from leasehold.config.settings import FleetSettings
+from leasehold.core.events import LeaseLost
+from leasehold.core.leases.row_writes import Equals, UpdateRow, number, text
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.core.position import Position
+from leasehold.core.steering.capture import CaptureLimits
+from leasehold.core.steering.release_plan import ReleaseRequest
+from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.ports import RowStore
+from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
+from leasehold.steering.lease_capture import CapturePorts, CaptureResult, LeaseCapture
+from leasehold.steering.release import plan_release, release_leases
+from tests.unit.fleet.world import LEADER_SETTINGS, SETTINGS, World, assert_never_interleaved, even_shards
+
+LIMITS = CaptureLimits(failover_ms=10_000, handoff_timeout_ms=30_000)
+TIMEOUT_MS = 120_000
+
+
+def new_capture(rows: RowStore, clock: VirtualClock) -> LeaseCapture:
+    ports = CapturePorts(table=LeaseTable(rows), clock=clock, rng=random.Random(1))
+    return LeaseCapture(ports, WorkerId("leasehold-test"), LIMITS)
+
+
+async def release(
+    rows: RowStore, clock: VirtualClock, request: ReleaseRequest, timeout_ms: int = TIMEOUT_MS
+) -> tuple[CaptureResult, dict[LeaseKey, WorkerId | None]]:
+    capture = new_capture(rows, clock)
+    planned = await plan_release(capture.ports.table, clock, request)
+    return await release_leases(capture, planned, timeout_ms=timeout_ms)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, LEADER_SETTINGS], ids=["peers", "leader"])
+def test_a_drained_worker_hands_over_and_nothing_is_lost(settings: FleetSettings) -> None:
+    """Its shards are read by the others within seconds, one reader at a time, and no lease is taken by force."""
+
+    async def scenario() -> None:
+        world = World(even_shards(6), settings=settings)
+        for name in "abc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [2, 2, 2], within_s=120)
+        result, given = await release(world.rows, world.clock, ReleaseRequest(worker=WorkerId("a")))
+        assert len(given) == 2
+        assert not result.kept
+        assert WorkerId("a") not in given.values()
+        await world.until(lambda: len(world.readers()) == 6, within_s=20)
+        assert world.events_of(LeaseLost) == []
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_killed_command_leaves_no_lease_stuck() -> None:
+    """The leases that carry its name expire, and the fleet reads all shards again."""
+
+    async def scenario(last_write: int) -> None:
+        world = World(even_shards(4))
+        for name in "ab":
+            world.start(name)
+        await world.until(lambda: world.shares() == [2, 2], within_s=60)
+        writes = 0
+
+        def fault_for(call: str, _key: str) -> StoreFault | None:
+            nonlocal writes
+            writes += call == "write"
+            if call == "write" and writes > last_write:
+                raise asyncio.CancelledError
+            return None
+
+        with pytest.raises(asyncio.CancelledError):
+            await release(FaultyRows(world.rows, fault_for), world.clock, ReleaseRequest(is_all=True))
+        await world.until(lambda: len(world.readers()) == 4, within_s=90)
+        await world.clock.sleep_ms(60_000)
+        assert len(world.readers()) == 4
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    for last_write in (1, 4, 6, 9):
+        run_in_virtual_time(scenario(last_write))
+
+
+async def one_lease(owner: str | None) -> tuple[World, Lease]:
+    world = World(even_shards(1))
+    shard = world.shards[0].id
+    lease = Lease(key=LeaseKey(shard), shard_id=shard, checkpoint=Position("100"))
+    await world.table.create(lease)
+    if owner is not None:
+        taken = await world.table.take(lease, WorkerId(owner), LeaseSessionId("session"))
+        assert isinstance(taken, Lease)
+        lease = taken
+    return world, lease
+
+
+async def renew_as_kcl_2(world: World, lease: Lease) -> None:
+    """Renew like KCL 2.x, which knows the counter only, until the counter is another's."""
+    counter = lease.counter
+    while True:
+        await world.clock.sleep_ms(3_300)
+        write = UpdateRow(
+            key=lease.key,
+            when=(Equals("leaseCounter", number(counter)),),
+            set={"leaseCounter": number(counter + 1)},
+            proof=(Equals("leaseOwner", text("java")),),
+        )
+        if type(await world.rows.write(write)).__name__ == "Refused":
+            return
+        counter += 1
+
+
+def test_an_owner_that_ignores_requests_loses_the_lease_after_the_handoff_timeout() -> None:
+    """KCL 1.x and 2.x renew during a handoff and never end it: their lease is taken, and they notice."""
+
+    async def scenario() -> None:
+        world, lease = await one_lease("java")
+        owner = asyncio.create_task(renew_as_kcl_2(world, lease))
+        began_ms = world.clock.now_ms()
+        _, given = await release(world.rows, world.clock, ReleaseRequest(is_all=True))
+        assert given == {lease.key: None}
+        assert 40_000 < world.clock.now_ms() - began_ms < 45_000
+        await asyncio.wait_for(owner, 10)
+        row = await world.table.get(lease.key)
+        assert row is not None
+        assert (row.owner, row.checkpoint_owner, row.checkpoint) == (None, None, Position("100"))
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_dead_owner_is_not_waited_for_longer_than_the_failover_time() -> None:
+    """Its counter does not move."""
+
+    async def scenario() -> None:
+        world, lease = await one_lease("dead")
+        began_ms = world.clock.now_ms()
+        _, given = await release(world.rows, world.clock, ReleaseRequest(shards=(lease.shard_id,)))
+        assert given == {lease.key: None}
+        assert 10_000 < world.clock.now_ms() - began_ms < 12_000
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_owner_that_does_not_hand_over_in_time_is_named() -> None:
+    """The command gives up after its timeout, and says whom it waited for."""
+
+    async def scenario() -> None:
+        world, lease = await one_lease("java")
+        owner = asyncio.create_task(renew_as_kcl_2(world, lease))
+        result, given = await release(world.rows, world.clock, ReleaseRequest(is_all=True), timeout_ms=5_000)
+        assert not given
+        assert [(each.key, each.owner) for each in result.kept] == [(lease.key, "java")]
+        owner.cancel()
+
+    run_in_virtual_time(scenario())
