@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from leasehold.core.leases import lease_rules
-from leasehold.core.leases.lease_row import COUNTER_LIMIT, OWNER_SWITCHES
+from leasehold.core.leases.lease_row import COUNTER_LIMIT, OWNER_SWITCHES, lease_from_row, lease_to_row
 from leasehold.core.leases.lease_rules import Lost, StillHeld, interpret_failed_renewal
 from leasehold.core.leases.row_writes import (
     DeleteRow,
     Equals,
     PutRow,
+    Row,
     UpdateRow,
     may_apply,
     next_row,
@@ -87,6 +88,31 @@ def test_a_huge_count_of_owners_stays_as_it_is(switches: int, added: int) -> Non
     """Otherwise the row could not be parsed after the next take."""
     taken = lease_rules.take(replace(MINE, owner_switches=switches), B, LeaseSessionId("hold-2"))
     assert taken.add.get(OWNER_SWITCHES, 0) == added
+
+
+@pytest.mark.parametrize("is_in_handoff", [False, True], ids=["held", "in handoff"])
+@pytest.mark.parametrize("children", [frozenset(), frozenset({ShardId("shardId-3")})], ids=["none", "one"])
+def test_the_lease_after_the_end_of_a_shard_equals_its_row(
+    is_in_handoff: bool, children: frozenset[ShardId]
+) -> None:
+    """`finished` is what a read would return if nobody had written since."""
+    known = frozenset({ShardId("shardId-2")})
+    row = lease_to_row(replace(MINE, owner=None, session=None, owner_switches=4, children=known))
+    row = _after(lease_rules.take(lease_from_row(row), A, LeaseSessionId("hold-1")), row)
+    row = _after(lease_rules.pin(lease_from_row(row), Position("120"), b"metadata", ("query", 3)), row)
+    if is_in_handoff:
+        row = _after(lease_rules.request_handoff(lease_from_row(row), B), row)
+    lease = lease_from_row(row)
+    assert (lease.pin, lease.owner_switches) == (Pin(Position("120"), b"metadata"), 4)
+    ended = lease_from_row(_after(lease_rules.finish(lease, children), row))
+    assert lease_rules.finished(lease, children) == ended
+    assert ended.children == (children or known)
+
+
+def _after(write: UpdateRow, row: Row) -> Row:
+    after = next_row(write, row)
+    assert after is not None
+    return after
 
 
 def test_writes_on_rows() -> None:
