@@ -11,6 +11,10 @@ In both cases every child must have a lease. If a child has none, the marker mak
 TRIM_HORIZON instead of the initial position. A child whose lease was deleted while a descendant has one does not count:
 it was read to its end, and never gets a lease again.
 
+The children of a shard that is gone may be gone too, so the list does not show its descendants. Therefore such markers
+are kept while hash keys have no unfinished lease. If all markers were deleted, the table would be empty, and an audit
+would take the fleet for a new one: at LATEST it would skip what the descendants contain.
+
 A marker is also kept for a while after its shard has ended. A delayed member that read the table before the lease
 existed may still be about to create it. A scan whose pages were read at different times may show neither the lease nor
 its children. While the row exists, neither can make the shard be read again.
@@ -24,7 +28,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from leasehold.core.model import Lease, LeaseKey, ShardId, StreamIdentifier, lease_key
+from leasehold.core.model import (
+    HashRange,
+    Lease,
+    LeaseKey,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    lease_key,
+)
 from leasehold.core.shards.hash_coverage import first_hole
 from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids
 from leasehold.errors import ShardListError
@@ -49,6 +61,7 @@ class KeepReason(Enum):
     CHILD_WITHOUT_LEASE = "finished, but a child has no lease; a shard sync will create it"
     PARENT_REMAINS = "finished, but the lease of a parent still exists and is deleted first"
     CHILD_NOT_STARTED = "finished, but a child has no checkpoint of its own yet"
+    KEYS_NOT_COVERED = "finished and gone, but some hash keys have no lease; an audit will create it"
     JUST_FINISHED = "finished a moment ago; a delayed member may still be about to create it"
 
 
@@ -113,9 +126,14 @@ def plan_cleanup(
     here = {lease.key: lease for lease in leases if lease.stream == stream}
     passed = _passed(here, shards) - frozenset(unreadable)
     found_children = [_with_children(lease, shards) for lease in here.values()]
+    are_keys_covered = _are_keys_covered(here.values(), shards)
     decided = [
         _keep_just_finished(
-            _keep_child(lease, _decide(lease, here, shards, passed), frozenset(unreadable)),
+            _keep_child(
+                lease,
+                _keep_last_marker(_decide(lease, here, shards, passed), are_keys_covered),
+                frozenset(unreadable),
+            ),
             just_finished,
         )
         for lease in found_children
@@ -132,6 +150,12 @@ def _keep_just_finished(
 ) -> DeleteLease | KeepLease:
     if isinstance(decided, DeleteLease) and decided.key in just_finished:
         return KeepLease(decided.key, KeepReason.JUST_FINISHED)
+    return decided
+
+
+def _keep_last_marker(decided: DeleteLease | KeepLease, are_keys_covered: bool) -> DeleteLease | KeepLease:
+    if isinstance(decided, DeleteLease) and decided.reason is DeleteReason.GONE and not are_keys_covered:
+        return KeepLease(decided.key, KeepReason.KEYS_NOT_COVERED)
     return decided
 
 
@@ -182,6 +206,18 @@ def _decide_gone(
     if unleased := _without_lease(lease, children, leases):
         return KeepLease(lease.key, KeepReason.CHILD_WITHOUT_LEASE, unleased)
     return DeleteLease(lease.key, DeleteReason.GONE)
+
+
+def _are_keys_covered(leases: Iterable[Lease], shards: ShardGraph | None) -> bool:
+    """Whether the unfinished leases cover all hash keys. Rows of other programs may lack their hash range."""
+    listed = shards.shards if shards is not None else {}
+    unfinished = [lease for lease in leases if not lease.checkpoint.is_shard_end]
+    known = (lease.hash_range or _listed_range(listed.get(lease.shard_id)) for lease in unfinished)
+    return first_hole(each for each in known if each is not None) is None
+
+
+def _listed_range(shard: Shard | None) -> HashRange | None:
+    return shard.hash_range if shard else None
 
 
 def _without_lease(
