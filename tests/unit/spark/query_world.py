@@ -233,8 +233,13 @@ class QueryWorld:
             placed += [self._put(together)] * len(together)
         return placed
 
-    def _put(self, numbers: list[int]) -> str:
-        key = self._rng.randrange(HASH_KEYS)
+    def put_at(self, hash_key: int) -> None:
+        """Put one numbered record into the shard of a hash key."""
+        self.produced += 1
+        self._put([self.produced - 1], hash_key)
+
+    def _put(self, numbers: list[int], hash_key: int | None = None) -> str:
+        key = self._rng.randrange(HASH_KEYS) if hash_key is None else hash_key
         entries = [PutEntry(b"%d" % number, "k", key) for number in numbers]
         whole = aggregate(entries)._replace(explicit_hash_key=key) if len(entries) > 1 else entries[0]
         entry = PutRequest(whole.partition_key, whole.data, key)

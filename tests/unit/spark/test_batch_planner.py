@@ -179,6 +179,42 @@ def test_a_bounded_run_reads_children_too_and_ends(keeps_coming: bool) -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("is_split_first", [False, True])
+def test_a_bounded_run_does_not_wait_for_shards_that_it_leaves_to_the_next_run(is_split_first: bool) -> None:
+    """The first shard gets records after its tip was read, and ends in a merge. The other parent has nothing more.
+
+    The merged shard waits for the first one: its lease exists, or, after a split, not even that of its other parent.
+    """
+
+    async def main() -> None:
+        world = QueryWorld(shards=2, limits=BatchLimits())
+        world.put(20)
+        run = await start_run(world)
+        run.planner.is_available_now = True
+        while await world.run_batch(run) or not await run.planner.has_read_all_available():
+            await world.clock.sleep_ms(250)
+        world.put_at(0)
+        lower, upper = await world.open_shards()
+        if is_split_first:
+            await world.split(lower)
+            upper, _, lower = await world.open_shards()
+        world.merge(lower, upper)
+        world.put(20)
+        await world.clock.sleep_ms(10_000)
+        await until(world.clock, run.planner.has_read_all_available)
+        assert not await world.run_batch(run)
+        final = run.planner.plan_final(world.log.committed)
+        assert final is not None
+        await run.stop()
+        checkpoints = {lease.shard_id: lease.checkpoint for lease in (await world.table.list()).leases}
+        assert all(start.position == checkpoints[shard] for shard, start in final.starts.items())
+        assert upper in final.shards, "the log does not know how far the run has read"
+        await world.read_all_available()
+        world.check_once()
+
+    run_in_virtual_time(main())
+
+
 def test_a_bounded_run_continues_after_the_batch_of_an_earlier_run() -> None:
     """The earlier run read to the tip of its time. Records that arrived since existed when this run began."""
 

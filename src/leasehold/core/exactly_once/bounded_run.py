@@ -1,14 +1,19 @@
-"""Decides whether a bounded run may still get leases to read. Spark calls such a run `availableNow`."""
+"""Decides whether a bounded run may still get leases to read. Spark calls such a run `availableNow`.
+
+A bounded run reads each shard up to its tip, once. A shard with records that arrived later is left to the next run, and
+so are its descendants: they were created after its tip was read, so they contain nothing that existed when the run
+began. The run must not wait for them, nor for the end of another shard that only one of them can bring about.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import InitialPosition, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.model import ChildShard, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
-from leasehold.core.shards.lease_creation import plan_missing_leases
+from leasehold.core.shards.lease_creation import awaited_parent, plan_missing_leases
 from leasehold.core.shards.shard_graph import ShardGraph
 
 
@@ -38,12 +43,14 @@ def leases_that_may_come(
     me: WorkerId,
     reading: Collection[LeaseKey],
     first_seen: Mapping[LeaseKey, FirstSeen],
+    left_over: Collection[ShardId] = frozenset(),
 ) -> set[LeaseKey]:
     """The unfinished leases that this member does not read yet and may still get.
 
     Such a lease has no owner, or its owner has not renewed it since it was first seen, or this member owns it and has
     not begun to read. If its counter has changed, another live member reads the shard, and also its descendants: a
-    child cannot begin before its parent ends.
+    child cannot begin before its parent ends. For the same reason the descendants of `left_over` do not come: shards
+    whose rest this run leaves to the next one.
     """
     unfinished = {lease.shard_id: lease for lease in leases if not lease.checkpoint.is_shard_end}
     read_by_others = {
@@ -53,11 +60,23 @@ def leases_that_may_come(
         and lease.key in first_seen
         and lease.counter != first_seen[lease.key].counter
     }
+    unread_here = read_by_others.union(left_over)
     return {
         lease.key
         for shard, lease in unfinished.items()
-        if lease.key not in reading and not _has_ancestor_in(read_by_others, shard, unfinished)
+        if lease.key not in reading and not _has_ancestor_in(unread_here, shard, unfinished)
     }
+
+
+def must_wait_for_parent(children: Sequence[ChildShard], listing: LeaseListing) -> bool:
+    """True if the end of a shard with these children cannot be written yet: the other parent of a merge has no lease.
+
+    That parent gets its lease at the end of its own parent. If this run can bring that end about, another shard shows
+    it: one that is not read to its tip, or a lease that may come, or that an audit will create.
+    """
+    unreadable = {LeaseKey(shard) for shard in listing.unreadable_shards(None)}
+    leased = {lease.key for lease in listing.leases} | unreadable
+    return awaited_parent(children, leased, None) is not None
 
 
 def will_create_leases(listing: LeaseListing, graph: ShardGraph, initial: InitialPosition) -> bool:

@@ -93,6 +93,21 @@ class Finished:
 
 ShardPhase = Taken | Idle | Ready | InBatch | Ended | Finished
 
+
+def next_start(phase: ShardPhase) -> ReadStart | None:
+    """Where the next slice of a shard begins: after everything that is committed. None if that is not known now.
+
+    A shard that has ended may have to wait for the other parent of a merge before its end is written. Meanwhile the
+    offset log names its last record, as for every other shard.
+    """
+    match phase:
+        case Idle(start=start) | Ready(start=start):
+            return start
+        case Ended(start=start, committed_to=committed_to):
+            return ReadStart(committed_to) if committed_to is not None and committed_to.is_record else start
+        case _:
+            return None
+
 TRANSITIONS: Final[Mapping[type, frozenset[type]]] = {
     Taken: frozenset({Idle, Ready, Ended, InBatch}),
     Idle: frozenset({Ready, Ended, InBatch}),

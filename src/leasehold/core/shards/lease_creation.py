@@ -201,12 +201,22 @@ def plan_children(
     _refuse_inconsistent_children(ended, children)
     every = (_new_lease(child, TRIM_HORIZON, ended.stream) for child in children)
     new = tuple(lease for lease in every if lease.key not in leased)
-    # Java also waits if the child has a lease: for ever, if the lease of the other parent was deleted meanwhile.
-    if len(children) == 1 and new:
-        missing = [parent for parent in children[0].parents if lease_key(parent, ended.stream) not in leased]
-        if len(missing) == 1:
-            return WaitForOtherParent(missing[0], give_up=draw < GIVE_UP_SHARE)
+    if (parent := awaited_parent(children, leased, ended.stream)) is not None:
+        return WaitForOtherParent(parent, give_up=draw < GIVE_UP_SHARE)
     return CreateChildren(new, frozenset(child.id for child in children))
+
+
+def awaited_parent(
+    children: Sequence[ChildShard], leased: Collection[LeaseKey], stream: StreamIdentifier | None
+) -> ShardId | None:
+    """The other parent of a merge that needs a lease before the end of this one may be written. None if there is none.
+
+    Java also waits if the child has a lease: for ever, if the lease of the other parent was deleted meanwhile.
+    """
+    if len(children) != 1 or lease_key(children[0].id, stream) in leased:
+        return None
+    missing = [parent for parent in children[0].parents if lease_key(parent, stream) not in leased]
+    return missing[0] if len(missing) == 1 else None
 
 
 def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPosition) -> Collection[ShardId]:

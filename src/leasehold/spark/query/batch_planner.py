@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from leasehold.core.exactly_once.bounded_run import (
     FirstSeen,
     leases_that_may_come,
+    must_wait_for_parent,
     next_first_seen,
     will_create_leases,
 )
@@ -45,6 +46,7 @@ from leasehold.core.exactly_once.shard_phase import (
     Taken,
     TipProgress,
     next_phase,
+    next_start,
 )
 from leasehold.core.exactly_once.slice_limits import BatchLimits, SliceLimits, limits_per_shard
 from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
@@ -171,16 +173,22 @@ class BatchPlanner:
 
     async def has_read_all_available(self) -> bool:
         """True if this member has read every shard that it can get up to the tip. For bounded runs."""
-        if not all(_has_caught_up(each) for each in self._shards.values()):
+        # Leases that this member begins to serve during the calls below are not checked here: they may come.
+        shards = list(self._shards.values())
+        ended = [each.phase.children for each in shards if isinstance(each.phase, Ended)]
+        left_over = {each.held.shard for each in shards if isinstance(each.phase, Ready)}
+        if not all(_has_caught_up(each) or isinstance(each.phase, Ended) for each in shards):
             return False
         # A list without the newest writes may lack the children of a shard that this member has just finished.
         listing = await self._table.list(is_consistent=True)
         self._first_seen = next_first_seen(self._first_seen, listing.leases)
-        reading = {each.held.lease.key for each in self._shards.values()}
+        if not all(must_wait_for_parent(children, listing) for children in ended):
+            return False
+        reading = {each.held.lease.key for each in shards}
         if self._settings.max_leases is not None and len(reading) >= self._settings.max_leases:
             return True
         if not listing.leases or leases_that_may_come(
-            listing.leases, self._worker, reading, self._first_seen
+            listing.leases, self._worker, reading, self._first_seen, left_over
         ):
             return False
         graph = await self._comparison.list_shards()
@@ -216,9 +224,9 @@ class BatchPlanner:
 
     def _next_offset(self, logged: QueryOffset) -> QueryOffset:
         starts = {
-            name: each.phase.start
+            name: start
             for name, each in self._shards.items()
-            if isinstance(each.phase, Idle | Ready)
+            if (start := next_start(each.phase)) is not None
         }
         self._forgotten -= starts.keys()
         # Every shard that a plan has named since the list was made is in the list: a new one causes a new list.

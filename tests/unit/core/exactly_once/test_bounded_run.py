@@ -5,12 +5,14 @@ from dataclasses import replace
 from leasehold.core.exactly_once.bounded_run import (
     FirstSeen,
     leases_that_may_come,
+    must_wait_for_parent,
     next_first_seen,
     will_create_leases,
 )
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.model import (
     HASH_KEY_MAX,
+    ChildShard,
     HashRange,
     InitialPosition,
     Lease,
@@ -21,6 +23,7 @@ from leasehold.core.model import (
 )
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import shard_graph
+from leasehold.errors import MalformedRowError
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
 PARENT, CHILD = LeaseKey("shardId-000000000000"), LeaseKey("shardId-000000000001")
@@ -61,6 +64,23 @@ def test_the_run_waits_for_the_children_of_its_shards() -> None:
     """The member gets them, or another member that then renews them."""
     family = [lease(PARENT, ME), lease(CHILD, None, parents=PARENT)]
     assert leases_that_may_come(family, ME, {PARENT}, {}) == {CHILD}
+
+
+def test_the_run_does_not_wait_for_the_children_of_a_shard_that_it_leaves_to_the_next_run() -> None:
+    """They were created after its tip was read, so they have no record that existed when the run began."""
+    family = [lease(PARENT, ME), lease(CHILD, None, parents=PARENT)]
+    assert not leases_that_may_come(family, ME, {PARENT}, {}, {ShardId(PARENT)})
+
+
+def test_an_end_waits_for_the_lease_of_the_other_parent() -> None:
+    """Not if the merged child has a lease, or if the row of the parent exists and cannot be parsed."""
+    other = LeaseKey("shardId-000000000007")
+    merged = [ChildShard(ShardId(CHILD), (ShardId(PARENT), ShardId(other)), HashRange(0, 9))]
+    assert must_wait_for_parent(merged, LeaseListing((lease(PARENT, ME),)))
+    assert not must_wait_for_parent(merged, LeaseListing((lease(PARENT, ME), lease(other, None))))
+    assert not must_wait_for_parent(merged, LeaseListing((lease(PARENT, ME), lease(CHILD, None))))
+    unreadable = MalformedRowError(other, "damaged")
+    assert not must_wait_for_parent(merged, LeaseListing((lease(PARENT, ME),), (unreadable,)))
 
 
 EVERY_KEY = HashRange(0, HASH_KEY_MAX)

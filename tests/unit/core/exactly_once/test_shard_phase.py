@@ -23,10 +23,11 @@ from leasehold.core.exactly_once.shard_phase import (
     Taken,
     TipProgress,
     next_phase,
+    next_start,
     require_transition,
 )
 from leasehold.core.model import ChildShard, HashRange, Lease, LeaseKey, Pin, ShardId
-from leasehold.core.position import AT_TIMESTAMP, LATEST, Position
+from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 
 SHARD = ShardId("shardId-000000000000")
 CHILD = ChildShard(ShardId("shardId-000000000001"), (SHARD,), HashRange(0, 99))
@@ -106,6 +107,14 @@ def test_a_shard_that_was_read_to_its_end_has_ended(before: Taken | InBatch) -> 
     metadata = PinMetadata(COMMITTED, children=(CHILD,))
     decision = decide(before, lease(metadata))
     assert decision == PhaseDecision(Ended((CHILD,), None, END), delivered=metadata)
+
+
+def test_the_log_names_what_a_shard_that_has_ended_has_delivered() -> None:
+    """Its end may wait for the other parent of a merge, and a bounded run may end meanwhile."""
+    assert next_start(Ended((CHILD,), ReadStart(START), END)) == ReadStart(END)
+    assert next_start(Ended((CHILD,), ReadStart(START), None)) == ReadStart(START)
+    assert next_start(Ended((CHILD,), ReadStart(TRIM_HORIZON), TRIM_HORIZON)) == ReadStart(TRIM_HORIZON)
+    assert next_start(InBatch(ReadStart(START), END)) is None
 
 
 def test_a_generation_that_the_log_does_not_know_is_reported() -> None:
