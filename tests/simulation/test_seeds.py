@@ -33,6 +33,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   104574517  tests/unit/worker/test_poison_search.py   234929833  tests/unit/worker/test_buffered_bytes.py
 #   234929835  tests/unit/fleet/reading/test_subscriptions.py   3039  tests/unit/fleet/test_held_lease.py
 #   610013  tests/unit/spark/test_batch_planner.py   610219  tests/unit/spark/test_pinned_slices.py
+#   3072  tests/scenarios/cleanup/with_a_list.json   3113  tests/unit/spark/test_batch_planner.py
 #   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py   520028  tests/unit/spark/test_pinned_slices.py
 #   3144  tests/unit/fleet/test_held_lease.py
 ONCE_FAILED = {
@@ -87,6 +88,13 @@ ONCE_FAILED = {
     (520028, Mode.PEER, Runtime.SPARK),
     # A lease that another driver released right after the end of its shard was released again without a session.
     (3144, Mode.LEADER, Runtime.SPARK),
+    # All leases were of shards that had left the stream unread, and were deleted before an audit created new ones: the
+    # fleet began again, at LATEST.
+    (3072, Mode.LEADER, Runtime.WORKER),
+    # A bounded run did not end: a merge needed the end of a shard with records that are left to the next run.
+    (3113, Mode.LEADER, Runtime.SPARK),
+    # Large records made every batch a single record, and the checker expected a chain of shards to be faster.
+    (79669246, Mode.LEADER, Runtime.WORKER),
     # The simulator restored a damaged row from a backup of the table, and never repaired it.
     (60101, Mode.PEER, Runtime.ARCHIVE),
 }

@@ -108,6 +108,7 @@ def next_start(phase: ShardPhase) -> ReadStart | None:
         case _:
             return None
 
+
 TRANSITIONS: Final[Mapping[type, frozenset[type]]] = {
     Taken: frozenset({Idle, Ready, Ended, InBatch}),
     Idle: frozenset({Ready, Ended, InBatch}),
