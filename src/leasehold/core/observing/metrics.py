@@ -235,11 +235,8 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             yield from _sync_points(event)
         case ProcessorCalled():
             yield _processor_point(event)
-        case OperationFailed(operation=operation):
-            if operation in _KCL_OPERATIONS:
-                yield Point("Success", Unit.COUNT, 0, _operation_dimensions(_KCL_OPERATIONS[operation]))
-            elif operation == "refresh":
-                yield Point("Success", Unit.COUNT, 0, _worker_dimensions("TakeLeases", worker))
+        case OperationFailed():
+            yield from _failure_points(event, worker)
         case GapFound() | DeaggregationFailed() | RecordDeadLettered() | RecordSkipped() | ShardStalled():
             yield _problem_point(event)
         case (
@@ -272,6 +269,13 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             pass  # no metrics
         case _:
             assert_never(event)
+
+
+def _failure_points(event: OperationFailed, worker: WorkerId) -> Iterator[Point]:
+    if event.operation in _KCL_OPERATIONS:
+        yield Point("Success", Unit.COUNT, 0, _operation_dimensions(_KCL_OPERATIONS[event.operation]))
+    elif event.operation == "refresh":
+        yield Point("Success", Unit.COUNT, 0, _worker_dimensions("TakeLeases", worker))
 
 
 def _processor_point(event: ProcessorCalled) -> Point:

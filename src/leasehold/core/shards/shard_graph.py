@@ -60,10 +60,6 @@ class ShardGraph:
         """The listed children of a shard. The shard itself need not be listed."""
         return self._children.get(shard_id, ())
 
-    def ancestors_of(self, shard_id: ShardId) -> frozenset[ShardId]:
-        """All listed ancestors of a listed shard."""
-        return self.upward_from(self.parents_of(shard_id))
-
     def upward_from(
         self, starts: Iterable[ShardId], *, avoiding: Collection[ShardId] = frozenset()
     ) -> frozenset[ShardId]:
