@@ -62,6 +62,7 @@ from leasehold.worker.delivery import retrying_consumer
 from leasehold.worker.delivery.poison_disposal import PoisonDisposal
 from leasehold.worker.delivery.poison_search import Bisect, Poison
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
+from leasehold.worker.delivery.served_shard import ServedShard
 from leasehold.worker.engine.shard_server import ShardServer
 from leasehold.worker.user_code.handler_runners import Returned
 
@@ -737,6 +738,19 @@ _plant(
     (*_OWNER_CHANGES, Fault.PAUSES),
     (BatchBuilder, "__init__", lambda original: lambda self, *args, **_: original(self, *args)),
     first_seed=21,
+)
+_plant(
+    "a prepared batch is split or dead-lettered",
+    "sink-equals-produced",
+    (Fault.HANDLER_FAILURES,),
+    (ServedShard, "is_prepared", lambda _: lambda *_: False),
+)
+_plant(
+    "the next owner handles a record that was being dead-lettered",
+    "sink-equals-produced",
+    (Fault.HANDLER_FAILURES, Fault.CRASHES),
+    (PoisonDisposal, "interrupted", lambda _: None),
+    first_seed=17,
 )
 
 # -- stopping ------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   610013  tests/unit/spark/test_batch_planner.py   610219  tests/unit/spark/test_pinned_slices.py
 #   3072  tests/scenarios/cleanup/with_a_list.json   3113  tests/unit/spark/test_batch_planner.py
 #   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py   520028  tests/unit/spark/test_pinned_slices.py
-#   3144  tests/unit/fleet/test_held_lease.py
+#   3144  tests/unit/fleet/test_held_lease.py   3133  tests/unit/worker/test_retries_and_poison.py
 ONCE_FAILED = {
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
     (11, Mode.PEER, Runtime.WORKER),
@@ -86,6 +86,8 @@ ONCE_FAILED = {
     (3039, Mode.PEER, Runtime.WORKER),
     # A late attempt pinned records for a batch that was committed, and promoted, without records of the shard.
     (520028, Mode.PEER, Runtime.SPARK),
+    # A worker died after it had stored a dead letter, and the next owner handled the record.
+    (3133, Mode.PEER, Runtime.WORKER),
     # A lease that another driver released right after the end of its shard was released again without a session.
     (3144, Mode.LEADER, Runtime.SPARK),
     # All leases were of shards that had left the stream unread, and were deleted before an audit created new ones: the

@@ -33,7 +33,6 @@ from leasehold.worker.settings import (
 )
 from leasehold.worker.user_code.handler_runners import InlineRunners
 
-_SINK_RETRY_MS: Final = 300
 _MIB: Final = 1024 * 1024
 _WAITS_MS: Final = (0, 500, 500, 2_000)
 
@@ -43,7 +42,7 @@ class PoisonError(Exception):
 
 
 class FlakyHandlerError(Exception):
-    """Raised by a handler that fails at random."""
+    """Raised by a handler that fails at random, before its effect or after it, or whose sink does not respond."""
 
 
 def worker_settings(
@@ -165,26 +164,22 @@ class SimulatedHandler:
             return
         prepared = await batch.prepare()
         await self._create_object(batch, delivery)
+        if mix.failing_share and rng.random() < mix.failing_share:
+            raise FlakyHandlerError
         self._world.delivery_done(delivery)
         await prepared.commit()
 
     async def _create_object(self, batch: Batch, delivery: Delivery) -> None:
-        """Create the object, and retry until the sink responds.
-
-        A failure would make the worker split the range, and the object would get another name.
-        """
+        """Create the object. A failed call may have created it: the handler is called again, with the same range."""
         services = self._world.services
         keys = tuple(self._world.ledger.shard(batch.shard).keys[delivery.first : delivery.last + 1])
         name = (batch.shard, str(batch.start), str(batch.end))
-        while True:
-            try:
-                await services.network.call(
-                    self._process, Dependency.SINK, "create", lambda: services.sink.create(name, keys)
-                )
-            except LeaseholdError:
-                await self._process.clock.sleep_ms(_SINK_RETRY_MS)
-            else:
-                return
+        try:
+            await services.network.call(
+                self._process, Dependency.SINK, "create", lambda: services.sink.create(name, keys)
+            )
+        except LeaseholdError as error:
+            raise FlakyHandlerError from error
 
 
 class _DeadLettersOverNetwork(DeadLetters):

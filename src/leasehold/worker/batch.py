@@ -65,7 +65,8 @@ class Batch:
     attempt: int = 1
     # True if this is the shard's last batch. With manual checkpoints such a batch may be empty.
     ends_shard: bool = False
-    # The checkpoint that an earlier owner prepared for exactly these records and did not commit.
+    # The checkpoint that an earlier attempt, here or of another owner, prepared for exactly these records and did not
+    # commit.
     pending: Pin | None = None
     _checkpoints: Checkpoints = field(kw_only=True)
     _in_flight: InFlightBatch = field(kw_only=True)
@@ -108,8 +109,8 @@ class Batch:
     def prepare(self, state: bytes | None = None) -> PreparedCheckpoint:
         """Write the first half of a two-phase checkpoint.
 
-        Until `commit()` is called on the result, the next owner of the shard gets exactly this batch again, with
-        `state` in `pending`.
+        Until `commit()` is called on the result, every further attempt, here or of the next owner of the shard, gets
+        exactly this batch again, with `state` in `pending`.
         """
         checkpoints = self._checkpoints
         return PreparedCheckpoint(

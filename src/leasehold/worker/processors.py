@@ -223,7 +223,7 @@ class _ProcessorConsumer(RetryingConsumer):
             if isinstance(made, Raised):
                 return made
             self._processor = cast("RecordProcessor", made.value)
-        checkpoint, pin = self._held.lease.checkpoint, self._shard.pin
+        checkpoint, pin = self._held.lease.checkpoint, self._shard.prepared
         return await self._call_method(
             "initialize",
             InitializeInput(

@@ -347,8 +347,8 @@ async def _store_in_parts(shard: Shard, batch: InFlightBatch) -> None:
     assert await shard.stored() == at(10)
 
 
-def test_a_range_that_could_not_be_prepared_does_not_block_the_checkpoint() -> None:
-    """A shorter range is tried after a longer one had been prepared, and failed."""
+def test_an_earlier_range_stays_prepared_if_another_cannot_be_prepared() -> None:
+    """Its effect may exist, so no checkpoint within it may remove its pin."""
 
     async def scenario(shard: Shard) -> None:
         batch = shard.begin(10)
@@ -357,7 +357,9 @@ def test_a_range_that_could_not_be_prepared_does_not_block_the_checkpoint() -> N
         with pytest.raises((UnavailableError, LeaseLostError)):
             await shard.checkpoints.prepare(START, at(7), None)
         shard.checkpoints.advance(batch, at(7))
-        assert shard.checkpoints.progress.position_to_store() == at(7)
+        assert shard.checkpoints.progress.position_to_store() is None
+        shard.checkpoints.advance(batch, at(10))
+        assert shard.checkpoints.progress.position_to_store() == at(10)
 
     with_shard(scenario)
 

@@ -10,7 +10,7 @@ from leasehold.core.events import (
     ShardEnded,
 )
 from leasehold.core.position import SHARD_END
-from leasehold.errors import CheckpointRejectedError
+from leasehold.errors import CheckpointRejectedError, HandlerError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from tests.unit.worker.worker_world import (
@@ -175,6 +175,88 @@ def test_a_prepared_batch_is_repeated_whole_until_it_succeeds() -> None:
         await world.until(lambda: len(seen) == 4, within_s=120)
         assert seen == [(["0", "1", "2", "3", "4"], True)] * 4
         await second.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("options", [{}, {"on_poison": "skip"}, {"dead_letters": "memory"}], ids=str)
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_batch_that_fails_after_its_effect_is_repeated_whole(count: int, options: dict[str, str]) -> None:
+    """The handler prepares, writes an object and raises, all in one session. No record gets into a second object."""
+
+    async def scenario() -> None:
+        world, calls, objects = WorkerWorld(), [], set[str]()
+        world.put(*range(count))
+
+        async def write_and_fail(batch: Batch) -> None:
+            calls.append((texts(batch), batch.pending.state if batch.pending else None))
+            prepared = await batch.prepare(b"object-17")
+            objects.add(f"{batch.start} {batch.end}")
+            if len(calls) < 5:
+                raise ConnectionError("the response is lost")
+            await prepared.commit()
+
+        worker = world.start(write_and_fail, max_records=count, max_wait="1m", retries=1, **options)
+        await world.until(lambda: len(calls) == 5, within_s=180)
+        await worker.stop_and_wait()
+        whole = [str(number) for number in range(count)]
+        assert calls == [(whole, None)] + [(whole, b"object-17")] * 4
+        assert len(objects) == 1
+        assert not world.dead_letters.letters
+        assert await world.checkpoint() == whole[-1]
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_part_of_a_batch_is_repeated_whole_once_it_is_prepared() -> None:
+    """The search for poison splits a batch. The half that prepared is not split again, and the other half is."""
+
+    async def scenario() -> None:
+        world, calls, objects = WorkerWorld(), list[list[str]](), set[tuple[str, ...]]()
+        world.put(*range(8))
+
+        async def look_before_preparing(batch: Batch) -> None:
+            calls.append(texts(batch))
+            if "6" in texts(batch):
+                raise ValueError("cannot read this")
+            prepared = await batch.prepare()
+            objects.add(tuple(texts(batch)))
+            if calls.count(texts(batch)) < 3:
+                raise ConnectionError("the response is lost")
+            await prepared.commit()
+
+        worker = world.start(
+            look_before_preparing, max_records=8, max_wait="1m", retries=0, dead_letters="memory"
+        )
+        await world.until(lambda: calls[-3:] == [["7"]] * 3, within_s=180)
+        await worker.stop_and_wait()
+        assert objects == {("0", "1", "2", "3"), ("4", "5"), ("7",)}
+        assert [letter.record.data for letter in world.dead_letters.letters] == [b"6"]
+        assert await world.checkpoint() == "7"
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_prepared_batch_that_stops_the_shard_stays_prepared() -> None:
+    """The next owner gets exactly its records."""
+
+    async def scenario() -> None:
+        world, seen = WorkerWorld(), list[list[str]]()
+        world.put(*range(4))
+
+        async def fail(batch: Batch) -> None:
+            seen.append(texts(batch))
+            await batch.prepare(b"object-17")
+            raise ValueError("cannot be written")
+
+        worker = world.start(fail, max_records=4, max_wait="1m", retries=1, on_poison="stop_worker")
+        error = await worker.task
+        assert isinstance(error, HandlerError)
+        assert "on the records" in str(error)
+        assert seen == [["0", "1", "2", "3"]] * 2
+        pin = (await world.lease()).pin
+        assert pin is not None
+        assert pin.state == b"object-17"
 
     run_in_virtual_time(scenario())
 

@@ -106,9 +106,22 @@ def test_on_poison_and_dead_letters_must_agree() -> None:
         ErrorSettings(on_poison=OnPoison.STOP_SHARD, dead_letters="letters.jsonl")
 
 
-def test_a_batch_that_an_earlier_owner_prepared_is_never_split() -> None:
-    """Its effect may exist. A half of it would be another effect, with the same records."""
-    settings = ErrorSettings(retries=1, on_poison=OnPoison.SKIP)
-    tried = RetryRange(0, 50, attempt=9, is_pinned=True)
-    assert decide_after_failure(tried, settings, 0.5) == Retry(replace(tried, attempt=10), ANY)
-    assert isinstance(decide_after_failure(replace(tried, stop=1), settings, 0.5), Poison)
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("is_whole_batch", [True, False])
+@pytest.mark.parametrize("bisect", [True, False])
+def test_prepared_records_are_neither_split_nor_disposed_of(
+    count: int, is_whole_batch: bool, bisect: bool
+) -> None:
+    """Their effect may exist. A half, or a dead letter, would be another effect, with the same records."""
+    tried = RetryRange(0, count, attempt=9, is_whole_batch=is_whole_batch, is_prepared=True)
+    again = Retry(replace(tried, attempt=10), ANY)
+    for kept in (
+        ErrorSettings(retries=1, bisect=bisect),
+        ErrorSettings(retries=1, bisect=bisect, on_poison=OnPoison.SKIP),
+        ErrorSettings(retries=1, bisect=bisect, dead_letters="letters.jsonl"),
+    ):
+        assert decide_after_failure(tried, kept, 0.5) == again
+    for stops in (OnPoison.STOP_SHARD, OnPoison.STOP_WORKER):
+        settings = ErrorSettings(retries=8, bisect=bisect, on_poison=stops)
+        assert decide_after_failure(tried, settings, 0.5) == Poison()
+        assert isinstance(decide_after_failure(replace(tried, attempt=8), settings, 0.5), Retry)

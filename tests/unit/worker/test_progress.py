@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold.core.model import Pin
 from leasehold.core.position import LATEST, TRIM_HORIZON, Position
 from leasehold.worker.checkpointing.progress import Progress
 
@@ -47,7 +48,7 @@ def test_a_stored_position_is_not_stored_again() -> None:
 
 def test_a_prepared_checkpoint_is_not_cleared_by_an_earlier_one() -> None:
     """Until it is committed, only its end or a later position may be stored."""
-    progress = Progress(Position("5"), prepared=Position("20"))
+    progress = Progress(Position("5"), prepared=Pin(Position("20")))
     first, second = progress.begin(Position("10"), 1), progress.begin(Position("20"), 1)
     progress.finish(first)
     assert progress.position_to_store() is None
@@ -112,10 +113,26 @@ def test_the_done_position_never_moves_back() -> None:
 
 def test_a_stored_position_commits_the_prepared_checkpoint() -> None:
     """Records that were done after the stored position still count for the next checkpoint."""
-    progress = Progress(Position("5"), prepared=Position("10"))
+    progress = Progress(Position("5"), prepared=Pin(Position("10")))
     for end in ("10", "20"):
         progress.finish(progress.begin(Position(end), 3))
     progress.mark_stored(Position("10"))
     assert (progress.stored, progress.prepared) == (Position("10"), None)
     assert progress.records_since_stored == 6
     assert progress.position_to_store() == Position("20")
+
+
+def test_a_prepared_checkpoint_belongs_to_the_records_that_it_ends_with() -> None:
+    """A longer batch contains it, and only the batch that begins at the stored position and ends there is the same."""
+    pin = Pin(Position("10"), b"state")
+    progress = Progress(Position("5"), prepared=pin)
+    assert progress.prepared_for(Position("5"), Position("10")) == pin
+    assert progress.prepared_within(Position("5"), Position("10")) == pin
+    assert progress.prepared_within(Position("7"), Position("12")) == pin
+    for start, end in (("5", "9"), ("7", "10"), ("5", "12")):
+        assert progress.prepared_for(Position(start), Position(end)) is None
+    for start, end in (("5", "9"), ("10", "12")):
+        assert progress.prepared_within(Position(start), Position(end)) is None
+    progress.finish(progress.begin(Position("10"), 1))
+    progress.mark_stored(Position("10"))
+    assert progress.prepared_within(Position("5"), Position("10")) is None

@@ -15,6 +15,7 @@ from leasehold.core.events import (
     RecordDeadLettered,
     RecordSkipped,
 )
+from leasehold.core.position import TRIM_HORIZON
 from leasehold.errors import HandlerError, MalformedRowError, ServiceError, ThrottledError, UnavailableError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
@@ -66,6 +67,88 @@ def test_one_poison_record_is_dead_lettered_and_all_others_are_handled_once() ->
         await world.until(lambda: handler.handled[-1] == "after")
         await worker.stop_and_wait()
         assert await world.checkpoint() == "after"
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("checkpoint", ["automatic", "manual"])
+def test_a_record_whose_disposal_was_interrupted_is_only_a_dead_letter(
+    is_stored: bool, checkpoint: str
+) -> None:
+    """The worker dies before or after it stored the letter. The next owner could handle the record, but must not."""
+
+    async def scenario() -> None:
+        world, first, second = WorkerWorld(), RecordingHandler("2"), RecordingHandler()
+        world.put(*range(5))
+
+        async def handle_and_checkpoint(batch: Batch) -> None:
+            if is_stored and texts(batch)[0] == "3":
+                await asyncio.Event().wait()
+            await first(batch)
+            await batch.checkpoint()
+
+        world.dead_letters.failures = 0 if is_stored else 1_000_000
+        options = {"checkpoint": checkpoint, "dead_letters": "memory", "checkpoint_every": "1h"}
+        dying = world.start(handle_and_checkpoint, retries=1, max_records=5, max_wait="1m", **options)
+        ends = RecordDeadLettered if is_stored else OperationFailed
+        await world.until(lambda: bool(dying.events_of(ends)), within_s=180)
+        dying.task.cancel()
+        world.dead_letters.failures = 0
+        next_owner = world.start(second, **options)
+        await world.until(lambda: second.handled == ["3", "4"], within_s=180)
+        letters = world.dead_letters.letters
+        assert {letter.record.data for letter in letters} == {b"2"}
+        assert (letters[-1].error_type, letters[-1].attempts) == ("ValueError", 2)
+        assert letters[-1].error_message.startswith("unknown")
+        await next_owner.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_interrupted_disposal_is_dropped_by_a_worker_without_dead_letters() -> None:
+    """The operator has removed the dead letters: the handler gets the record, as one that nobody has prepared."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("0")
+        world.put(*range(2))
+        world.dead_letters.failures = 1_000_000
+        dying = world.start(handler, retries=0, max_records=2, max_wait="1m", dead_letters="memory")
+        await world.until(lambda: bool(dying.events_of(OperationFailed)), within_s=180)
+        dying.task.cancel()
+        pending = []
+
+        async def skip(batch: Batch) -> None:
+            pending.append(batch.pending)
+            await handler(batch)
+
+        worker = world.start(skip, retries=0, on_poison="skip")
+        await world.until(lambda: handler.handled == ["1"], within_s=180)
+        assert pending == [None, None]
+        assert len(worker.events_of(RecordSkipped)) == 1
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_records_that_are_not_checkpointed_stay_so_when_a_later_one_is_disposed_of() -> None:
+    """With manual checkpoints only user code moves the checkpoint."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("2")
+        world.put(*range(4))
+        worker = world.start(
+            handler,
+            retries=0,
+            max_records=4,
+            max_wait="1m",
+            checkpoint="manual",
+            dead_letters="memory",
+        )
+        await world.until(lambda: handler.handled == ["0", "1", "3"], within_s=180)
+        lease = await world.lease()
+        assert (lease.checkpoint, lease.pin) == (TRIM_HORIZON, None)
+        await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
 

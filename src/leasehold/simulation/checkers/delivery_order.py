@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from leasehold.core.events import Event, RecordDeadLettered
-from leasehold.core.model import ShardId
-from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.environment.ownership import Delivery, Ownership
+from leasehold.simulation.checkers.base import Checker
+from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
 
 
@@ -14,15 +13,10 @@ class OrderWithinASession(Checker):
 
     promise = "order-within-a-session"
 
-    def __init__(self, world: WorldView, report: Report) -> None:
-        super().__init__(world, report)
-        self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
-
     def delivery_began(self, delivery: Delivery) -> None:
         ownership = delivery.ownership
         if ownership is None:
             return  # the table never had this session; the checker `stale_owners` reports it
-        self._latest[delivery.process, delivery.shard] = ownership
         expected, shard_ledger = ownership.next_index, self.world.ledger.shard(delivery.shard)
         if delivery.first < expected or delivery.first > max(expected, shard_ledger.trimmed_before):
             keys = shard_ledger.keys
@@ -38,7 +32,7 @@ class OrderWithinASession(Checker):
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         if isinstance(event, RecordDeadLettered):
-            ownership = self._latest.get((process, event.shard))
+            ownership = self.world.ownerships.find_latest(process, event.shard)
             if ownership is not None:
                 after = self.world.ledger.shard(event.shard).index_after(event.position)
                 ownership.next_index = max(ownership.next_index, after)

@@ -106,6 +106,7 @@ class Ownerships:
         self.current: dict[ShardId, Ownership] = {}
         # The process is part of the key because lease counters start again after a table was deleted.
         self._by_token: dict[tuple[str, SimulatedProcess], Ownership] = {}
+        self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
 
     def apply(self, change: LeaseChange, next_index: int) -> None:
         """Follow one change of a row. `next_index` is the index of the first record after its checkpoint."""
@@ -128,8 +129,12 @@ class Ownerships:
                 row.at_ms,
                 next_index,
             )
-            self.current[shard] = begun
+            self.current[shard] = self._latest[row.by, shard] = begun
             self._by_token[f"{shard}:{begun.counter}", row.by] = begun
+
+    def find_latest(self, process: SimulatedProcess, shard: ShardId) -> Ownership | None:
+        """Return the last lease session that a process has begun in a shard."""
+        return self._latest.get((process, shard))
 
     def find_by_token(self, fencing_token: str, process: SimulatedProcess) -> Ownership | None:
         """Return the ownership of a process with the fencing token of a batch."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.events import Checkpointed, Observer
-from leasehold.core.model import ChildShard
+from leasehold.core.model import ChildShard, Pin
 from leasehold.core.position import SHARD_END, Position
 from leasehold.errors import CheckpointRejectedError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
@@ -34,9 +34,8 @@ class Checkpoints:
         clock: Clock,
         observe: Observer,
     ) -> None:
-        pin = held.lease.pin
         self.held = held
-        self.progress = Progress(held.lease.checkpoint, pin.end if pin else None)
+        self.progress = Progress(held.lease.checkpoint, held.lease.pin)
         self.all_done = asyncio.Event()
         self.all_done.set()
         self.buffered = buffered
@@ -115,15 +114,15 @@ class Checkpoints:
     async def prepare(self, start: Position, end: Position, state: bytes | None) -> None:
         """Write the first half of a two-phase checkpoint of the records in `(start, end]`.
 
-        Stores `start` first if everything before it is done. Otherwise the next owner would find a longer range.
+        Stores `start` first if everything before it is done. Otherwise the next owner would find a longer range. If
+        the write fails, an earlier range stays prepared: its effect may exist.
         """
         async with self._writing:
             self._require_open()
-            self.progress.prepared = None
             if self.progress.stored < start <= self.progress.done:
                 await self._write(start)
             await self.held.prepare_checkpoint(end, state)
-            self.progress.prepared = end
+            self.progress.prepared = Pin(end, state)
 
     async def end_shard(self, children: Sequence[ChildShard]) -> None:
         """Store the end of the shard together with the leases of its children."""

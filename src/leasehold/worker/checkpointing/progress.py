@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from leasehold.core.model import Pin
 from leasehold.core.position import Position
 
 
@@ -36,9 +37,9 @@ class Progress:
     Position(sequence_number='30', sub_sequence_number=0)
     """
 
-    def __init__(self, stored: Position, prepared: Position | None = None) -> None:
+    def __init__(self, stored: Position, prepared: Pin | None = None) -> None:
         self.stored = stored
-        self.prepared = prepared  # the end of a two-phase checkpoint that is not committed yet
+        self.prepared = prepared  # a two-phase checkpoint that is not committed yet
         self.done = stored
         self.delivered = stored
         self.records_since_stored = 0
@@ -81,12 +82,22 @@ class Progress:
         freed_bytes, self._freed_bytes = self._freed_bytes, 0
         return freed_bytes
 
+    def prepared_within(self, start: Position, end: Position) -> Pin | None:
+        """Return the prepared checkpoint, if it ends among the records in `(start, end]`."""
+        pin = self.prepared
+        return pin if pin is not None and start < pin.end <= end else None
+
+    def prepared_for(self, start: Position, end: Position) -> Pin | None:
+        """Return the prepared checkpoint, if it is for exactly the records in `(start, end]`."""
+        pin = self.prepared
+        return pin if pin is not None and (self.stored, pin.end) == (start, end) else None
+
     def position_to_store(self) -> Position | None:
         """Return the position to store now, or None.
 
         A write clears the prepared checkpoint, so nothing is stored until the done position has reached its end.
         """
-        if self.done <= self.stored or (self.prepared is not None and self.done < self.prepared):
+        if self.done <= self.stored or (self.prepared is not None and self.done < self.prepared.end):
             return None
         return self.done
 

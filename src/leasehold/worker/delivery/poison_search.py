@@ -5,8 +5,9 @@ in order. A half that succeeds is done and is never delivered again; a half that
 record is retried as often as a whole batch before it is called poison, so that a short outage of a database during the
 search does not condemn a sound record.
 
-A batch that an earlier owner prepared is retried whole until it succeeds. Its effect may exist, and the effect of a
-half would be another one, with the same records.
+Prepared records are retried together until they succeed, whichever attempt prepared them. Their effect may exist: the
+effect of a half would be another one, with the same records, and so would a dead letter. Only a setting that stops the
+shard or the worker ends the retries, because it leaves the records as they are.
 
 This module has no effects and knows neither records nor handlers: it works on index ranges of a batch.
 """
@@ -14,10 +15,13 @@ This module has no effects and knows neither records nor handlers: it works on i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.backoff import backoff_ms
 from leasehold.worker.settings import ErrorSettings, OnPoison
+
+_STOPS: Final = frozenset({OnPoison.STOP_SHARD, OnPoison.STOP_WORKER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class RetryRange:
     stop: int
     attempt: int = 1
     is_whole_batch: bool = True
-    is_pinned: bool = False  # an earlier owner prepared exactly these records
+    is_prepared: bool = False  # an attempt at these records has prepared a checkpoint: their effect may exist
 
     def __len__(self) -> int:
         return self.stop - self.first
@@ -59,21 +63,19 @@ def decide_after_failure(failed: RetryRange, settings: ErrorSettings, draw: floa
     """Decide what follows a failed attempt. `draw` in [0, 1) randomizes the wait.
 
     >>> decide_after_failure(RetryRange(0, 5, attempt=6), ErrorSettings(retries=5), 0.5).first
-    RetryRange(first=0, stop=2, attempt=1, is_whole_batch=False, is_pinned=False)
+    RetryRange(first=0, stop=2, attempt=1, is_whole_batch=False, is_prepared=False)
     """
-    has_several = len(failed) > 1
-    if has_several and failed.is_pinned:
-        return _retry(failed, settings, draw)
-    attempts_max = 1 if has_several and not failed.is_whole_batch else 1 + settings.retries
+    may_split = len(failed) > 1 and not failed.is_prepared
+    attempts_max = 1 if may_split and not failed.is_whole_batch else 1 + settings.retries
     if failed.attempt < attempts_max:
         return _retry(failed, settings, draw)
-    if has_several and settings.bisect:
+    if may_split and settings.bisect:
         middle = failed.first + len(failed) // 2
         return Bisect(
             RetryRange(failed.first, middle, is_whole_batch=False),
             RetryRange(middle, failed.stop, is_whole_batch=False),
         )
-    if settings.poison is OnPoison.HOLD:
+    if settings.poison is OnPoison.HOLD or (failed.is_prepared and settings.poison not in _STOPS):
         return _retry(failed, settings, draw)
     return Poison()
 

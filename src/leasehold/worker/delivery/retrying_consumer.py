@@ -58,7 +58,11 @@ class RetryingConsumer(ShardConsumer):
             await self._checkpoints.pass_over(pending)
             return
         in_flight = self._checkpoints.begin(pending)
-        to_try = [RetryRange(0, len(pending.records), is_pinned=pending.is_pinned)]
+        if pending.is_pinned and (disposal := self._poison.interrupted) is not None:
+            if await self._poison.store_letters(pending.records, disposal):
+                await self._checkpoints.finish(in_flight)
+            return
+        to_try = [RetryRange(0, len(pending.records))]
         while to_try:
             tried = self._skip_done(pending, to_try.pop())
             if not tried and pending.records:
@@ -94,6 +98,7 @@ class RetryingConsumer(ShardConsumer):
         Returns None if the lease must be released before that.
         """
         error = self._report_failure(batch, outcome)
+        tried = replace(tried, is_prepared=self._shard.is_prepared(batch))
         match decide_after_failure(tried, self._errors, self._context.rng.random()):
             case Retry(again, wait_ms):
                 await self._pause(wait_ms)
@@ -101,7 +106,7 @@ class RetryingConsumer(ShardConsumer):
             case Bisect(first, second):
                 return [second, first]
             case Poison():
-                return [] if await self._poison.dispose(batch.records, error, tried.attempt) else None
+                return [] if await self._poison.dispose(batch, error) else None
 
     def _skip_done(self, pending: PendingBatch, to_try: RetryRange) -> RetryRange:
         """Leave out the records that a handler checkpointed before it failed: they are not delivered again."""
@@ -109,7 +114,7 @@ class RetryingConsumer(ShardConsumer):
         first = to_try.first
         while first < to_try.stop and pending.records[first].position <= done:
             first += 1
-        return to_try if first == to_try.first else replace(to_try, first=first, is_pinned=False)
+        return to_try if first == to_try.first else replace(to_try, first=first)
 
     def _mark_done(self, pending: PendingBatch, in_flight: InFlightBatch, done: RetryRange) -> None:
         """Advance the position to the end of a part of the batch. `handle` finishes the batch itself."""

@@ -20,6 +20,7 @@ from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.checkpointing.checkpoints import Checkpoints
 from leasehold.worker.checkpointing.progress import InFlightBatch
 from leasehold.worker.dead_letters import DeadLetters
+from leasehold.worker.delivery.disposals import disposal_from_state
 from leasehold.worker.delivery.poison_search import RetryRange
 from leasehold.worker.settings import HandlingSettings
 from leasehold.worker.user_code.engine_calls import EngineCalls
@@ -51,7 +52,17 @@ class ServedShard:
     engine: EngineCalls
     context: WorkerContext
     observe: Observer  # adds the stream to each event
-    pin: Pin | None  # the checkpoint that an earlier owner prepared and did not commit
+    pin: Pin | None  # what an earlier owner pinned and did not complete
+
+    @property
+    def prepared(self) -> Pin | None:
+        """The checkpoint that user code of an earlier owner prepared and did not commit."""
+        return None if self.pin is None or disposal_from_state(self.pin.state) else self.pin
+
+    def is_prepared(self, batch: Batch) -> bool:
+        """Whether user code has prepared a checkpoint for records of this batch: their effect may exist."""
+        pin = self.checkpoints.progress.prepared_within(batch.start, batch.end)
+        return pin is not None and disposal_from_state(pin.state) is None
 
     def make_batch(
         self, pending: PendingBatch, in_flight: InFlightBatch, part: RetryRange | None = None
@@ -59,17 +70,20 @@ class ServedShard:
         """Make the `Batch` for user code, of all or of a part of a pending batch."""
         part = part or RetryRange(0, len(pending.records))
         is_start, is_end = part.first == 0, part.stop == len(pending.records)
+        start = pending.start if is_start else pending.records[part.first - 1].position
+        end = pending.end if is_end else pending.records[part.stop - 1].position
+        pin = self.checkpoints.progress.prepared_for(start, end)
         return Batch(
             self.stream,
             self.held.shard,
             pending.records[part.first : part.stop],
-            pending.start if is_start else pending.records[part.first - 1].position,
-            pending.end if is_end else pending.records[part.stop - 1].position,
+            start,
+            end,
             self.held.fencing_token,
             pending.millis_behind,
             part.attempt,
             pending.ends_shard and is_end,
-            self.pin if pending.is_pinned and is_start and is_end else None,
+            None if pin is None or disposal_from_state(pin.state) else pin,
             _checkpoints=self.checkpoints,
             _in_flight=in_flight,
             _engine=self.engine,
