@@ -19,6 +19,7 @@ LeaseholdError
 + QueryFailedError          the Spark query of a pipeline has ended with an error
   + JvmEndedError           the JVM of Spark has ended in the middle of the query
 + HandlerError              user code fails in every attempt, and the settings say to stop rather than to skip
+  + ProcessorEndedError     the process of a record processor ended, hung or broke the MultiLang protocol
 + ServiceError              a service refused a request or did not respond
   + ThrottledError          too many requests; wait and retry
   + NotFoundError           the stream, shard, consumer, table or index does not exist
@@ -132,6 +133,10 @@ class JvmEndedError(QueryFailedError):
 
 class HandlerError(LeaseholdError):
     """User code fails in every attempt, and the settings say to stop. Its error is the `__cause__`."""
+
+
+class ProcessorEndedError(HandlerError):
+    """The process of a record processor ended, hung or broke the MultiLang protocol. Its shard begins again."""
 
 
 class ServiceError(LeaseholdError):

@@ -54,6 +54,7 @@ LAYERS = (
     "worker.delivery",
     "worker.engine",
     "worker",
+    "multilang",
     "spark.query_settings",
     "spark.starting_positions",
     "spark.options",
@@ -82,6 +83,8 @@ SEPARATE = {
     ("local", "archive"),
     ("local", "spark"),
     ("spark", "worker"),
+    ("spark", "multilang"),
+    ("local", "multilang"),
     # These need pyspark.
     ("simulation", "spark.source"),
     ("simulation", "spark.archive_sink"),

@@ -1,0 +1,1 @@
+"""The KCL's MultiLang daemon without Java: record processors in child processes or, for kclpy, in this process."""
