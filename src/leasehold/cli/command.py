@@ -15,6 +15,7 @@ from leasehold.cli.iam_policy import iam_policy
 from leasehold.cli.lag import lag
 from leasehold.cli.leases import leases
 from leasehold.cli.local import local
+from leasehold.cli.multilang import import_properties, multilang
 from leasehold.cli.output import escape_unprintable
 from leasehold.cli.pipeline import pipeline
 from leasehold.cli.put import put
@@ -49,9 +50,11 @@ leasehold.add_command(consumers)
 leasehold.add_command(demo)
 leasehold.add_command(explain)
 leasehold.add_command(iam_policy)
+leasehold.add_command(import_properties)
 leasehold.add_command(lag)
 leasehold.add_command(leases)
 leasehold.add_command(local)
+leasehold.add_command(multilang)
 leasehold.add_command(pipeline)
 leasehold.add_command(put)
 leasehold.add_command(release)

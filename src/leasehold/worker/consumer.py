@@ -99,12 +99,14 @@ class Consumer:
         def decorate(factory: Processor) -> Processor:
             handling = handling_settings(self.settings.handling, options)
             _refuse_automatic_checkpoints(options, handling.checkpoints)
-            # Only the class knows which records are done.
-            manual = CheckpointSettings(checkpoint=Checkpointing.MANUAL)
-            self._set_handler(ProcessorHandler(factory), replace(handling, checkpoints=manual))
+            self._set_handler(ProcessorHandler(factory), _with_manual_checkpoints(handling))
             return factory
 
         return decorate if make is None else decorate(make)
+
+    def deliver_to(self, handler: HandlerKind) -> None:
+        """Deliver to a handler of another kind, which makes its own checkpoints, such as those in `multilang`."""
+        self._set_handler(handler, _with_manual_checkpoints(self.settings.handling))
 
     def _set_handler(self, handler: HandlerKind, handling: HandlingSettings) -> None:
         if self._handler is not None:
@@ -207,6 +209,11 @@ class Consumer:
             raise
         if reason is not None:
             raise reason
+
+
+def _with_manual_checkpoints(handling: HandlingSettings) -> HandlingSettings:
+    """Only a class with the KCL's life cycle knows which records are done."""
+    return replace(handling, checkpoints=CheckpointSettings(checkpoint=Checkpointing.MANUAL))
 
 
 def _refuse_automatic_checkpoints(options: Mapping[str, object], requested: CheckpointSettings) -> None:

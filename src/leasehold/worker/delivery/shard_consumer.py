@@ -40,3 +40,7 @@ class HandlerKind(Protocol):
     def consumer_for(self, shard: ServedShard) -> ShardConsumer:
         """Create the consumer of one shard for one lease session."""
         ...
+
+    async def close(self) -> None:
+        """End what outlives a lease session. Called when the worker has released all leases."""
+        return

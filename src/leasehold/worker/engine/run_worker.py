@@ -100,6 +100,7 @@ async def run_worker(
     finally:
         if discovery is not None:
             await discovery.close()
+        await handler.close()
     return reasons[0] if reasons else None
 
 

@@ -1,0 +1,223 @@
+"""Children as real processes: they are spoken with, logged, and ended within a limited time, whatever they do."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.core.multilang.messages import (
+    Action,
+    ActionName,
+    CheckpointRequest,
+    Initialize,
+    LeaseLost,
+    ProcessRecords,
+)
+from leasehold.core.position import TRIM_HORIZON
+from leasehold.core.record import UserRecord
+from leasehold.errors import ProcessorEndedError
+from leasehold.multilang.child_client import ChildClient, ChildSettings
+from leasehold.multilang.child_output import LINES_MAX, PERIOD_S, ChildOutput
+from leasehold.multilang.child_process import EndLimits
+from leasehold.multilang.conversation import ConversationSettings
+
+PROGRAMS = Path(__file__).parent / "child_programs.py"
+INITIALIZE = Initialize("shardId-000000000000", TRIM_HORIZON)
+SECRET = "secret-4711"
+RECORDS = ProcessRecords([UserRecord(SECRET.encode(), SECRET, "100", 1)], 0)
+LIMITS = EndLimits(exit_s=0.3, terminate_s=0.3, output_s=0.3)
+LIMIT_S = 60
+
+
+class Scene:
+    """A client and what was asked of it."""
+
+    def __init__(self, program: str, **options: Any) -> None:
+        command = (sys.executable, "-S", str(PROGRAMS), program)
+        settings = {"command": command, "limits": LIMITS, **options}
+        self.checkpoints: list[tuple[CheckpointRequest, ActionName]] = []
+        self.ends: list[asyncio.Task[None]] = []
+        self.client = ChildClient(ChildSettings(**settings), "shard", self._execute, self._end)
+
+    async def perform(self, *actions: Action) -> None:
+        """Start the child and let it perform actions."""
+        await self.client.start()
+        for action in actions:
+            await self.client.perform(action)
+
+    async def end(self) -> None:
+        """End the child in order."""
+        self.client.end()
+        await asyncio.wait_for(asyncio.gather(*self.ends), LIMIT_S)
+
+    async def lose(self) -> None:
+        """The lease is lost, or the child has failed."""
+        self.client.lose()
+        await asyncio.wait_for(asyncio.gather(*self.ends), LIMIT_S)
+
+    async def _execute(self, request: CheckpointRequest, during: ActionName) -> str | None:
+        self.checkpoints.append((request, during))
+        return None
+
+    def _end(self, end: Coroutine[Any, Any, None]) -> None:
+        self.ends.append(asyncio.get_running_loop().create_task(end))
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(scenario(), LIMIT_S)
+
+    asyncio.run(bounded())
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Capture all that is logged."""
+    caplog.set_level(logging.DEBUG, "leasehold.multilang")
+    return caplog
+
+
+def test_a_good_child(log: pytest.LogCaptureFixture) -> None:
+    """It performs actions, requests checkpoints, and exits at the end of its input."""
+
+    async def scenario() -> None:
+        scene = Scene("good")
+        await scene.perform(INITIALIZE, RECORDS, LeaseLost())
+        assert scene.checkpoints == [(CheckpointRequest(), ActionName.PROCESS_RECORDS)]
+        await scene.end()
+
+    run(scenario)
+    assert "ended code=0" in log.text
+
+
+def test_a_child_that_prints_much_is_logged_a_little(log: pytest.LogCaptureFixture) -> None:
+    """Neither long lines, nor missing line ends, nor many lines disturb the dialogue."""
+
+    async def scenario() -> None:
+        scene = Scene("noisy")
+        await scene.perform(INITIALIZE, RECORDS, RECORDS)
+        await scene.end()
+
+    run(scenario)
+    lines = log.messages
+    assert any("stdout: junk before" in line for line in lines)
+    assert any("lines were left out, because it prints too much" in line for line in lines)
+    assert len(lines) < 10 * LINES_MAX
+    assert max(map(len, lines)) < 2_000
+
+
+def test_a_child_that_writes_back_records_does_not_write_them_into_the_log(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    """Such a line is only mentioned."""
+
+    async def scenario() -> None:
+        scene = Scene("echo")
+        await scene.perform(INITIALIZE, RECORDS)
+        await scene.end()
+
+    run(scenario)
+    assert "a line of the daemon was written back" in log.text
+    assert SECRET not in log.text
+    assert "c2VjcmV0" not in log.text
+
+
+def test_a_child_that_ends_is_reported(log: pytest.LogCaptureFixture) -> None:
+    """With its exit code."""
+
+    async def scenario() -> None:
+        scene = Scene("dies")
+        with pytest.raises(ProcessorEndedError, match="ended during processRecords"):
+            await scene.perform(INITIALIZE, RECORDS)
+        await scene.lose()
+
+    run(scenario)
+    assert "ended code=7" in log.text
+
+
+def test_a_child_that_hangs_is_killed_after_the_time_out(log: pytest.LogCaptureFixture) -> None:
+    """Even if it ignores SIGTERM."""
+
+    async def scenario() -> None:
+        scene = Scene("hangs", conversation=ConversationSettings(timeout_s=0.5))
+        with pytest.raises(ProcessorEndedError, match=r"has not answered processRecords for 0.5 s"):
+            await scene.perform(INITIALIZE, RECORDS)
+        await scene.lose()
+
+    run(scenario)
+    assert "ended code=-9" in log.text
+
+
+@pytest.mark.parametrize("program", ["stays", "parent"])
+def test_an_end_takes_a_limited_time(program: str, log: pytest.LogCaptureFixture) -> None:
+    """A child that does not exit is killed; a grandchild that holds the output open is not waited for."""
+
+    async def scenario() -> None:
+        scene = Scene(program)
+        await scene.perform(INITIALIZE)
+        await asyncio.wait_for(scene.end(), 10)
+
+    run(scenario)
+    assert f"ended code={-9 if program == 'stays' else 0}" in log.text
+
+
+def test_a_child_that_closes_its_input_has_failed() -> None:
+    """It would never answer."""
+
+    async def scenario() -> None:
+        scene = Scene("deaf")
+        large = ProcessRecords([UserRecord(b"x" * 3_000_000, "k", "100", 1)], 0)
+        with pytest.raises(ProcessorEndedError, match="has closed its input"):
+            await scene.perform(INITIALIZE, large, large)
+        await scene.lose()
+
+    run(scenario)
+
+
+def test_a_child_finishes_its_batch_when_the_lease_is_lost(log: pytest.LogCaptureFixture) -> None:
+    """Then it is told, and ends."""
+
+    async def scenario() -> None:
+        scene = Scene("slow")
+        await scene.perform(INITIALIZE)
+        serving = asyncio.ensure_future(scene.client.perform(RECORDS))
+        await asyncio.sleep(0.1)
+        serving.cancel()
+        await scene.lose()
+        assert [during for _, during in scene.checkpoints] == [ActionName.PROCESS_RECORDS]
+
+    run(scenario)
+    assert "stderr: checkpoint None" in log.text
+    assert "ended code=0" in log.text
+
+
+def test_a_program_that_does_not_exist() -> None:
+    """It may disappear after the start of the daemon."""
+
+    async def scenario() -> None:
+        scene = Scene("good", command=("/no/such/program",))
+        with pytest.raises(ProcessorEndedError, match="/no/such/program cannot be started: No such file"):
+            await scene.client.start()
+        scene.client.lose()
+        assert not scene.ends
+
+    run(scenario)
+
+
+def test_lines_are_allowed_again_after_a_while(log: pytest.LogCaptureFixture) -> None:
+    """Lines that were left out are counted."""
+    now_s = [0.0]
+    output = ChildOutput("child", lambda: now_s[0])
+    for number in range(LINES_MAX + 5):
+        output.log("stderr", f"line {number}")
+    assert len(log.messages) == LINES_MAX
+    now_s[0] = PERIOD_S
+    output.log("stderr", "forged\nline \x1b[31m")
+    assert log.messages[-2:] == [
+        "child: 5 lines were left out, because it prints too much",
+        "child stderr: forged\\nline \\x1b[31m",
+    ]
