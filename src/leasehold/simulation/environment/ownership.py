@@ -107,6 +107,8 @@ class Ownerships:
         # The process is part of the key because lease counters start again after a table was deleted.
         self._by_token: dict[tuple[str, SimulatedProcess], Ownership] = {}
         self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
+        # Sessions whose row cannot be read: it was damaged when it was taken. They begin when it is repaired.
+        self._taken: dict[LeaseSessionId, tuple[SimulatedProcess, int]] = {}
 
     def apply(self, change: LeaseChange, next_index: int) -> None:
         """Follow one change of a row. `next_index` is the index of the first record after its checkpoint."""
@@ -117,20 +119,16 @@ class Ownerships:
             in_handoff = change.before is not None and change.before.is_in_handoff
             current.was_forced = row.by is None or (in_handoff and row.by is not current.process)
             del self.current[shard]
-        begins = session is not None and session != session_in(row.before)
-        if begins and row.by is not None and change.after is not None:
-            assert session is not None
-            begun = Ownership(
-                row.by,
-                shard,
-                session,
-                change.after.counter,
-                change.after.checkpoint,
-                row.at_ms,
-                next_index,
-            )
-            self.current[shard] = self._latest[row.by, shard] = begun
-            self._by_token[f"{shard}:{begun.counter}", row.by] = begun
+        if session is None:
+            return
+        if row.by is not None and session != session_in(row.before):
+            self._taken[session] = row.by, row.at_ms
+        if change.after is not None and session in self._taken:
+            by, taken_ms = self._taken.pop(session)
+            after = change.after
+            begun = Ownership(by, shard, session, after.counter, after.checkpoint, taken_ms, next_index)
+            self.current[shard] = self._latest[by, shard] = begun
+            self._by_token[f"{shard}:{begun.counter}", by] = begun
 
     def find_latest(self, process: SimulatedProcess, shard: ShardId) -> Ownership | None:
         """Return the last lease session that a process has begun in a shard."""
