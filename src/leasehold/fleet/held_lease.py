@@ -91,7 +91,7 @@ class HeldLease:
         self._activity = ShardActivity(lease.throughput_kbps, operations.clock)
         self._pending: PendingCheckpoint | None = None
         self._has_ended = False
-        self._follows_parent = False
+        self._follows_parent: bool | None = False  # None while this waits for the parents
         self.draining = asyncio.Event()
         self.stalled = asyncio.Event()
 
@@ -130,7 +130,12 @@ class HeldLease:
 
         Known after `wait_for_parents`.
         """
-        return self._follows_parent
+        return bool(self._follows_parent)
+
+    @property
+    def is_waiting_for_parents(self) -> bool:
+        """Whether the shard is not read yet, because its parents have not ended or their rows could not be read."""
+        return self._follows_parent is None
 
     @property
     def has_ended(self) -> bool:
@@ -203,7 +208,7 @@ class HeldLease:
         A parent without a lease counts as ended: it was trimmed, or it was finished and its lease was deleted. If the
         lease may have been lost before that, it is created again, and this waits until the parent was read.
         """
-        has_waited = False
+        has_waited, self._follows_parent = False, None
         while True:
             parents = await self._parents_ended()
             running = [parent for parent, has_ended in parents.items() if has_ended is False]

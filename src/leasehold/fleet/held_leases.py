@@ -256,9 +256,18 @@ class HeldLeases:
         if not held.draining.is_set():
             cooldown_ms = milliseconds(self._settings.cooldown_after_failure)
             self._history.cooling_until_ms[held.lease.key] = self._operations.clock.now_ms() + cooldown_ms
-            # A shard of a recreated stream says nothing about this member.
-            if not isinstance(error, RecreatedStreamError):
-                self._health.note_given_up(has_progressed=held.has_progressed)
+            self._judge_reading(held, error)
+
+    def _judge_reading(self, held: HeldLease, error: BaseException | None) -> None:
+        """Learn from a lease that was given up whether this member can read."""
+        if held.has_progressed:
+            self._health.note_progress()
+        # A lease that was lost, or given up before the shard was read, says nothing: the table was not reached. Nor
+        # does a shard of a recreated stream.
+        elif not (
+            held.lost.is_set() or held.is_waiting_for_parents or isinstance(error, RecreatedStreamError)
+        ):
+            self._health.note_unread_shard()
 
     async def _release(self, held: HeldLease) -> None:
         if held.lost.is_set():

@@ -1,7 +1,8 @@
 """Judges whether this member can read shards, from the leases that it gave up.
 
 A shard that is given up without a single page says more about the member than about the shard. Such a member takes no
-leases for a while, longer with every failure, and then a single one until reading works again.
+leases for a while, longer with every failure, and then a single one until reading works again. All shards that it had
+before the wait began are one failure.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class ReadHealth:
         """A shard was read: reading works."""
         self._read_failures = 0
 
-    def note_given_up(self, *, has_progressed: bool) -> None:
-        """A shard was given up, after some progress or without any."""
-        self._read_failures = 0 if has_progressed else self._read_failures + 1
-        pause_ms = 0
-        if self._read_failures:
-            pause_ms = min(BACKOFF_MAX_MS, self._cooldown_ms << min(self._read_failures, _DOUBLINGS_MAX))
+    def note_unread_shard(self) -> None:
+        """A shard was given up, and no page of it was read."""
+        if not self.may_take:
+            return
+        self._read_failures += 1
+        pause_ms = min(BACKOFF_MAX_MS, self._cooldown_ms << min(self._read_failures, _DOUBLINGS_MAX))
         self._backoff_until_ms = self._clock.now_ms() + pause_ms

@@ -93,8 +93,10 @@ def test_a_failed_read_cancels_the_concurrent_ones() -> None:
 
     async def scenario() -> None:
         held = _hold(_child(), LeaseTable(_OneFailsOneHangs()), VirtualClock())
+        assert not held.is_waiting_for_parents
         with pytest.raises(UnavailableError):
             await held.wait_for_parents(ListedStream([]))
+        assert held.is_waiting_for_parents
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_in_virtual_time(scenario())
@@ -119,7 +121,9 @@ def test_parents_are_looked_up_in_the_stream_of_the_lease() -> None:
         unrelated = LeaseTable(MemoryRows())
         for parent in PARENTS:
             await unrelated.create(Lease(key=lease_key(parent), shard_id=parent, checkpoint=TRIM_HORIZON))
-        await _hold(child, unrelated, clock).wait_for_parents(ListedStream([]))
+        held = _hold(child, unrelated, clock)
+        await held.wait_for_parents(ListedStream([]))
+        assert not held.is_waiting_for_parents
 
     run_in_virtual_time(scenario())
 

@@ -469,6 +469,28 @@ def test_a_member_that_cannot_read_leaves_the_shards_to_others() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_leases_that_are_lost_before_the_first_page_say_nothing_about_reading() -> None:
+    """The table was out of reach for a while, and every lease expired. Then the member takes them all again."""
+
+    async def read_later(world: World, worker: WorkerId, held: HeldLease) -> None:
+        if not world.events_of(LeaseLost):
+            await asyncio.Event().wait()
+        await deliver(world, worker, held)
+
+    async def scenario() -> None:
+        world = World(even_shards(8), read_later)
+        worker = world.start("a")
+        await world.until(lambda: len(world.events_of(LeaseTaken)) == 8, within_s=10)
+        world.cut_off.add(worker)
+        await world.until(lambda: len(world.events_of(LeaseLost)) == 8, within_s=60)
+        world.cut_off.clear()
+        # The failover time of its own leases, the cooldown of each, and some refreshes.
+        await world.until(lambda: len(world.readers()) == 8, within_s=30)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_member_waits_for_an_unavailable_table_at_its_start() -> None:
     """A member that cannot start reports it and retries."""
 
