@@ -1,6 +1,7 @@
 """The contract of the lease table beside its writes: listing leases, coordinator rows, foreign rows."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from leasehold.core.model import (
     StreamIdentifier,
     WorkerId,
 )
+from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.errors import (
     ServiceError,
 )
@@ -211,6 +213,33 @@ def test_a_large_table_is_read_completely(on_server: TableLocation) -> None:
             assert sorted(lease.key for lease in listing.leases) == sorted(
                 row["leaseKey"]["S"] for row in rows
             )
+        await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_family_is_reset_as_a_whole_or_not_at_all(location: TableLocation) -> None:
+    """A lease that was lost, or exists already, leaves all rows as they are."""
+
+    async def scenario() -> None:
+        table = LeaseTable(await create_filled(location.open, ()))
+        held = []
+        for number in (1, 2):
+            assert await table.create(new_lease(number))
+            held.append(applied_lease(await table.take(new_lease(number), A, S2)))
+        stale = replace(held[1], counter=held[1].counter - 1)
+        to = Position("495900", 3)
+        assert not await table.reset_family([new_lease(3), (held[0], to), (stale, to)])
+        assert not await table.reset_family([new_lease(2), (held[0], to)])
+        assert await table.get(held[0].key) == held[0]
+        assert await table.get(new_lease(3).key) is None
+        assert await table.reset_family([new_lease(3), (held[0], to), (held[1], TRIM_HORIZON)])
+        found = [await table.get(new_lease(number).key) for number in (1, 2, 3)]
+        assert [each and (each.checkpoint, each.owner) for each in found] == [
+            (to, None),
+            (TRIM_HORIZON, None),
+            (new_lease(3).checkpoint, None),
+        ]
         await table.close()
 
     asyncio.run(scenario())

@@ -57,6 +57,15 @@ def parse_time(value: object) -> int:
     return _moment(match)
 
 
+def format_time(epoch_ms: int) -> str:
+    """Write a time in a form that `parse_time` accepts, in whole seconds.
+
+    >>> format_time(1794744000250)
+    '2026-11-15T12:00:00Z'
+    """
+    return (_EPOCH + timedelta(milliseconds=epoch_ms)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def parse_time_in_format(text: str, pattern: str) -> int:
     """Parse a time that is written in a Java date pattern to milliseconds since 1970.
 

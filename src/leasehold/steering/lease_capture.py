@@ -84,7 +84,7 @@ class LeaseCapture:
         try:
             while True:
                 gone |= await self._advance(pending, gone)
-                pending = [group for group in pending if not await self._finish(group - gone, act)]
+                pending = [group for group in pending if not await self._finish(group, gone, act)]
                 if not pending or clock.now_ms() >= until_ms:
                     break
                 self.ports.report(tuple(self._waiting.values()))
@@ -99,13 +99,16 @@ class LeaseCapture:
             tuple(each for key, each in self._waiting.items() if key in kept),
         )
 
-    async def _finish(self, group: frozenset[LeaseKey], act: Act) -> bool:
+    async def _finish(self, group: frozenset[LeaseKey], gone: Collection[LeaseKey], act: Act) -> bool:
         """Act on a group if all its leases are held. Returns whether the group needs no more work."""
-        if not group <= self._held.keys():
-            return not group
-        held = {key: self._held[key] for key in group}
+        left = group.difference(gone)
+        if not left <= self._held.keys():
+            return False
+        if group and not left:
+            return True
+        held = {key: self._held[key] for key in left}
         is_done = await act(held)
-        for key in group:
+        for key in left:
             # If a lease was lost, the rows say which: all of the group are read again.
             lease = self._held.pop(key)
             if not is_done:

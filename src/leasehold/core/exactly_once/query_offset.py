@@ -205,6 +205,6 @@ def resolve_start(
 
 
 def is_lease_behind_log(lease: Lease, logged: ReadStart) -> bool:
-    """True if the lease is behind the committed offsets: its table was deleted, or restored from a backup."""
+    """True if the lease is behind the committed offsets: its table was deleted, restored or reset."""
     end = lease.checkpoint if lease.pin is None else max(lease.checkpoint, lease.pin.end)
     return logged.position.is_record and end < logged.position

@@ -229,14 +229,16 @@ class LeaseTable:
         """Move a lease that we hold to another position, and free it."""
         return await self._apply(lease_rules.reset(lease, at))
 
-    async def reset_family(self, create: Sequence[Lease], reset: Sequence[tuple[Lease, Position]]) -> bool:
-        """Create leases of shards and reset the leases of relatives that we hold, all or none.
+    async def reset_family(self, changes: Sequence[Lease | tuple[Lease, Position]]) -> bool:
+        """Create leases, and reset leases that we hold (those with a position), all or none. Parents come first.
 
-        Both come with parents first. More than a hundred writes are several transactions: those of parents come first,
-        so an interruption leaves descendants where they were. Return False if one of the leases is lost or exists.
+        More than a hundred writes are several transactions: an interruption leaves descendants where they were. Return
+        False if a lease that we held is lost, or if one to create exists.
         """
-        writes: list[RowWrite] = [lease_rules.create(lease) for lease in create]
-        writes += [lease_rules.reset(lease, at) for lease, at in reset]
+        writes: list[RowWrite] = [
+            lease_rules.create(each) if isinstance(each, Lease) else lease_rules.reset(*each)
+            for each in changes
+        ]
         for first in range(0, len(writes), TRANSACTION_MAX):
             if not await self._write_all(writes[first : first + TRANSACTION_MAX]):
                 return False

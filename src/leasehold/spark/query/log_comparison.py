@@ -114,10 +114,11 @@ def explain_lost_leases(lost: Sequence[LostLease]) -> str:
     others = len(lost) - 1
     more = f" {others} more shards contradict it, too." if others else ""
     return (
-        f"{_contradiction(lost[0])}.{more} The lease table was deleted, or restored from an older backup. Restore the "
-        "right table; or set onLeasesBehind=offsets to continue where the checkpoint location says (the last batch may "
-        "be delivered twice); or set onLeasesBehind=leases to continue where the lease table says (what it lost is "
-        "delivered again, and the archive drops duplicates; from LATEST, records are skipped)"
+        f"{_contradiction(lost[0])}.{more} The lease table was deleted, restored from an older backup, or set back by "
+        "`leasehold reset`. Restore the right table; or set onLeasesBehind=offsets to continue where the checkpoint "
+        "location says (the last batch may be delivered twice); or set onLeasesBehind=leases to continue where the "
+        "lease table says, as after a reset (what follows is delivered again, and the archive drops duplicates; "
+        "from LATEST, records are skipped)"
     )
 
 

@@ -1,0 +1,328 @@
+"""Plans a reset: which leases move where, which must be created, and which have to move together.
+
+The records of a child come after those of its parents. So a shard that is opened again takes its descendants with it:
+they are set to their first record, and wait. Descendants whose finished leases were deleted get one again, or their
+own children would not wait for them.
+
+Each shard has a *start*: where the target lies in it. A start at the end means that the target is later than all of
+its records. A lease is never set to the end itself: it is set to the last record, and a member finds the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.leases.lease_view import position_to_json, short_position
+from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, lease_key
+from leasehold.core.observing.explain.finding import format_duration
+from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.shards.shard_graph import ShardGraph
+from leasehold.errors import BlockedLeasesError, NotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStart:
+    """Where a target lies in a shard: after `position`. `arrival_ms` is when the record at `position` arrived."""
+
+    position: Position
+    is_at_end: bool = False
+    arrival_ms: int | None = None
+
+
+OLDEST = ShardStart(TRIM_HORIZON)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseMove:
+    """Set an existing lease to a position. With `only_forward`, a lease that has read past it by then stays.
+
+    `is_forward` compares with the stored checkpoint, which may be older than what the owner has delivered.
+    `arrived_ms` and `arrives_ms` are the arrivals of the records at the old and at the new position, if known.
+    """
+
+    lease: Lease
+    to: Position
+    is_forward: bool
+    only_forward: bool = False
+    is_reopened: bool = False
+    arrived_ms: int | None = None
+    arrives_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset changes. `moves` and `create` have parents first; `unchanged` leases are already there."""
+
+    moves: tuple[LeaseMove, ...] = ()
+    create: tuple[Lease, ...] = ()
+    unchanged: tuple[Lease, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.moves and not self.create
+
+
+@dataclass(frozen=True, slots=True)
+class ResetGroup:
+    """Leases of one family of shards, which are written together once all of them are held."""
+
+    moves: tuple[LeaseMove, ...]
+    create: tuple[Lease, ...]
+
+
+def shards_to_reset(graph: ShardGraph, shard: ShardId | None) -> tuple[ShardId, ...]:
+    """The shards whose starts a plan needs: all that are listed, or one. Parents come first."""
+    if shard is None:
+        return graph.parents_first
+    if shard not in graph.shards:
+        raise NotFoundError(
+            f"shard {shard}: the stream has no such shard, or retains none of its records; `leasehold lag` shows them"
+        )
+    return (shard,)
+
+
+def plan_reset(
+    graph: ShardGraph,
+    listing: LeaseListing,
+    starts: Mapping[ShardId, ShardStart],
+    *,
+    stream: StreamIdentifier | None = None,
+    only_forward: bool = False,
+    arrivals: Mapping[LeaseKey, int | None] | None = None,
+) -> ResetPlan:
+    """Plan a reset of the shards in `starts`, and of the descendants of those that are opened again.
+
+    With `only_forward` no lease is set back: records are only skipped. `arrivals` are the arrivals of the records at
+    the checkpoints of leases, for display.
+    """
+    leases = {lease.shard_id: lease for lease in listing.leases if lease.stream == stream}
+    reopened = _reopened(graph, leases, starts)
+    held_back = graph.downward_from(reopened) - reopened
+    wanted = {**starts, **dict.fromkeys(held_back, OLDEST)}
+    _require_readable(listing, stream, wanted)
+    passed = _passed(graph, leases)
+    moves: list[LeaseMove] = []
+    create: list[Lease] = []
+    unchanged: list[Lease] = []
+    for shard in (each for each in graph.parents_first if each in wanted):
+        start, lease = wanted[shard], leases.get(shard)
+        if lease is None:
+            if _needs_lease(shard, start, starts, passed):
+                create.append(_new_lease(graph, shard, start.position, stream))
+        elif _is_there(lease, start, only_forward=only_forward):
+            unchanged.append(lease)
+        else:
+            moves.append(_move(lease, start, arrivals or {}, only_forward=only_forward))
+    markers = _finished_markers(graph, leases, {**starts, **wanted}, stream, passed)
+    return ResetPlan(tuple(moves), (*markers, *create), tuple(unchanged))
+
+
+def group_by_family(plan: ResetPlan, graph: ShardGraph) -> tuple[ResetGroup, ...]:
+    """Divide a plan into groups that do not depend on each other: shards that are connected by changed relatives."""
+    shards = [*(move.lease.shard_id for move in plan.moves), *(lease.shard_id for lease in plan.create)]
+    family = {shard: shard for shard in shards}
+
+    def root(shard: ShardId) -> ShardId:
+        while family[shard] != shard:
+            family[shard] = family[family[shard]]
+            shard = family[shard]
+        return shard
+
+    for shard in shards:
+        for parent in graph.parents_of(shard):
+            if parent in family:
+                family[root(shard)] = root(parent)
+    groups: dict[ShardId, tuple[list[LeaseMove], list[Lease]]] = {}
+    for move in plan.moves:
+        groups.setdefault(root(move.lease.shard_id), ([], []))[0].append(move)
+    for lease in plan.create:
+        groups.setdefault(root(lease.shard_id), ([], []))[1].append(lease)
+    return tuple(ResetGroup(tuple(moves), tuple(create)) for moves, create in groups.values())
+
+
+def moves_to_write(group: ResetGroup, held: Mapping[LeaseKey, Lease]) -> list[tuple[Lease, Position]] | None:
+    """What to write for a group, from its leases as they are now. None: the plan is outdated, and must be made again.
+
+    Owners have read on since the plan. One may have finished its shard: then its children have begun, and the plan
+    does not hold them back.
+    """
+    for move in group.moves:
+        lease = held.get(move.lease.key)
+        was_finished = lease is not None and lease.checkpoint.is_shard_end and not move.is_reopened
+        if lease is None or (was_finished and not move.only_forward):
+            return None
+    return [
+        (held[move.lease.key], move.to) for move in group.moves if not is_past(move, held[move.lease.key])
+    ]
+
+
+def is_past(move: LeaseMove, lease: Lease) -> bool:
+    """Whether a lease that should only skip records has read them in the meantime."""
+    return move.only_forward and lease.checkpoint >= move.to
+
+
+def describe_move(move: LeaseMove) -> str:
+    """The effect of a move on the records of the shard."""
+    if move.to == move.lease.checkpoint:
+        return "records after the checkpoint again"
+    if move.to == TRIM_HORIZON:
+        return "all retained records again" if move.lease.checkpoint.is_record else "from its first record"
+    if move.arrived_ms is None or move.arrives_ms is None:
+        return "records are skipped" if move.is_forward else "records come again"
+    duration = format_duration(abs(move.arrived_ms - move.arrives_ms))
+    return f"{duration} skipped" if move.is_forward else f"{duration} again"
+
+
+def plan_to_rows(plan: ResetPlan) -> list[tuple[str, str, str, str, str]]:
+    """The plan as a table: shard, owner, old position, new position, effect."""
+    moved = [
+        (
+            str(move.lease.key),
+            str(move.lease.actual_owner or "-"),
+            short_position(move.lease.checkpoint),
+            short_position(move.to),
+            describe_move(move),
+        )
+        for move in plan.moves
+    ]
+    new = [
+        (str(lease.key), "-", "no lease", short_position(lease.checkpoint), _describe_new(lease))
+        for lease in plan.create
+    ]
+    return sorted([*moved, *new])
+
+
+def plan_to_json(plan: ResetPlan) -> dict[str, Any]:
+    """The plan as JSON, with complete sequence numbers."""
+    return {
+        "moves": [
+            {
+                "key": move.lease.key,
+                "owner": move.lease.actual_owner,
+                "from": position_to_json(move.lease.checkpoint),
+                "to": position_to_json(move.to),
+                "is_forward": move.is_forward,
+                "millis": None
+                if move.arrived_ms is None or move.arrives_ms is None
+                else abs(move.arrived_ms - move.arrives_ms),
+            }
+            for move in plan.moves
+        ],
+        "create": [{"key": lease.key, "to": position_to_json(lease.checkpoint)} for lease in plan.create],
+        "unchanged": [lease.key for lease in plan.unchanged],
+    }
+
+
+def _describe_new(lease: Lease) -> str:
+    return "stays finished" if lease.checkpoint.is_shard_end else "is read again"
+
+
+def _passed(graph: ShardGraph, leases: Collection[ShardId]) -> AbstractSet[ShardId]:
+    """Shards without a lease that were read to their end: a descendant has a lease."""
+    return graph.upward_from(leases) - set(leases)
+
+
+def _reopened(
+    graph: ShardGraph, leases: Mapping[ShardId, Lease], starts: Mapping[ShardId, ShardStart]
+) -> frozenset[ShardId]:
+    """Shards that were read to their end, and have records after the target."""
+    passed = _passed(graph, leases)
+    finished = {shard for shard, lease in leases.items() if lease.checkpoint.is_shard_end} | passed
+    return frozenset(shard for shard, start in starts.items() if shard in finished and not start.is_at_end)
+
+
+def _needs_lease(
+    shard: ShardId, start: ShardStart, starts: Mapping[ShardId, ShardStart], passed: AbstractSet[ShardId]
+) -> bool:
+    """Whether a shard without a lease gets one.
+
+    A passed shard before the target needs none. A shard that has never had a lease would get one at its first record,
+    or at the initial position: in a reset of all shards it begins at the target. A descendant that is held back needs
+    one only if it was passed: otherwise the end of its parent creates it.
+    """
+    return not start.is_at_end if shard in passed else shard in starts
+
+
+def _is_there(lease: Lease, start: ShardStart, *, only_forward: bool) -> bool:
+    if start.is_at_end and lease.checkpoint.is_shard_end:
+        return True
+    if only_forward:
+        return _is_comparable(lease.checkpoint) and lease.checkpoint >= start.position
+    # An owner may have delivered more than it has stored, unless it has not begun.
+    may_be_further = lease.actual_owner is not None or lease.pin is not None
+    return lease.checkpoint == start.position and not may_be_further
+
+
+def _is_comparable(checkpoint: Position) -> bool:
+    """LATEST and AT_TIMESTAMP do not show where reading has begun."""
+    return checkpoint.is_record or checkpoint in {TRIM_HORIZON, SHARD_END}
+
+
+def _move(
+    lease: Lease, start: ShardStart, arrivals: Mapping[LeaseKey, int | None], *, only_forward: bool
+) -> LeaseMove:
+    return LeaseMove(
+        lease,
+        start.position,
+        is_forward=_is_comparable(lease.checkpoint) and start.position > lease.checkpoint,
+        only_forward=only_forward and _is_comparable(lease.checkpoint),
+        is_reopened=lease.checkpoint.is_shard_end,
+        arrived_ms=arrivals.get(lease.key),
+        arrives_ms=start.arrival_ms,
+    )
+
+
+def _new_lease(
+    graph: ShardGraph, shard: ShardId, checkpoint: Position, stream: StreamIdentifier | None
+) -> Lease:
+    listed: Shard = graph.shards[shard]
+    return Lease(
+        key=lease_key(shard, stream),
+        shard_id=shard,
+        checkpoint=checkpoint,
+        parents=frozenset(listed.parents),
+        children=frozenset(graph.children_of(shard)) if checkpoint.is_shard_end else frozenset(),
+        hash_range=listed.hash_range,
+        stream=stream,
+    )
+
+
+def _finished_markers(
+    graph: ShardGraph,
+    leases: Mapping[ShardId, Lease],
+    wanted: Mapping[ShardId, ShardStart],
+    stream: StreamIdentifier | None,
+    passed: AbstractSet[ShardId],
+) -> Sequence[Lease]:
+    """Leases at their end for passed parents of merged shards that begin anew.
+
+    A merged shard that was not started waits for parents without a lease, because they may be unread, and a member
+    would read them again.
+    """
+    begins = {
+        shard for shard, start in wanted.items() if not start.position.is_record and shard in graph.shards
+    }
+    merged = (shard for shard in begins if len(graph.shards[shard].parents) > 1)
+    parents = {parent for shard in merged for parent in graph.parents_of(shard)}
+    done = {parent for parent in parents & passed if parent not in wanted or wanted[parent].is_at_end}
+    return [
+        _new_lease(graph, shard, SHARD_END, stream)
+        for shard in graph.parents_first
+        if shard in done - leases.keys()
+    ]
+
+
+def _require_readable(
+    listing: LeaseListing, stream: StreamIdentifier | None, shards: Iterable[ShardId]
+) -> None:
+    unreadable = sorted(listing.unreadable_shards(stream) & set(shards))
+    if unreadable:
+        raise BlockedLeasesError(
+            f"the row of shard {unreadable[0]} cannot be read, so nothing is changed; `leasehold leases` shows what is "
+            "wrong with it: repair or delete the row first"
+        )
