@@ -37,6 +37,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py   520028  tests/unit/spark/test_pinned_slices.py
 #   3144  tests/unit/fleet/test_held_lease.py   3133  tests/unit/worker/test_retries_and_poison.py
 #   200179  tests/simulation/test_ownership.py   3102  tests/unit/fleet/test_member.py, test_read_health.py
+#   71  tests/unit/spark/test_idle_probe.py
 ONCE_FAILED = {
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
     (11, Mode.PEER, Runtime.WORKER),
@@ -98,6 +99,8 @@ ONCE_FAILED = {
     (3113, Mode.LEADER, Runtime.SPARK),
     # Large records made every batch a single record, and the checker expected a chain of shards to be faster.
     (79669246, Mode.LEADER, Runtime.WORKER),
+    # A query that took over an idle shard at the end of an aggregate planned a batch without records.
+    (71, Mode.LEADER, Runtime.SPARK),
     # Members that had lost leases before their first page, because the table was out of reach, took none for two
     # minutes, as if they could not read.
     (3102, Mode.PEER, Runtime.WORKER),
@@ -128,7 +131,7 @@ def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
 
 @pytest.mark.parametrize(("seed", "mode"), FRESH)
 def test_every_promise_is_kept_with_a_fresh_seed(seed: int, mode: Mode) -> None:
-    """Workers that poll from the oldest record: of other worlds too many seeds still fail, see docs/simulation.md."""
+    """Workers that poll from the oldest record."""
     _assert_passes(
         SimulationOptions(
             seed=seed,

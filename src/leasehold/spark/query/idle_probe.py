@@ -5,9 +5,11 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from leasehold.core.exactly_once.query_offset import ReadStart
-from leasehold.core.model import ShardId
+from leasehold.core.model import Lease
+from leasehold.core.record import Record
+from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate, records_after
 from leasehold.core.records.iterators import IteratorKind, IteratorStart, iterator_start
-from leasehold.core.records.kpl_message import MAGIC
+from leasehold.errors import MalformedAggregateError
 from leasehold.ports import Page, Stream
 
 
@@ -23,14 +25,24 @@ class IdleProbe:
     """Polls for records after one position of a shard, repeatedly.
 
     The position may have been read long ago, or lie within an aggregate that is not read completely. So the first poll
-    requests the record at the position too. If Kinesis does not return it, records may have been trimmed, and a reader
-    has to check. With `was_just_read` neither can be the case: a reader has just found the tip behind the position.
+    requests the record at the position too, and splits it. If Kinesis does not return it, records may have been
+    trimmed, and a reader has to check. With `was_just_read` neither can be the case: a reader has just found the tip
+    behind the position.
     """
 
-    def __init__(self, stream: Stream, shard: ShardId, start: ReadStart, *, was_just_read: bool) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        lease: Lease,
+        start: ReadStart,
+        deaggregation: DeaggregationSettings,
+        *,
+        was_just_read: bool,
+    ) -> None:
         self._stream = stream
-        self._shard = shard
+        self._lease = lease
         self._start = start
+        self._deaggregation = deaggregation
         self._starts_at_record = start.position.is_record and not was_just_read
         self._iterator: str | None = None
         self._is_beyond_start = False
@@ -39,7 +51,7 @@ class IdleProbe:
     async def poll(self) -> ProbeResult:
         """Poll once. Errors of the stream are raised; call `discard_iterator` after IteratorExpiredError."""
         if self._iterator is None:
-            self._iterator = await self._stream.get_iterator(self._shard, self._iterator_start())
+            self._iterator = await self._stream.get_iterator(self._lease.shard_id, self._iterator_start())
             self._is_beyond_start = not self._starts_at_record
         page = await self._stream.get_records(self._iterator, limit=1 if self._is_beyond_start else 2)
         self.page = page
@@ -69,5 +81,12 @@ class IdleProbe:
             return bool(page.records)
         first = page.records[0]
         is_start = first.sequence_number == self._start.position.sequence_number
-        # A part of an aggregate may still be unread.
-        return len(page.records) > 1 or not is_start or first.data.startswith(MAGIC)
+        return len(page.records) > 1 or not is_start or self._has_unread_part(first)
+
+    def _has_unread_part(self, record: Record) -> bool:
+        """Whether the record at the start is an aggregate with user records after the start."""
+        try:
+            split = deaggregate(record, self._lease.hash_range, self._deaggregation)
+        except MalformedAggregateError:
+            return True  # a task reads it and reports what that means
+        return bool(records_after(split.records, self._start.position))

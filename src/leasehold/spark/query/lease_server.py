@@ -16,6 +16,7 @@ from leasehold.core.backoff import backoff_ms
 from leasehold.core.exactly_once.pinned_batch import GenerationId, generation_end
 from leasehold.core.exactly_once.shard_phase import Ended, Finished, Idle, InBatch, Ready, TipProgress
 from leasehold.core.model import ShardId
+from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSettings
 from leasehold.errors import (
     IteratorExpiredError,
     NotFoundError,
@@ -46,6 +47,7 @@ class LeaseServer:
         rng: random.Random,
         *,
         records_min: int | None = None,
+        deaggregation: DeaggregationSettings = DEFAULT_DEAGGREGATION,
     ) -> None:
         self.shards: dict[ShardId, QueryShard] = {}
         self.finished: set[ShardId] = (
@@ -55,6 +57,7 @@ class LeaseServer:
         self._poll_ms = milliseconds(poll_every)
         self._clock = clock
         self._rng = rng
+        self._deaggregation = deaggregation
         self._records_min = records_min  # of a batch; None: waiting records are not counted
         self._last_batch_ms: int | None = None
         self._is_stopping = False
@@ -129,7 +132,7 @@ class LeaseServer:
     async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
         """Poll once for new records. Returns the pause before the next poll."""
         shard.probe = probe = shard.probe or IdleProbe(
-            self.stream, idle.lease.shard_id, idle.start, was_just_read=idle.was_read_to_tip
+            self.stream, idle.lease, idle.start, self._deaggregation, was_just_read=idle.was_read_to_tip
         )
         try:
             result = await probe.poll()

@@ -62,6 +62,7 @@ class QueryMember:
             ports.clock,
             ports.rng,
             records_min=options.limits.records_min,
+            deaggregation=options.deaggregation,
         )
         self.planner = BatchPlanner(
             worker=worker,
