@@ -54,6 +54,7 @@ LAYERS = (
     "worker.delivery",
     "worker.engine",
     "worker",
+    "kclpy",
     "multilang",
     "spark.query_settings",
     "spark.starting_positions",
@@ -85,6 +86,7 @@ SEPARATE = {
     ("spark", "worker"),
     ("spark", "multilang"),
     ("local", "multilang"),
+    ("kclpy", "worker"),
     # These need pyspark.
     ("simulation", "spark.source"),
     ("simulation", "spark.archive_sink"),

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from leasehold.cli.kclpy_processors import ProcessorOptions, make_processor_consumer, parse_options
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.worker.consumer import Consumer
@@ -42,20 +43,68 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     is_flag=True,
     help="At level debug, also show the lines of the AWS SDK and other libraries of ours.",
 )
-def run(*, target: str | None, config: Path | None, log_level: str, log_aws: bool) -> None:
+@click.option(
+    "--kclpy",
+    metavar="MODULE:CLASS",
+    help="Run this record processor of kclpy, in this process. Settings come from --config, --properties or the "
+    "LEASEHOLD_* variables.",
+)
+@click.option(
+    "--properties",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --kclpy: read the settings from this properties file of the KCL.",
+)
+@click.option(
+    "--kclpy-alias",
+    is_flag=True,
+    help="With --kclpy: let imports of amazon_kclpy, which is not installed, find leasehold.kclpy.",
+)
+@click.option(
+    "--restart-failed",
+    is_flag=True,
+    help="With --kclpy: do not skip a batch on which the processor fails. Its shard begins again from its checkpoint.",
+)
+def run(
+    *,
+    target: str | None,
+    config: Path | None,
+    log_level: str,
+    log_aws: bool,
+    kclpy: str | None,
+    properties: Path | None,
+    **options: bool,
+) -> None:
     """Run a worker.
 
     The worker runs until SIGTERM or SIGINT. Then it finishes its batches, checkpoints, releases its leases and exits
     with 0.
 
     MODULE:CONSUMER names a Consumer in a module of the current directory or of an installed package. With --config
-    the consumer is built from the file. Its table [run] names the handler: handler = "module:function".
+    the consumer is built from the file. Its table [run] names the handler: handler = "module:function", or
+    processor = "module:Class" for a record processor of kclpy.
     """
-    if (target is None) == (config is None):
-        raise click.UsageError("Give either MODULE:CONSUMER or --config FILE.")
+    _check_usage(target, config, kclpy, properties, has_options=any(options.values()))
     configure_logging(log_level.upper(), log_aws=log_aws)
-    consumer = _load_consumer(target) if target is not None else _build_consumer(Path(str(config)))
+    if kclpy is not None:
+        chosen = ProcessorOptions(**options)
+        consumer = make_processor_consumer(load_target(kclpy), chosen, config=config, properties=properties)
+    elif target is not None:
+        consumer = _load_consumer(target)
+    else:
+        consumer = _build_consumer(Path(str(config)))
     consumer.run()
+
+
+def _check_usage(
+    target: str | None, config: Path | None, kclpy: str | None, properties: Path | None, *, has_options: bool
+) -> None:
+    if kclpy is None:
+        if (target is None) == (config is None):
+            raise click.UsageError("Give either MODULE:CONSUMER or --config FILE, or --kclpy MODULE:CLASS.")
+        if properties is not None or has_options:
+            raise click.UsageError("--properties, --kclpy-alias and --restart-failed need --kclpy.")
+    elif target is not None or (config is not None and properties is not None):
+        raise click.UsageError("With --kclpy give one of --config and --properties, or none.")
 
 
 def configure_logging(level: str, *, log_aws: bool) -> None:
@@ -77,7 +126,14 @@ def _load_consumer(target: str) -> Consumer:
 
 
 def _build_consumer(config: Path) -> Consumer:
-    handler_name = _read_handler_name(config)
+    table = _read_run_table(config)
+    if "processor" in table:
+        # First the options: the alias must exist before the module is imported.
+        options = parse_options({key: table[key] for key in table if key != "processor"}, str(config))
+        return make_processor_consumer(
+            load_target(table["processor"]), options, config=config, properties=None
+        )
+    handler_name = table["handler"]
     consumer = Consumer(config=config)
     handler = load_target(handler_name)
     if not callable(handler):
@@ -92,21 +148,27 @@ def _build_consumer(config: Path) -> Consumer:
     return consumer
 
 
-def _read_handler_name(config: Path) -> str:
+def _read_run_table(config: Path) -> dict[str, Any]:
+    """Return the table [run]: with `handler` alone, or with `processor` and its options."""
     try:
         content = tomllib.loads(config.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {config} is not TOML: {error}") from error
     table = content.get("run")
-    name = table.get("handler") if isinstance(table, dict) else None
-    if not isinstance(name, str):
-        raise ConfigError(f'configuration file {config}: expected [run] with handler = "module:function"')
-    unknown = [key for key in content["run"] if key != "handler"]
-    if unknown:
+    named = [
+        key for key in ("handler", "processor") if isinstance(table, dict) and isinstance(table.get(key), str)
+    ]
+    if not isinstance(table, dict) or len(named) != 1:
+        raise ConfigError(
+            f'configuration file {config}: expected [run] with handler = "module:function", or with '
+            'processor = "module:Class"'
+        )
+    unknown = [key for key in table if key != "handler"]
+    if named == ["handler"] and unknown:
         raise ConfigError(
             f"configuration file {config} [run] {unknown[0]} is not a setting: the only setting is handler"
         )
-    return name
+    return table
 
 
 def load_target(target: str) -> Any:

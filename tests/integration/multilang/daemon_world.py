@@ -112,8 +112,14 @@ class DaemonWorld:
     def daemon(self, *options: str, **properties: object) -> Iterator[Daemon]:
         """Run the daemon, and kill it at the end."""
         self.write_properties(**properties)
+        with self.command("multilang", "app.properties", *options) as running:
+            yield running
+
+    @contextmanager
+    def command(self, *arguments: str) -> Iterator[Daemon]:
+        """Run a command, and kill it at the end."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold.cli", "multilang", "app.properties", *options],
+            [sys.executable, "-m", "leasehold.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

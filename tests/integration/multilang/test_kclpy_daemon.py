@@ -79,6 +79,19 @@ def test_children_that_die_hang_and_print_junk_lose_nothing(world: DaemonWorld) 
     assert not any(map(is_running, daemon.children()))
 
 
+def test_the_sample_of_kclpy_in_this_process(world: DaemonWorld) -> None:
+    """The same class and the same properties file, without a child process."""
+    world.write_properties(executableName="sample_kclpy_app.py")
+    target = "samples.sample_kclpy_app:RecordProcessor"
+    with world.command("run", "--kclpy", target, "--properties", "app.properties") as worker:
+        worker.wait_for(lambda: len(world.leases()) == 2)
+        worker.wait_for(lambda: all(lease.checkpoint.is_record for lease in world.leases().values()))
+        world.split()
+        worker.wait_for(lambda: PARENT in world.leases() and world.leases()[PARENT].checkpoint == SHARD_END)
+        assert worker.stop() == 0
+    assert all(lease.owner is None for lease in world.leases().values() if lease.checkpoint != SHARD_END)
+
+
 @pytest.mark.slow
 def test_with_exit_on_failure_a_child_that_dies_ends_the_daemon(world: DaemonWorld) -> None:
     """As in Java, but the other shards are drained first."""

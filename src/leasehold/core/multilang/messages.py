@@ -195,7 +195,8 @@ def decode_line(line: bytes) -> ChildMessage:
             response_for = members.get("responseFor")
             return Status(response_for if isinstance(response_for, str) else None)
         case "checkpoint":
-            return _checkpoint_request(members)
+            number = members.get("sequenceNumber", members.get("checkpoint"))
+            return checkpoint_request(number, members.get("subSequenceNumber"))
         case _:
             # A child that writes back what it reads, such as `cat`, must not write records into a log.
             return Junk(text, may_be_logged="records" not in members and "data" not in members)
@@ -211,12 +212,11 @@ def _parse_object(text: str) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _checkpoint_request(members: Mapping[str, Any]) -> CheckpointRequest:
-    number = members.get("sequenceNumber", members.get("checkpoint"))
-    sub_number = members.get("subSequenceNumber")
-    sequence_number, is_number = _as_text(number)
-    sub_sequence_number, is_sub_number = _as_integer(sub_number)
-    return CheckpointRequest(sequence_number, sub_sequence_number, is_number and is_sub_number)
+def checkpoint_request(sequence_number: object, sub_sequence_number: object) -> CheckpointRequest:
+    """Return the request for numbers of any type, as user code gives them."""
+    number, is_number = _as_text(sequence_number)
+    sub_number, is_sub_number = _as_integer(sub_sequence_number)
+    return CheckpointRequest(number, sub_number, is_number and is_sub_number)
 
 
 def _as_text(value: object) -> tuple[str | None, bool]:

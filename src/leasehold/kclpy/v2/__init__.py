@@ -1,0 +1,1 @@
+"""Record processors of version 2."""
