@@ -10,6 +10,7 @@ from leasehold.core.coordinator import leader_lock
 from leasehold.core.coordinator.fleet_mode import FleetMode
 from leasehold.core.coordinator.fleet_mode import TableLayout as RowPlace
 from leasehold.core.coordinator.worker_metrics import LoadSamples, cpu_report
+from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.core.model import (
     StreamIdentifier,
@@ -86,6 +87,23 @@ def test_a_bad_row_is_reported_and_the_others_are_read(location: TableLocation) 
         assert listing.leases == (new_lease(1),)
         assert [error.key for error in listing.rejected] == ["shardId-bad"]
         await table.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_transaction_is_applied_as_a_whole_or_not_at_all(location: TableLocation) -> None:
+    """Whichever of its writes is refused, nothing is written."""
+
+    async def scenario() -> None:
+        store = await create_filled(location.open, [])
+        present, first, second = (lease_rules.create(new_lease(number)) for number in (1, 2, 3))
+        assert await store.write_transaction([present])
+        for writes in ([present, first], [first, present], [first, second, present]):
+            assert not await store.write_transaction(writes)
+            assert len(await store.scan(is_consistent=True)) == 1
+        assert await store.write_transaction([first, second])
+        assert len(await store.scan(is_consistent=True)) == 3
+        await store.close()
 
     asyncio.run(scenario())
 

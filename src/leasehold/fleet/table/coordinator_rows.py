@@ -28,7 +28,7 @@ from leasehold.core.coordinator.worker_metrics import (
     update_report,
 )
 from leasehold.core.leases.lease_row import COUNTER, KEY, OWNER, SESSION, LeaseListing, leases_from_rows
-from leasehold.core.leases.row_writes import Row, RowWrite, was_applied
+from leasehold.core.leases.row_writes import Row, RowWrite
 from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.table.write_and_confirm import write_and_confirm
 from leasehold.ports import Applied, Refused, RowStore
@@ -115,7 +115,7 @@ class CoordinatorRows:
     async def write_lock(self, layout: TableLayout, write: RowWrite) -> bool:
         """Acquire, renew or release the lock. Return whether the write was applied."""
         outcome = await write_and_confirm(self._store(layout, self._coordinator), write)
-        return isinstance(outcome, Applied) or was_applied(write, outcome.row)
+        return isinstance(outcome, Applied)
 
     async def read_migration(self) -> tuple[TableLayout, Row] | None:
         """Read the row that names the KCL version of the fleet, and where it is stored; None if there is none."""
@@ -128,7 +128,7 @@ class CoordinatorRows:
     async def write_migration(self, layout: TableLayout, write: RowWrite) -> bool:
         """Change the KCL version of the fleet. Return whether the write was applied."""
         outcome = await write_and_confirm(self._store(layout, self._coordinator), write)
-        return isinstance(outcome, Applied) or was_applied(write, outcome.row)
+        return isinstance(outcome, Applied)
 
     async def has_index(self) -> bool:
         """Whether the index of owners exists, so that leases can be found by their owner without a scan."""

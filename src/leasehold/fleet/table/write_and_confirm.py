@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasehold.core.leases.row_writes import PutRow, RowWrite, was_applied
+from leasehold.core.leases.row_writes import RowWrite, was_applied
 from leasehold.errors import UnavailableError
 from leasehold.ports import Applied, Refused, RowStore
 
@@ -31,6 +31,6 @@ async def write_and_confirm(rows: RowStore, write: RowWrite) -> Applied | Refuse
 
 def _correct_refusal(write: RowWrite, outcome: Applied | Refused) -> Applied | Refused:
     """A client that retries by itself may be refused because its first attempt was applied: that is no refusal."""
-    if isinstance(outcome, Refused) and not isinstance(write, PutRow) and was_applied(write, outcome.row):
+    if isinstance(outcome, Refused) and was_applied(write, outcome.row):
         return Applied(outcome.row)
     return outcome
