@@ -3,6 +3,7 @@ transactions.
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
-from leasehold.core.leases.row_writes import PutRow
+from leasehold.core.leases.row_writes import Absent, DeleteRow, Equals, PutRow, RowWrite, UpdateRow
 from leasehold.errors import ThrottledError, UnavailableError
 
 ACTIVE: dict[str, Any] = {
@@ -50,6 +51,91 @@ def test_a_single_row_is_read_consistently() -> None:
     assert asyncio.run(DynamoDbRows(client, "leases").get("a")) is None
     assert client.requests == [
         ("get_item", {"TableName": "leases", "Key": {"leaseKey": {"S": "a"}}, "ConsistentRead": True})
+    ]
+
+
+ROW = {"leaseKey": {"S": "a"}, "leaseCounter": {"N": "7"}}
+TWO_CONDITIONS = (Equals("leaseCounter", {"N": "7"}), Absent("checkpointOwner"))
+UPDATE = UpdateRow(
+    key="a",
+    when=TWO_CONDITIONS,
+    set={"leaseOwner": {"S": "me"}, "checkpoint": {"S": "7"}},
+    remove=("pendingCheckpoint", "session"),
+    add={"leaseCounter": 1},
+    proof=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("write", "condition", "update"),
+    [
+        pytest.param(PutRow("a", ROW), "attribute_not_exists(leaseKey)", None, id="put"),
+        pytest.param(
+            UPDATE,
+            "leaseCounter = 7 AND attribute_not_exists(checkpointOwner)",
+            "SET leaseOwner = me, checkpoint = 7 REMOVE pendingCheckpoint, session ADD leaseCounter 1",
+            id="update",
+        ),
+        pytest.param(
+            DeleteRow(key="a", when=TWO_CONDITIONS),
+            "attribute_not_exists(leaseKey) OR (leaseCounter = 7 AND attribute_not_exists(checkpointOwner))",
+            None,
+            id="delete",
+        ),
+    ],
+)
+def test_every_condition_and_change_is_sent_alone_and_in_a_transaction(
+    write: RowWrite, condition: str, update: str | None
+) -> None:
+    """A condition that is not sent would let a stale member write."""
+    done: list[Any] = [{"Attributes": ROW}]
+    client = StubClient(put_item=done, update_item=done, delete_item=done, transact_write_items=[{}])
+
+    async def write_twice() -> None:
+        rows = DynamoDbRows(client, "leases")
+        await rows.write(write)
+        await rows.write_transaction([PutRow("b", {}), write])
+
+    asyncio.run(write_twice())
+    (_, alone), (_, together) = client.requests
+    (in_transaction,) = together["TransactItems"][1].values()
+    for request in (alone, in_transaction):
+        assert request["TableName"] == "leases"
+        assert _spelled_out(request, "ConditionExpression") == condition
+        assert _spelled_out(request, "UpdateExpression") == update
+        assert request.get("Item", request.get("Key")) in (ROW, {"leaseKey": {"S": "a"}})
+
+
+def _spelled_out(request: dict[str, Any], expression: str) -> str | None:
+    """An expression with the names and values that its aliases stand for."""
+    spelled: str | None = request.get(expression)
+    values = request.get("ExpressionAttributeValues", {})
+    named = {
+        **request["ExpressionAttributeNames"],
+        **{alias: next(iter(values[alias].values())) for alias in values},
+    }
+    for alias, target in named.items():
+        spelled = spelled and re.sub(rf"{alias}\b", target, spelled)
+    return spelled
+
+
+@pytest.mark.parametrize(("is_consistent", "options"), [(False, {}), (True, {"ConsistentRead": True})])
+def test_every_page_of_a_scan_is_read_as_consistently_as_requested(
+    is_consistent: bool, options: dict[str, bool]
+) -> None:
+    """A lease that is missing in a scan would be created again."""
+    rows = [{"leaseKey": {"S": name}} for name in "abc"]
+    pages = [
+        {"Items": rows[:1], "LastEvaluatedKey": rows[0]},
+        {"Items": [], "LastEvaluatedKey": rows[1]},
+        {"Items": rows[1:]},
+    ]
+    client = StubClient(scan=pages)
+    found = asyncio.run(DynamoDbRows(client, "leases").scan(is_consistent=is_consistent))
+    assert found == tuple(rows)
+    starts: list[dict[str, Any]] = [{}, {"ExclusiveStartKey": rows[0]}, {"ExclusiveStartKey": rows[1]}]
+    assert [request for _, request in client.requests] == [
+        {"TableName": "leases", **options, **start} for start in starts
     ]
 
 

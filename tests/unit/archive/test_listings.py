@@ -112,9 +112,9 @@ def test_an_earlier_minute_needs_another_listing() -> None:
         store = SlowListings()
         store.may_end.set()
         since = Listings(store, "").since_now()
-        listings = [await since.from_minute(minute) for minute in (20, 30, 10, 15)]
-        assert store.offsets == ["1970/01/01/00/20", "1970/01/01/00/10"]
-        assert [listing.of(A).from_minute for listing in listings] == [20, 20, 10, 10]
+        listings = [await since.from_minute(minute) for minute in (20, 30, 19, 10, 15)]
+        assert store.offsets == ["1970/01/01/00/20", "1970/01/01/00/19", "1970/01/01/00/10"]
+        assert [listing.of(A).from_minute for listing in listings] == [20, 20, 19, 10, 10]
 
     run(scenario())
 

@@ -346,6 +346,21 @@ def test_a_release_stores_the_pending_checkpoint_first() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_released_lease_gets_no_heartbeat() -> None:
+    """A heartbeat that was due during the release is not reported as a failure."""
+
+    async def scenario() -> None:
+        held = await _held(MemoryRows())
+        held.store_pending(OnePending(held, Position("7")))
+        await held.release()
+        held.store_pending(OnePending(held, Position("8")))
+        await held.renew()
+        assert (held.lease.owner, held.lease.checkpoint) == (None, Position("7"))
+        assert not held.lost.is_set()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released() -> None:
     """It expires instead: a release says that everything that is done is stored."""
 

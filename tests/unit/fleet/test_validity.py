@@ -7,7 +7,7 @@ from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.coordinator.fleet_mode import TableLayout
-from leasehold.core.events import LeaseReleased, LeaseTaken
+from leasehold.core.events import LeaseReleased, LeaseTaken, ShardStalled
 from leasehold.core.leases.row_writes import RowWrite
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
@@ -35,30 +35,57 @@ class SlowResponses(MemoryRows):
         return outcome
 
 
+async def _hold(clock: VirtualClock) -> HeldLease:
+    """Take a lease in a table that responds slowly."""
+    table = LeaseTable(SlowResponses())
+    free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
+    await table.create(free)
+    lease = await table.take(free, WorkerId("w"), LeaseSessionId("session"))
+    assert isinstance(lease, Lease)
+    return HeldLease(
+        lease,
+        table=table,
+        operations=Operations(clock, random.Random(1), lambda _: None),
+        settings=SETTINGS,
+        taken_at_ms=clock.now_ms(),
+        on_response=lambda _: None,
+    )
+
+
+async def _require_valid_until(held: HeldLease, until_ms: int, clock: VirtualClock) -> None:
+    await clock.sleep_ms(until_ms - 1 - clock.now_ms())
+    assert held.is_valid()
+    await clock.sleep_ms(1)
+    assert not held.is_valid()
+
+
 def test_a_write_proves_a_lease_from_the_time_at_which_it_was_sent() -> None:
     """Other members count from when the row changed, which may be long before the response."""
 
     async def scenario() -> None:
-        clock, table = VirtualClock(), LeaseTable(SlowResponses())
-        free = Lease(key=LeaseKey("s-2"), shard_id=ShardId("s-2"), checkpoint=TRIM_HORIZON)
-        await table.create(free)
-        lease = await table.take(free, WorkerId("w"), LeaseSessionId("session"))
-        assert isinstance(lease, Lease)
-        held = HeldLease(
-            lease,
-            table=table,
-            operations=Operations(clock, random.Random(1), lambda _: None),
-            settings=SETTINGS,
-            taken_at_ms=clock.now_ms(),
-            on_response=lambda _: None,
-        )
+        clock = VirtualClock()
+        held = await _hold(clock)
         sent_ms = clock.now_ms()
         await held.renew()
         assert clock.now_ms() == sent_ms + RESPONSE_MS
-        await clock.sleep_ms(VALID_MS - RESPONSE_MS - 1)
-        assert held.is_valid()
-        await clock.sleep_ms(1)
-        assert not held.is_valid()
+        await _require_valid_until(held, sent_ms + VALID_MS, clock)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_write_that_was_cancelled_may_be_the_one_that_was_applied() -> None:
+    """The next write finds its own effect in the row. It proves the lease only from when the first one was sent."""
+
+    async def scenario() -> None:
+        clock = VirtualClock()
+        held = await _hold(clock)
+        sent_ms = clock.now_ms()
+        renewal = asyncio.create_task(held.renew())
+        await clock.sleep_ms(RESPONSE_MS // 2)
+        renewal.cancel()
+        await asyncio.wait([renewal])
+        await held.renew()
+        await _require_valid_until(held, sent_ms + VALID_MS, clock)
 
     run_in_virtual_time(scenario())
 
@@ -157,6 +184,7 @@ def test_a_lease_is_released_after_its_server_has_ended() -> None:
         await world.until(lambda: bool(world.events_of(LeaseReleased)), within_s=3_600)
         released_ms = next(at_ms for at_ms, event in world.events[member] if isinstance(event, LeaseReleased))
         assert released_ms >= ended_ms[0]
+        assert len(world.events_of(ShardStalled)) == 1  # it is not renewed meanwhile
         await world.stop_all()
 
     run_in_virtual_time(scenario())

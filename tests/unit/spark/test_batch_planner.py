@@ -2,17 +2,22 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
-from leasehold.core.exactly_once.shard_phase import Idle, InBatch
+from leasehold.core.exactly_once.shard_phase import Ended, Idle, InBatch
 from leasehold.core.exactly_once.slice_limits import BatchLimits
+from leasehold.core.leases.row_writes import RowWrite
 from leasehold.core.model import InitialPosition, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
+from leasehold.errors import UnavailableError
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Page
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query_settings import QuerySettings
@@ -370,6 +375,43 @@ def test_children_are_read_after_their_parent_is_committed() -> None:
         world.check_once()
         assert all(shards == {FIRST} for shards in shards_read[:3])  # 30 records, 12 a batch
         assert FIRST not in set().union(*shards_read[3:])
+
+    run_in_virtual_time(main())
+
+
+class _RefusedTransactions(MemoryRows):
+    """Executes no transaction while `is_down` is set."""
+
+    is_down = True
+
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
+        if self.is_down:
+            raise UnavailableError("down")
+        return await super().write_transaction(writes)
+
+
+def test_a_shard_is_logged_as_finished_once_its_end_is_written() -> None:
+    """A log that names it earlier would contradict the lease after a crash, and the query would be refused."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1)
+        world.rows = rows = _RefusedTransactions()
+        world.table = LeaseTable(rows)
+        world.put(5)
+        await world.split(FIRST)
+        run = await start_run(world)
+        await world.drain(run, lambda: isinstance(run.server.shards[FIRST].phase, Ended))
+        await world.clock.sleep_ms(2_000)
+        assert not run.server.finished
+        rows.is_down = False
+        await world.clock.sleep_ms(10_000)
+        assert run.server.finished == {FIRST}
+        offset = run.planner.plan_final(world.log.committed)
+        assert offset is not None
+        assert offset.finished == {FIRST}
+        assert FIRST not in offset.known_starts
+        assert not run.server.finished  # from now on the log names it
+        await run.stop()
 
     run_in_virtual_time(main())
 

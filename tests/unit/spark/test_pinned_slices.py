@@ -150,6 +150,35 @@ def test_a_second_attempt_delivers_exactly_up_to_the_first_pin(first: int) -> No
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("is_promoted", [True, False])
+def test_a_slice_is_pinned_although_the_row_has_changed_since_the_plan(is_promoted: bool) -> None:
+    """The driver has promoted the batch before, or another member has requested the lease. The slice is still ours."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        numbers, table = world.put(4), LeaseTable(world.rows)
+        before = GenerationId(STAMP.query_id, STAMP.number - 1)
+        planned = await table.pin(
+            await world.taken(),
+            Position(numbers[1]),
+            pin_metadata_to_bytes(PinMetadata(before, records=2)),
+            (before.query_id, before.number),
+        )
+        assert isinstance(planned, Lease)
+        plan = plan_for(planned, start=ReadStart(Position(numbers[1])))
+        changed = await (
+            table.promote(planned) if is_promoted else table.request_handoff(planned, WorkerId("other"))
+        )
+        assert isinstance(changed, Lease)
+        done = await world.slice_of(plan)
+        assert done is not None
+        assert numbers_of(done.records) == [2, 3]
+        now = await world.lease()
+        assert (now.checkpoint, now.pin and now.pin.end) == (Position(numbers[1]), Position(numbers[3]))
+
+    run_in_virtual_time(main())
+
+
 def test_a_pin_whose_response_was_lost_is_recognized() -> None:
     """The row shows that the write happened."""
 
@@ -237,7 +266,7 @@ def test_the_metadata_of_a_later_batch_is_not_overwritten() -> None:
 
 
 def test_a_replay_writes_nothing_and_ends_at_the_pin() -> None:
-    """It delivers nothing after another member has redelivered the slice."""
+    """It delivers nothing if the pin has another end, or after another member has redelivered the slice."""
 
     async def main() -> None:
         world = SliceWorld()
@@ -251,6 +280,7 @@ def test_a_replay_writes_nothing_and_ends_at_the_pin() -> None:
         assert done is not None
         assert done.records == first.records
         assert await world.lease() == before
+        assert await world.slice_of(replace(again, replay_to=first.records[0].position)) is None
         await LeaseTable(world.rows).repin(
             before, pin_metadata_to_bytes(PinMetadata(GenerationId("0badcafe", 1)))
         )

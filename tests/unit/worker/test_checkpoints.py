@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -49,6 +49,11 @@ class CountingRows(MemoryRows):
             raise UnavailableError("down")
         self.writes += 1
         return await super().write(write)
+
+    async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
+        if self.is_down:
+            raise UnavailableError("down")
+        return await super().write_transaction(writes)
 
 
 def at(number: int) -> Position:
@@ -375,6 +380,24 @@ def test_the_end_of_a_shard_is_the_last_position() -> None:
         assert [event.position for event in shard.events if isinstance(event, Checkpointed)] == [at(10)]
 
     with_shard(scenario, checkpoint_every=timedelta(hours=1))
+
+
+def test_an_end_that_could_not_be_written_is_not_stored() -> None:
+    """The stored position stays where it is in the table, and the end can be written later."""
+
+    async def scenario(shard: Shard) -> None:
+        await shard.checkpoints.finish(shard.begin(10))
+        await shard.checkpoints.store_before_release()
+        shard.rows.is_down = True
+        ending = asyncio.create_task(shard.checkpoints.end_shard(()))
+        await shard.clock.sleep_ms(1_000)
+        await cancel_and_wait(ending)
+        assert shard.checkpoints.progress.stored == at(10) == await shard.stored()
+        shard.rows.is_down = False
+        await shard.checkpoints.end_shard(())
+        assert await shard.stored() == SHARD_END
+
+    with_shard(scenario)
 
 
 @pytest.mark.parametrize(

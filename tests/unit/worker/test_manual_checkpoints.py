@@ -261,6 +261,38 @@ def test_a_prepared_batch_that_stops_the_shard_stays_prepared() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_the_rest_of_a_prepared_batch_is_searched_for_poison() -> None:
+    """A checkpoint within the batch replaces the prepared one, so nothing has to be repeated whole any more."""
+
+    async def scenario() -> None:
+        world, prepared, handled = WorkerWorld(), [], list[str]()
+        world.put(*range(5))
+
+        async def prepare_and_hang(batch: Batch) -> None:
+            await batch.prepare(b"object-17")
+            prepared.append(batch)
+            await asyncio.Event().wait()
+
+        first = world.start(prepare_and_hang, max_records=5, max_wait="1m")
+        await world.until(lambda: bool(prepared), within_s=120)
+        first.task.cancel()
+
+        async def fail_on_three(batch: Batch) -> None:
+            if batch.pending is not None:
+                await batch.checkpoint(batch.records[1])
+            if "3" in texts(batch):
+                raise ValueError("poison")
+            handled.extend(texts(batch))
+
+        second = world.start(fail_on_three, retries=0, dead_letters="memory")
+        await world.until(lambda: handled == ["2", "4"], within_s=120)
+        assert [letter.record.data for letter in world.dead_letters.letters] == [b"3"]
+        await second.stop_and_wait()
+        assert await world.checkpoint() == "4"
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_prepared_range_larger_than_the_buffer_does_not_block_reading() -> None:
     """Small records count for more than their data in the byte budget. The range is buffered all the same."""
 

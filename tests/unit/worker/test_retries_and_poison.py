@@ -335,6 +335,23 @@ def test_a_dead_letter_that_cannot_be_stored_holds_the_shard() -> None:
     run_in_virtual_time(scenario())
 
 
+@pytest.mark.parametrize("max_records", [1, 3])
+def test_a_stop_does_not_pass_a_record_whose_dead_letter_cannot_be_stored(max_records: int) -> None:
+    """The lease is released before the record, so the next owner reads it again."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("2")
+        world.put(*range(3))
+        world.dead_letters.failures = 1_000
+        worker = world.start(handler, max_records=max_records, retries=0, dead_letters="memory")
+        await world.until(lambda: bool(worker.events_of(OperationFailed)))
+        await worker.stop_and_wait()
+        assert (handler.handled, await world.checkpoint()) == (["0", "1"], "1")
+        assert not worker.events_of(RecordDeadLettered)
+
+    run_in_virtual_time(scenario())
+
+
 def test_dead_letters_may_go_to_a_function() -> None:
     """The function gets the letter with its record. If it raises, it is called again."""
 

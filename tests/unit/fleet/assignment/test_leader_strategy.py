@@ -22,6 +22,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.leases.row_writes import PutRow, Row
 from leasehold.core.model import WorkerId
+from leasehold.fleet.held_lease import HeldLease
 from leasehold.ports import LoadMeter
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from tests.unit.fleet.world import (
@@ -29,6 +30,7 @@ from tests.unit.fleet.world import (
     SETTINGS,
     World,
     assert_never_interleaved,
+    deliver,
     even_shards,
     leaders,
 )
@@ -327,6 +329,25 @@ def test_no_leader_assigns_to_a_member_that_cannot_read() -> None:
         assert set(world.readers().values()) == {"well"}
 
     run_test(scenario)
+
+
+def test_a_shard_that_ends_while_its_member_stops_gets_no_next_owner() -> None:
+    """Nothing is left to read of it, although a next owner was chosen when the stop began."""
+
+    async def scenario(world: World) -> None:
+        async def serve(_: World, worker: WorkerId, held: HeldLease) -> None:
+            await deliver(world, worker, held)
+            await held.finish(())
+
+        world.serve = serve
+        world.start("a")
+        world.start("b")
+        await world.until(lambda: world.shares() == [1, 1], within_s=120)
+        await world.stop(WorkerId("a"))
+        (ended,) = [lease for lease in (await world.table.list()).leases if lease.checkpoint.is_shard_end]
+        assert ended.owner is None
+
+    run_test(scenario, shards=2)
 
 
 class _HalfLoad(LoadMeter):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from leasehold.config.settings import ReadSettings
+from leasehold.core.events import ReadThrottled
 from leasehold.core.model import Shard
 from leasehold.errors import (
     ThrottledError,
@@ -90,6 +91,22 @@ def test_a_closed_reader_releases_every_byte_that_was_not_delivered(after_ms: in
             found = await anext(chunks)
             await world.clock.sleep_ms(after_ms)
         assert world.budget.used_bytes == found.size_bytes
+
+    run_in_virtual_time(main())
+
+
+def test_a_failed_call_gives_its_room_back() -> None:
+    """Otherwise a reader that is throttled for a while would leave no room to the other readers."""
+
+    async def main() -> None:
+        world = ReadWorld(settings=ReadSettings(buffer_bytes=20_000_000))
+        world.stream.failure_for = fail_reads_with(*[ThrottledError("too fast")] * 5)
+        async with world.read():
+            used = []
+            while len(world.events_of(ReadThrottled)) < 5:
+                await world.clock.sleep_ms(50)
+                used.append(world.budget.used_bytes)
+        assert max(used) == 0
 
     run_in_virtual_time(main())
 
