@@ -211,7 +211,7 @@ class _LargeFleet:
     async def _serve(self, process: SimulatedProcess, held: HeldLease) -> None:
         while not held.draining.is_set():
             held.note_progress()
-            current = self._ownerships.current.get(held.shard)
+            current = self._ownerships.current.get(held.lease.key)
             if held.is_valid() and (current is None or current.process is not process):
                 self.report.owned_twice += 1
             waiting = asyncio.ensure_future(held.draining.wait())

@@ -32,8 +32,9 @@ from leasehold.core.shards.lease_creation import CreateChildren
 from leasehold.fleet import held_lease
 from leasehold.fleet.assignment import leader_election
 from leasehold.fleet.held_lease import HeldLease
+from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.lease_writer import LeaseWriter
-from leasehold.fleet.maintenance import shard_sync
+from leasehold.fleet.maintenance import lease_maintenance, shard_sync
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.reading import chunking as slicing
 from leasehold.fleet.reading import polling_reader, read_position, subscription_reader
@@ -48,6 +49,7 @@ from leasehold.simulation.environment.fan_out import ProcessSubscription
 from leasehold.simulation.environment.objects import Put, SimulatedObjects
 from leasehold.simulation.environment.process import ProcessClock
 from leasehold.simulation.environment.query_history import CommittedBatch
+from leasehold.simulation.environment.streams import StreamChoice
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.starts import Start
@@ -82,6 +84,7 @@ class PlantedBug:
     mode: Mode
     retrieval: Retrieval
     start: Start
+    streams: StreamChoice
 
 
 @contextmanager
@@ -107,6 +110,7 @@ def _plant(
     mode: Mode = Mode.PEER,
     retrieval: Retrieval = Retrieval.POLLING,
     start: Start = Start.OLDEST,
+    streams: StreamChoice = StreamChoice.ONE,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -125,6 +129,7 @@ def _plant(
         mode,
         retrieval,
         start,
+        streams,
     )
 
 
@@ -916,4 +921,31 @@ _plant(
     (HeldLease, "wait_for_parents", _do_nothing),
     (shard_graph, "unfinished_parents", _always(())),
     runtime=Runtime.SPARK,
+)
+_plant(
+    "parents are looked for by their shard ids, without the stream",
+    "parents-before-children",
+    (Fault.RESHARDS, Fault.SLOW_HANDLERS),
+    (shard_graph, "lease_key", lambda original: lambda shard, _: original(shard)),
+    (held_lease, "lease_key", lambda original: lambda shard, _: original(shard)),
+    streams=StreamChoice.SEVERAL,
+)
+_plant(
+    "the leases of a stream that is not listed any more are kept",
+    "former-streams-are-given-back",
+    (Fault.STREAM_CHANGES,),
+    (HeldLeases, "drain_unless", _always(None)),
+    streams=StreamChoice.FUNCTION,
+)
+_plant(
+    "the leases of a former stream are deleted at once",
+    "former-streams-are-given-back leases-cover-the-hash-range",
+    (Fault.STREAM_CHANGES, Fault.MEMBERSHIP),
+    (
+        lease_maintenance,
+        "leases_to_delete",
+        lambda _: lambda unused, leases, *_: [each for each in leases if each.key in unused],
+    ),
+    first_seed=5,
+    streams=StreamChoice.LISTED,
 )

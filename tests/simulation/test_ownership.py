@@ -32,9 +32,9 @@ def test_a_lease_that_is_taken_while_its_row_is_damaged_is_owned_from_its_repair
         (2, _damaged(free), _damaged(taken), process),
         (3, _damaged(taken), taken, None),
     ):
-        assert ownerships.find_latest(process, LEASE.shard_id) is None
+        assert ownerships.find_latest(process, LEASE.key) is None
         ownerships.apply(lease_change(RowChange(at_ms, LEASE.key, before, after, by, None)), next_index=0)
-    current = ownerships.current[LEASE.shard_id]
+    current = ownerships.current[LEASE.key]
     assert (current.process, current.session, current.began_ms) == (process, SESSION, 2)
     assert ownerships.find_by_token("s-0:1", process) is current
-    assert ownerships.find_latest(process, LEASE.shard_id) is current
+    assert ownerships.find_latest(process, LEASE.key) is current

@@ -25,6 +25,7 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     mode=planted_bug.mode,
                     retrieval=planted_bug.retrieval,
                     start=planted_bug.start,
+                    streams=planted_bug.streams,
                 )
             )
         if outcome.broken:

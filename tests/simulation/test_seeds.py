@@ -6,6 +6,7 @@ Some seeds are fixed, some are fresh with every commit, and some once failed.
 import pytest
 
 from leasehold.config.settings import Mode, Retrieval
+from leasehold.simulation.environment.streams import StreamChoice
 from leasehold.simulation.report import repeat_command
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.simulate import SimulationOptions, simulate
@@ -17,6 +18,12 @@ SEEDS = range(50)
 # The first seeds have a long steady state; the others have a short one, to save time.
 LONG = range(10)
 WITH_LEADER = range(40)
+SEVERAL_STREAMS = [
+    (1, Mode.PEER, StreamChoice.SEVERAL),
+    (2, Mode.LEADER, StreamChoice.LISTED),
+    (3, Mode.PEER, StreamChoice.LISTED),
+    (4, Mode.LEADER, StreamChoice.FUNCTION),
+]
 FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fresh_seeds(COMMIT, mode)]
 # Seeds that found a bug, and the bug. A change of the simulator changes what a seed does, so each bug also has a test
 # of its own:
@@ -127,6 +134,14 @@ def test_every_promise_is_kept(seed: int) -> None:
 def test_every_promise_is_kept_with_a_leader(seed: int) -> None:
     """The same in leader mode."""
     _assert_passes(SimulationOptions(seed=seed, steady_refreshes=30, mode=Mode.LEADER))
+
+
+@pytest.mark.parametrize(("seed", "mode", "streams"), SEVERAL_STREAMS)
+def test_every_promise_is_kept_for_each_stream(seed: int, mode: Mode, streams: StreamChoice) -> None:
+    """The same with several streams, also with streams that appear and disappear."""
+    _assert_passes(
+        SimulationOptions(seed=seed, mode=mode, runtime=Runtime.WORKER, streams=streams, steady_refreshes=30)
+    )
 
 
 @pytest.mark.parametrize(("seed", "mode"), FRESH)

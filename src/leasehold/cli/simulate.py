@@ -91,6 +91,16 @@ _DEFAULT_MINUTES: Final = 1.0
     show_default=True,
     help="The initial position.",
 )
+@click.option(
+    "--wide", is_flag=True, help="Also draw several streams, and streams that appear and disappear."
+)
+@click.option(
+    "--streams",
+    type=click.Choice(["drawn", "one", "several", "listed", "function"]),
+    default="drawn",
+    show_default=True,
+    help="How the members know their streams. Without --wide, drawn means one.",
+)
 def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     """Run the shipped code in the simulator.
 
@@ -107,6 +117,7 @@ def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
 
 def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
     # Imported here and below, because the simulator's imports would slow down every other command.
+    from leasehold.simulation.environment.streams import StreamChoice  # noqa: PLC0415
     from leasehold.simulation.faults import faults_from_names  # noqa: PLC0415
     from leasehold.simulation.runtime import Runtime  # noqa: PLC0415
     from leasehold.simulation.simulate import SimulationOptions  # noqa: PLC0415
@@ -125,6 +136,8 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
         runtime=None if runtime == "drawn" else Runtime(runtime),
         retrieval=None if retrieval == "drawn" else Retrieval(retrieval),
         start=None if given["start"] == "drawn" else Start(given["start"].replace("-", " ")),
+        is_wide=given["wide"],
+        streams=None if given["streams"] == "drawn" else StreamChoice(given["streams"]),
     )
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):

@@ -17,14 +17,14 @@ from leasehold.kinesis_model.shard import ShardState
 from leasehold.simulation.checkers.unknown_attributes import FOREIGN, FOREIGN_ATTRIBUTE
 from leasehold.simulation.environment.network import CallFault, Dependency, Partition
 from leasehold.simulation.environment.process import ProcessState, Role, SimulatedProcess
-from leasehold.simulation.environment.services import STREAM
+from leasehold.simulation.environment.streams import StreamChoice
 from leasehold.simulation.environment.trace import WORLD, short_shard
 from leasehold.simulation.faults import Fault
 from leasehold.simulation.world import World
 
 Injection = Callable[["FaultInjector"], None]
 
-_MALFORMED_KEY: Final = "shardId-999999999999"
+_MALFORMED_SHARD: Final = "shardId-999999999999"
 # Longer than a late request takes to arrive.
 _TABLE_LOST_AFTER_MS: Final = 10_000
 _BETWEEN_TABLE_LOSSES_MS: Final = 30_000
@@ -104,6 +104,16 @@ class FaultInjector:
         running = [each for each in self.world.running if each.state is ProcessState.RUNNING]
         return self.rng.choice(running) if running else None
 
+    def pick_stream(self) -> str:
+        """Choose a stream."""
+        names = self.world.services.streams.names
+        return self.rng.choice(names) if len(names) > 1 else names[0]
+
+    def describe_stream(self, stream: str) -> str:
+        """Return the name of a stream for the trace, if the run has several."""
+        is_only = self.world.services.streams.plan.choice is StreamChoice.ONE
+        return "" if is_only else f"{stream} "
+
     def end_all(self) -> None:
         """End all faults: resume processes, repair rows, and start or stop processes until the number is right."""
         self.has_ended = True
@@ -115,6 +125,8 @@ class FaultInjector:
         for repair in self._repairs.values():
             repair()
         self._repairs.clear()
+        for name in sorted(world.services.streams.unlisted):
+            end_leaving_out(self, name)
         self._kill_duplicate_ids()
         for process in world.running_workers[self.workers :]:
             world.stop(process)
@@ -304,78 +316,145 @@ def _partition(injector: FaultInjector, *faults: CallFault) -> None:
 
 def split(injector: FaultInjector) -> None:
     """Split an open shard."""
-    shards = injector.world.services.stream.open_shards
+    stream = injector.pick_stream()
+    shards = injector.world.services.streams.state(stream).open_shards
     if len(shards) < injector.shards_max:
-        _split(injector, injector.rng.choice(shards))
+        _split(injector, stream, injector.rng.choice(shards))
 
 
 def merge(injector: FaultInjector) -> None:
     """Merge two adjacent shards."""
-    shards = injector.world.services.stream.open_shards
+    stream = injector.pick_stream()
+    shards = injector.world.services.streams.state(stream).open_shards
     if len(shards) > 1:
         lower = injector.rng.randrange(len(shards) - 1)
-        _merge(injector, shards[lower], shards[lower + 1])
+        _merge(injector, stream, shards[lower], shards[lower + 1])
 
 
 def split_and_merge(injector: FaultInjector) -> None:
     """Split a shard, and merge its children soon after."""
-    stream = injector.world.services.stream
-    shards = stream.open_shards
+    stream = injector.pick_stream()
+    state = injector.world.services.streams.state(stream)
+    shards = state.open_shards
     if len(shards) < injector.shards_max:
         shard = injector.rng.choice(shards)
-        _split(injector, shard)
-        children = [stream.shards[child] for child in shard.children]
+        _split(injector, stream, shard)
+        children = [state.shards[child] for child in shard.children]
         if len(children) == 2:
             delay_ms = injector.rng.choice((1, 500, 3_000))
-            injector.call_later(delay_ms, lambda: _merge(injector, *children))
+            injector.call_later(delay_ms, lambda: _merge(injector, stream, *children))
 
 
 def scale(injector: FaultInjector) -> None:
     """Change the number of shards in one call."""
-    services = injector.world.services
-    now = len(services.stream.open_shards)
+    services, stream = injector.world.services, injector.pick_stream()
+    now = len(services.streams.state(stream).open_shards)
     target = injector.rng.randint(max(1, (now + 1) // 2), min(injector.shards_max, 2 * now))
     try:
-        services.kinesis.update_shard_count(services.clock.wall_ms(), STREAM, target)
+        services.kinesis.update_shard_count(services.clock.wall_ms(), stream, target)
     except KinesisApiError:
         return
-    injector.record("scale", "", f"from {now} to {target} shards")
+    injector.record("scale", "", f"{injector.describe_stream(stream)}from {now} to {target} shards")
 
 
-def _split(injector: FaultInjector, shard: ShardState) -> None:
+def _split(injector: FaultInjector, stream: str, shard: ShardState) -> None:
     services, hash_range = injector.world.services, shard.hash_range
     if hash_range.end - hash_range.start < 8:
         return
     middle = injector.rng.randint(hash_range.start + 2, hash_range.end - 2)
-    services.kinesis.split_shard(services.clock.wall_ms(), STREAM, shard.id, middle)
-    injector.record("split", shard.id, "into " + " ".join(map(short_shard, shard.children)))
+    services.kinesis.split_shard(services.clock.wall_ms(), stream, shard.id, middle)
+    key = services.streams.key_of(stream, shard.id)
+    injector.record("split", key, "into " + " ".join(map(short_shard, shard.children)))
 
 
-def _merge(injector: FaultInjector, lower: ShardState, upper: ShardState) -> None:
+def _merge(injector: FaultInjector, stream: str, lower: ShardState, upper: ShardState) -> None:
     services = injector.world.services
-    if not (lower.is_open and upper.is_open):
+    key = services.streams.key_of(stream, lower.id)
+    is_current = services.streams.find_shard(key) is lower and stream in services.streams.names
+    if not (is_current and lower.is_open and upper.is_open):
         return
-    services.kinesis.merge_shards(services.clock.wall_ms(), STREAM, lower.id, upper.id)
-    injector.record("merge", lower.id, f"with {short_shard(upper.id)} into {short_shard(lower.children[0])}")
+    services.kinesis.merge_shards(services.clock.wall_ms(), stream, lower.id, upper.id)
+    injector.record("merge", key, f"with {short_shard(upper.id)} into {short_shard(lower.children[0])}")
 
 
 def trim(injector: FaultInjector) -> None:
-    """Remove all records so far from the stream, read or not."""
-    world = injector.world
-    injector.record("trim")
+    """Remove all records so far from a stream, read or not."""
+    world, stream = injector.world, injector.pick_stream()
+    injector.record("trim", "", injector.describe_stream(stream))
     world.shards_were_trimmed = True
-    for shard_ledger in world.ledger.shards.values():
+    for shard_ledger in world.ledger.of_stream(world.services.streams.id_of(stream)):
         shard_ledger.trim()
-    world.services.stream.trim_all_records()
+    world.services.streams.state(stream).trim_all_records()
 
 
 def delete_consumer(injector: FaultInjector) -> None:
     """Delete the registered consumer, as an operator may by mistake."""
-    services = injector.world.services
-    for name in services.stream.consumers:
-        injector.record("no consumer", "", name)
-        services.kinesis.deregister_consumer(services.clock.wall_ms(), STREAM, name)
+    services, stream = injector.world.services, injector.pick_stream()
+    for name in services.streams.state(stream).consumers:
+        injector.record("no consumer", "", f"{injector.describe_stream(stream)}{name}")
+        services.kinesis.deregister_consumer(services.clock.wall_ms(), stream, name)
         return
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def create_stream(injector: FaultInjector) -> None:
+    """Create a stream."""
+    streams = injector.world.services.streams
+    if streams.may_create():
+        name, shards = streams.next_name(), injector.rng.randint(1, 3)
+        injector.record("new stream", "", f"{name}, {shards} shards")
+        streams.create(name, shards, injector.world.clock.wall_ms())
+
+
+def delete_stream(injector: FaultInjector) -> None:
+    """Delete a stream. Its records that are not done are lost."""
+    world, streams = injector.world, injector.world.services.streams
+    if len(streams.names) > 1:
+        name = injector.pick_stream()
+        injector.record("delete stream", "", name)
+        for shard_ledger in world.ledger.of_stream(streams.id_of(name)):
+            shard_ledger.lose_open()
+        streams.delete(name)
+
+
+def leave_stream_out(injector: FaultInjector) -> None:
+    """Let the user's function leave a stream out, until it names the stream again."""
+    streams = injector.world.services.streams
+    if len(streams.followed) > 1:
+        name = injector.rng.choice(streams.followed)
+        injector.record("not listed", "", name)
+        streams.unlisted.add(name)
+        injector.call_later(injector.rng.randint(1_000, 30_000), lambda: list_again(injector, name))
+
+
+def list_again(injector: FaultInjector, name: str) -> None:
+    """Let the user's function name a stream again."""
+    streams = injector.world.services.streams
+    if name in streams.unlisted:
+        injector.record("listed again", "", name)
+        streams.unlisted.discard(name)
+
+
+def end_leaving_out(injector: FaultInjector, name: str) -> None:
+    """Let the user's function name a stream again, or never again. Then its records need not be done."""
+    world = injector.world
+    if injector.rng.random() < 0.5:
+        list_again(injector, name)
+        return
+    world.services.streams.leave_out(name)
+    for shard_ledger in world.ledger.of_stream(world.services.streams.id_of(name)):
+        shard_ledger.lose_open()
+
+
+def change_streams(injector: FaultInjector) -> None:
+    """Let a stream appear or disappear, as the members of this run can see it."""
+    match injector.world.services.streams.plan.choice:
+        case StreamChoice.LISTED:
+            injector.rng.choice((create_stream, delete_stream))(injector)
+        case StreamChoice.FUNCTION:
+            leave_stream_out(injector)
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------
@@ -475,12 +554,13 @@ def _end_query(
 
 def add_malformed_row(injector: FaultInjector) -> None:
     """Write a row that looks like a lease but cannot be parsed, until it is repaired."""
-    if injector.is_damaged(_MALFORMED_KEY):
-        return
     world = injector.world
+    key = world.services.streams.key_of(injector.pick_stream(), _MALFORMED_SHARD)
+    if injector.is_damaged(key):
+        return
     injector.record("bad row")
-    world.overwrite_row(_MALFORMED_KEY, {KEY: text(_MALFORMED_KEY), COUNTER: number(-1)})
-    injector.repair_row_later(_MALFORMED_KEY, lambda: world.overwrite_row(_MALFORMED_KEY, None))
+    world.overwrite_row(key, {KEY: text(key), COUNTER: number(-1)})
+    injector.repair_row_later(key, lambda: world.overwrite_row(key, None))
 
 
 def add_foreign_row(injector: FaultInjector) -> None:
@@ -540,6 +620,7 @@ INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {
     Fault.DELETIONS: (delete_row, delete_row, delete_all_rows),
     Fault.SUSPENSIONS: (suspend,),
     Fault.REFUSALS: (refuse,),
+    Fault.STREAM_CHANGES: (change_streams,),
 }
 # In runs that read by enhanced fan-out.
 FAN_OUT_INJECTIONS: Final[Mapping[Fault, tuple[Injection, ...]]] = {Fault.STREAM_QUIRKS: (delete_consumer,)}

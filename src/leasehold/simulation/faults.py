@@ -52,6 +52,7 @@ class Fault(Enum):
     REFUSALS = (
         "refusals"  # a service denies access for some seconds, as with an expired role or a changed policy
     )
+    STREAM_CHANGES = "stream-changes"  # streams appear and disappear, where members discover their streams
 
 
 # These faults destroy data, so some promises do not hold with them. They are rare.
@@ -61,7 +62,7 @@ _DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS, Fault.OLD_LOGS})
 # These are newer than many seeds that once failed. They are drawn after all others.
 _NEWEST: Final = frozenset({Fault.SUSPENSIONS})
 # Only for `--faults`: a worker whose consumer of fan-out is denied ends with an error that names the remedy.
-_NEVER_DRAWN: Final = frozenset({Fault.REFUSALS})
+_NEVER_DRAWN: Final = frozenset({Fault.REFUSALS, Fault.STREAM_CHANGES})
 
 
 _FATES_MAX: Final = {EventFate.SILENCE: 0.02, EventFate.CUT: 0.1, EventFate.EARLY_END: 0.1}

@@ -33,6 +33,10 @@ def repeat_command(options: SimulationOptions) -> str:
         parts.append(f"--retrieval {options.retrieval.value}")
     if options.start is not None:
         parts.append(f"--start {options.start.value.replace(' ', '-')}")
+    if options.is_wide:
+        parts.append("--wide")
+    if options.streams is not None:
+        parts.append(f"--streams {options.streams.value}")
     if options.mode is not _DEFAULT.mode:
         parts.append(f"--mode {options.mode.value}")
     return " ".join(parts)

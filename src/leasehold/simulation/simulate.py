@@ -11,15 +11,22 @@ from typing import Final
 from leasehold.config.settings import FanOutSettings, Mode, Retrieval
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import BrokenPromise
-from leasehold.simulation.checkers.hash_coverage import find_hole
+from leasehold.simulation.checkers.former_streams import has_former_leases
+from leasehold.simulation.checkers.hash_coverage import find_holes
 from leasehold.simulation.environment.process import Role, SimulatedLoop
-from leasehold.simulation.environment.producer import Producer
-from leasehold.simulation.environment.services import STREAM
+from leasehold.simulation.environment.streams import StreamChoice
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector, RestartedQuery
 from leasehold.simulation.faults import Fault, FaultMix, draw_fan_out_mix, draw_fault_mix, without_poison
+from leasehold.simulation.producing import Producing
 from leasehold.simulation.runtime import Runtime, draw_runtime
-from leasehold.simulation.starts import OLD_RECORDS_AGE_MS, Start, draw_start, has_read_every_shard
+from leasehold.simulation.starts import Start, draw_start
+from leasehold.simulation.wide_worlds import (
+    draw_stream_plan,
+    failing_lists,
+    with_stream_changes,
+    with_streams,
+)
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
 from leasehold.worker.settings import ConsumerSettings
@@ -30,7 +37,6 @@ _REFRESH_MS: Final = 1_500
 # For movements that were decided before: requested handoffs, and the cleanup of finished shards.
 _BEFORE_STEADY_STATE_MS: Final = 30_000
 _STOP_BOUND_MS: Final = 60_000
-_OLD_ROUNDS: Final = 5
 # Longer than every bound of the checkers, so that a checker with a more precise message reports first.
 _RECOVERY_BOUND_MS: Final = 1_500_000
 
@@ -49,6 +55,8 @@ class SimulationOptions:
     runtime: Runtime | None = None
     retrieval: Retrieval | None = None
     start: Start | None = None  # drawn only if the faults are drawn as well
+    is_wide: bool = False  # also draw what `wide_worlds` adds
+    streams: StreamChoice | None = None  # drawn only in a wide run; otherwise one stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +185,15 @@ class _Run:
         rng = random.Random(f"{options.seed}:fan-out")  # noqa: S311
         self._fan_out = draw_fan_out_mix(rng, mix, options.retrieval)
         settings = replace(settings, fan_out=FanOutSettings(retrieval=self._fan_out.retrieval))
-        spec = WorldSpec(seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime)
+        rng = random.Random(f"{options.seed}:wide")  # noqa: S311
+        plan = draw_stream_plan(
+            rng, runtime=runtime, is_wide=options.is_wide, choice=options.streams, mix=mix
+        )
+        mix = with_stream_changes(mix, plan, is_drawn=options.faults is None)
+        settings = with_streams(settings, plan, self._list_streams)
+        spec = WorldSpec(
+            seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime, streams=plan
+        )
         world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
         self._query = _create_query(world)
@@ -188,12 +204,18 @@ class _Run:
         self._injector = FaultInjector(
             world, workers=self._workers, shards_max=2 * shards + 4, query=self._query
         )
-        self._producer = Producer(
-            world.services.kinesis, STREAM, world.ledger, mix.workload, spec.rng_for("producer")
-        )
+        self._trace_beginning(shards)
+
+    def _list_streams(self) -> Sequence[str]:
+        return self.world.services.streams.list_names()
+
+    def _trace_beginning(self, shards: int) -> None:
+        spec = self.world.spec
         reading = f"{self._fan_out.retrieval.value} from {self._start.value}"
-        begins = f"{runtime.value}, {reading}, {self._workers} workers, {shards} shards; {mix}"
-        world.trace.add(WORLD, "begins", "", begins)
+        begins = f"{spec.runtime.value}, {reading}, {self._workers} workers, {shards} shards; {spec.mix}"
+        if spec.streams.choice is not StreamChoice.ONE:
+            begins += f"; {spec.streams.choice.value} streams, {spec.streams.more_shards} more shards"
+        self.world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
         world = self.world
@@ -211,18 +233,20 @@ class _Run:
     async def _inject_faults(self) -> None:
         """Start the workers, produce records and inject faults."""
         world, mix = self.world, self.world.spec.mix
-        await self._produce_old_records()
+        producing = Producing(world, self._start)
+        await producing.produce_old_records()
         until_ms = world.now_ms() + self.options.faults_ms
         for _ in range(self._workers):
             world.start()
         if self._query is not None:
             self._query.start()
-        producing = asyncio.ensure_future(self._produce())
         services = world.services
+        producing.begin()
         services.network.conditions.chances = mix.chances
         services.network.conditions.slow_share = mix.slow_share
         services.table.stale_chance = mix.stale_chance
         services.objects.conflict_chance = mix.conflict_chance
+        services.streams.failing_lists = failing_lists(mix)
         services.quirks.expired_chance = mix.expired_chance
         services.quirks.empty_chance = mix.empty_chance
         services.fan_out_quirks.chances = self._fan_out.chances
@@ -233,7 +257,7 @@ class _Run:
         self._injector.end_all()
         world.promises.notify(lambda checker: checker.faults_ended())
         await world.clock.sleep_ms(TICK_MS)
-        producing.cancel()
+        producing.stop()
 
     async def _wait_for_recovery(self) -> None:
         """Wait until all records are done, the shards are balanced, and deleted leases exist again."""
@@ -241,7 +265,12 @@ class _Run:
 
     def _has_recovered(self) -> bool:
         world = self.world
-        return not world.ledger.open_records and is_balanced(world) and find_hole(world) is None
+        return (
+            not world.ledger.open_records
+            and is_balanced(world)
+            and not find_holes(world)
+            and not has_former_leases(world)
+        )
 
     async def _hold_steady_state(self) -> None:
         """Wait for some time in which no lease may move."""
@@ -260,24 +289,6 @@ class _Run:
         await self._wait_until(
             lambda: not any(each.is_alive for each in self.world.processes), _STOP_BOUND_MS
         )
-
-    async def _produce_old_records(self) -> None:
-        """Produce records that are older than the fleet, unless it begins at the oldest record."""
-        if self._start is Start.OLDEST:
-            return
-        for _ in range(_OLD_ROUNDS):
-            self._producer.produce(self.world.clock.wall_ms())
-        for shard_ledger in self.world.ledger.shards.values():
-            shard_ledger.start_here()
-        await self.world.clock.sleep_ms(OLD_RECORDS_AGE_MS)
-
-    async def _produce(self) -> None:
-        world = self.world
-        while self._start is Start.LATEST and not has_read_every_shard(world):
-            await world.clock.sleep_ms(TICK_MS)
-        while True:
-            self._producer.produce(world.clock.wall_ms())
-            await world.clock.sleep_ms(world.spec.mix.workload.every_ms)
 
     async def _tick(self) -> None:
         while True:

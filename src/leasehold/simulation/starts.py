@@ -52,12 +52,15 @@ def draw_start(rng: random.Random, mix: FaultMix) -> Start:
     return start
 
 
-def has_read_every_shard(world: World) -> bool:
+def has_read_every_shard(world: World, stream: str) -> bool:
     """Return whether a process has read every open shard, or an ancestor: then its records will be read, too."""
-    shards = world.services.stream.shards
+    streams = world.services.streams
+    shards = streams.state(stream).shards
 
     def is_read(shard: ShardId) -> bool:
         parents = shards[shard].parents if shard in shards else ()
-        return shard in world.shards_read or any(is_read(parent) for parent in parents)
+        return streams.key_of(stream, shard) in world.shards_read or any(
+            is_read(parent) for parent in parents
+        )
 
-    return all(is_read(each.id) for each in world.services.stream.open_shards)
+    return all(is_read(each.id) for each in streams.state(stream).open_shards)

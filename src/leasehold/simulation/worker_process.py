@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Final
 
 from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings
-from leasehold.core.model import InitialPosition, ShardId
-from leasehold.core.record import UserRecord
+from leasehold.core.model import InitialPosition, LeaseKey
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.environment.network import Dependency
 from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
-from leasehold.simulation.environment.services import APPLICATION, STREAM
+from leasehold.simulation.environment.services import APPLICATION
+from leasehold.simulation.environment.streams import STREAM
 from leasehold.simulation.faults import FaultMix
 from leasehold.simulation.world import World
 from leasehold.worker.batch import Batch
@@ -95,22 +95,30 @@ async def run_simulated_worker(
     world: World, process: SimulatedProcess, handler: Callable[[Batch], Awaitable[None]]
 ) -> BaseException | None:
     """Run a worker with this handler until it stops."""
+    services, identity = world.services, world.settings.identity
     ports = WorkerPorts(
         worker=process.worker,
-        table=LeaseTable(world.services.rows_for(process)),
-        streams={world.settings.identity.stream: world.services.stream_for(process, world.page_read)},
+        table=LeaseTable(services.rows_for(process)),
+        streams={name: services.stream_for(process, world, name) for name in identity.initial_positions},
         dead_letters=_DeadLettersOverNetwork(world, process),
         clock=process.clock,
         rng=world.spec.rng_for(f"{process.name}:engine"),
         observe=lambda event: world.observe(process, event),
-        open_fan_out=lambda _: world.services.fan_out_for(process, world),
+        directory=services.directory_for(process, world) if identity.is_discovering else None,
+        open_fan_out=lambda name: services.fan_out_for(process, world, name),
     )
     return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
 
 
+def key_of(batch: Batch) -> LeaseKey:
+    """Return the key of a batch's lease: the fencing token without the counter."""
+    return LeaseKey(batch.fencing_token.rpartition(":")[0])
+
+
 def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Delivery | None:
     """Record that a handler was called. Returns None, and reports it, if records were never produced."""
-    found = world.ledger.indexes(batch.shard, batch.records)
+    shard = key_of(batch)
+    found = world.ledger.indexes(shard, batch.records)
     indexes = [index for index in found if index is not None]
     if not indexes or len(indexes) < len(found):
         world.promises.report(
@@ -118,13 +126,13 @@ def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Del
         )
         return None
     first, last = indexes[0], indexes[-1]
-    kept_from = max(first, world.ledger.shard(batch.shard).trimmed_before)
+    kept_from = max(first, world.ledger.shard(shard).trimmed_before)
     kept = [index for index in indexes if index >= kept_from]
     if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
         world.promises.report("order-within-a-session", f"{batch!r} is not a contiguous run of records")
     ownership = world.ownerships.find_by_token(batch.fencing_token, process)
     delivery = Delivery(
-        process, batch.shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
+        process, shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
     )
     world.delivery_began(delivery)
     return delivery
@@ -154,7 +162,7 @@ class SimulatedHandler:
         if rng.random() < mix.slow_handler_share:
             work_ms = rng.randint(1_000, 30_000)
         await self._process.clock.sleep_ms(work_ms)
-        shard_ledger = self._world.ledger.shard(batch.shard)
+        shard_ledger = self._world.ledger.shard(delivery.shard)
         if any(index in shard_ledger.poison for index in range(delivery.first, delivery.last + 1)):
             raise PoisonError
         if rng.random() < mix.failing_share:
@@ -172,8 +180,8 @@ class SimulatedHandler:
     async def _create_object(self, batch: Batch, delivery: Delivery) -> None:
         """Create the object. A failed call may have created it: the handler is called again, with the same range."""
         services = self._world.services
-        keys = tuple(self._world.ledger.shard(batch.shard).keys[delivery.first : delivery.last + 1])
-        name = (batch.shard, str(batch.start), str(batch.end))
+        keys = tuple(self._world.ledger.shard(delivery.shard).keys[delivery.first : delivery.last + 1])
+        name = (delivery.shard, str(batch.start), str(batch.end))
         try:
             await services.network.call(
                 self._process, Dependency.SINK, "create", lambda: services.sink.create(name, keys)
@@ -191,8 +199,8 @@ class _DeadLettersOverNetwork(DeadLetters):
 
     async def put(self, letter: DeadLetter) -> None:
         await self._world.services.network.call(
-            self._process, Dependency.DEAD_LETTERS, "put", lambda: self._store(letter.shard, letter.record)
+            self._process, Dependency.DEAD_LETTERS, "put", lambda: self._store(letter)
         )
 
-    def _store(self, shard: ShardId, record: UserRecord) -> None:
-        self._world.dead_letter_stored(shard, record)
+    def _store(self, letter: DeadLetter) -> None:
+        self._world.dead_letter_stored(letter.stream, letter.shard, letter.record)

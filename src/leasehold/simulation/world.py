@@ -15,7 +15,7 @@ from typing import Any
 
 from leasehold.core.events import Event, PageRead
 from leasehold.core.leases.row_writes import Row
-from leasehold.core.model import ShardId, WorkerId
+from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.record import UserRecord
 from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
@@ -38,6 +38,7 @@ from leasehold.simulation.environment.query_history import (
     QueryHistory,
 )
 from leasehold.simulation.environment.services import SimulatedServices
+from leasehold.simulation.environment.streams import ONE_STREAM, StreamPlan
 from leasehold.simulation.environment.table import RowChange
 from leasehold.simulation.environment.trace import WORLD, Trace, event_line
 from leasehold.simulation.faults import FaultMix
@@ -57,6 +58,7 @@ class WorldSpec:
     mix: FaultMix
     settings: ConsumerSettings
     runtime: Runtime = Runtime.WORKER
+    streams: StreamPlan = ONE_STREAM
 
     def rng_for(self, purpose: str) -> random.Random:
         """Return a random generator for one purpose, so that draws for one purpose do not change the others."""
@@ -78,7 +80,11 @@ class World:
     ) -> None:
         self.spec = spec
         self.services = SimulatedServices(
-            loop, shards=spec.shards, is_two_phase=spec.mix.is_two_phase, rng_for=spec.rng_for
+            loop,
+            shards=spec.shards,
+            is_two_phase=spec.mix.is_two_phase,
+            streams=spec.streams,
+            rng_for=spec.rng_for,
         )
         self.services.table.on_change = self._row_changed
         self.services.objects.on_put = self._object_put
@@ -88,7 +94,7 @@ class World:
         self.archived: dict[str, ArchivedObject] = {}
         self.query = QueryHistory()
         self.processes: list[SimulatedProcess] = []
-        self.shards_read: set[ShardId] = set()  # shards of which a process has read a page
+        self.shards_read: set[LeaseKey] = set()  # shards of which a process has read a page
         self.rows_were_destroyed = False
         # A shard that was trimmed before it was read ends without naming its children.
         self.shards_were_trimmed = False
@@ -188,23 +194,25 @@ class World:
         if not process.is_alive:
             return
         if isinstance(event, PageRead):
-            self.shards_read.add(event.shard)
+            self.shards_read.add(event.shard_key)
         line = event_line(event)
         if line is not None:
             self.trace.add(process.name, *line)
         self.promises.notify(lambda checker: checker.event_observed(process, event))
 
-    def page_read(self, process: SimulatedProcess, page: Page) -> None:
-        """A process has read a page from the stream."""
-        self.promises.notify(lambda checker: checker.page_read(process, page))
+    def page_read(self, process: SimulatedProcess, stream: str, page: Page) -> None:
+        """A process has read a page from a stream."""
+        self.promises.notify(lambda checker: checker.page_read(process, stream, page))
 
-    def subscription_opened(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def subscription_opened(self, process: SimulatedProcess, stream: str, shard: ShardId) -> None:
         """A process has subscribed to a shard."""
-        self.promises.notify(lambda checker: checker.subscription_opened(process, shard))
+        key = self.services.streams.key_of(stream, shard)
+        self.promises.notify(lambda checker: checker.subscription_opened(process, key))
 
-    def subscription_closed(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def subscription_closed(self, process: SimulatedProcess, stream: str, shard: ShardId) -> None:
         """A process has closed a subscription to a shard."""
-        self.promises.notify(lambda checker: checker.subscription_closed(process, shard))
+        key = self.services.streams.key_of(stream, shard)
+        self.promises.notify(lambda checker: checker.subscription_closed(process, key))
 
     def delivery_began(self, delivery: Delivery) -> None:
         """A handler was called."""
@@ -249,12 +257,13 @@ class World:
             shard_ledger = self.ledger.shard(each.shard)
             shard_ledger.mark_done(shard_ledger.index_of[key] for key in each.records)
 
-    def dead_letter_stored(self, shard: ShardId, record: UserRecord) -> None:
+    def dead_letter_stored(self, stream: str, shard: ShardId, record: UserRecord) -> None:
         """A record was stored as a dead letter."""
-        shard_ledger = self.ledger.shard(shard)
+        shard_key = self.services.streams.key_of(stream, shard)
+        shard_ledger = self.ledger.shard(shard_key)
         key = (int(record.sequence_number), record.sub_sequence_number)
         shard_ledger.mark_done([shard_ledger.index_of[key]])
-        self.services.sink.dead_letters.add((shard, key))
+        self.services.sink.dead_letters.add((shard_key, key))
 
     def unhandled_error(self, context: dict[str, Any]) -> None:
         """An error reached the event loop because no task waited for it."""
@@ -264,7 +273,7 @@ class World:
         changed = lease_change(change)
         next_index = 0
         if changed.after is not None:
-            next_index = self.ledger.shard(changed.after.shard_id).index_after(changed.after.checkpoint)
+            next_index = self.ledger.shard(changed.after.key).index_after(changed.after.checkpoint)
         # Invariant: checkers see the ownerships as they are after the change.
         self.ownerships.apply(changed, next_index)
         self.promises.notify(lambda checker: checker.lease_changed(changed))

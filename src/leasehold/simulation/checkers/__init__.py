@@ -15,6 +15,7 @@ from leasehold.simulation.checkers.clean_stop import CleanStop
 from leasehold.simulation.checkers.dead_letters import DeadLettersHoldThePoison
 from leasehold.simulation.checkers.delivery_order import OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
+from leasehold.simulation.checkers.former_streams import FormerStreams
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
 from leasehold.simulation.checkers.initial_position import BeginsAtTheInitialPosition
 from leasehold.simulation.checkers.lag_to_zero import LagToZero
@@ -59,6 +60,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     CleanHandoffsRepeatNothing,
     ParentsBeforeChildren,
     LeasesCoverTheHashRange,
+    FormerStreams,
     UnknownAttributesSurvive,
     SinkEqualsProduced,
     PinnedBeforeWritten,

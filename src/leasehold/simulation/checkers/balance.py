@@ -18,9 +18,7 @@ def count_shards(world: WorldView) -> Counter[SimulatedProcess]:
     held = Counter(dict.fromkeys(running, 0))
     current = world.ownerships.current
     held.update(
-        current[lease.shard_id].process
-        for lease in world.services.active_leases()
-        if lease.shard_id in current
+        current[lease.key].process for lease in world.services.active_leases() if lease.key in current
     )
     return held
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from leasehold.core.events import Event
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.ports import Page
 from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.ledger import Ledger
@@ -109,13 +109,13 @@ class Checker:
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         """A process has emitted an event."""
 
-    def page_read(self, process: SimulatedProcess, page: Page) -> None:
-        """A process has read a page from the stream."""
+    def page_read(self, process: SimulatedProcess, stream: str, page: Page) -> None:
+        """A process has read a page from a stream."""
 
-    def subscription_opened(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def subscription_opened(self, process: SimulatedProcess, shard: LeaseKey) -> None:
         """A process has subscribed to a shard."""
 
-    def subscription_closed(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def subscription_closed(self, process: SimulatedProcess, shard: LeaseKey) -> None:
         """A process has closed a subscription to a shard."""
 
     def process_exited(self, process: SimulatedProcess) -> None:

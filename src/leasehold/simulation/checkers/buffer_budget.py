@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from leasehold.core.events import Event, LeaseLost, LeaseReleased, ReadingStarted, ShardEnded
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.fleet.reading.chunking import weight_of
 from leasehold.kinesis_model.service import EVENT_BYTES_MAX
 from leasehold.ports import Page
@@ -29,13 +29,13 @@ class BufferWithinBudget(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._held: defaultdict[SimulatedProcess, dict[ShardId, dict[int, int]]] = defaultdict(dict)
-        self._shards: dict[int, ShardId] = {}
+        self._held: defaultdict[SimulatedProcess, dict[LeaseKey, dict[int, int]]] = defaultdict(dict)
 
-    def page_read(self, process: SimulatedProcess, page: Page) -> None:
+    def page_read(self, process: SimulatedProcess, stream: str, page: Page) -> None:
         if not page.records:
             return
-        shard = self._shard_of(int(page.records[0].sequence_number))
+        number = int(page.records[0].sequence_number)
+        shard = self.world.services.streams.key_of_number(stream, number)
         buffered = self._held[process].get(shard) if shard else None
         if buffered is None:
             return
@@ -59,9 +59,9 @@ class BufferWithinBudget(Checker):
         if process.role is Role.EXECUTOR:
             return  # the limits of a batch bound what its tasks hold
         match event:
-            case ReadingStarted(shard=shard):
+            case ReadingStarted(shard_key=shard):
                 self._held[process][shard] = {}
-            case LeaseLost(shard=shard) | LeaseReleased(shard=shard) | ShardEnded(shard=shard):
+            case LeaseLost(shard_key=shard) | LeaseReleased(shard_key=shard) | ShardEnded(shard_key=shard):
                 self._held[process].pop(shard, None)
 
     def process_exited(self, process: SimulatedProcess) -> None:
@@ -70,9 +70,3 @@ class BufferWithinBudget(Checker):
     def _forget(self, buffered: dict[int, int], numbers: Iterable[int]) -> None:
         for number in numbers:
             del buffered[number]
-
-    def _shard_of(self, number: int) -> ShardId | None:
-        for shard in self.world.services.stream.shards.values():
-            if number in shard.numbers:
-                return shard.id
-        return None

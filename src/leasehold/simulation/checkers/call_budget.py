@@ -64,8 +64,19 @@ class CallsWithinBudget(Checker):
         heartbeats = shards * _per_hour(milliseconds(fleet.renew_every))
         return {
             Dependency.LEASES: _SLACK * (refreshes + heartbeats + members * rounds),
-            Dependency.STREAM: _SLACK * (shards * polls + members * rounds),
+            Dependency.STREAM: _SLACK * (shards * polls + members * self._stream_rounds()),
         }
+
+    def _stream_rounds(self) -> float:
+        """Audits and cleanups of each stream, and lists of the streams, which an audit makes as well."""
+        fleet, streams = self.world.settings.fleet, self.world.services.streams
+        audits, cleanups = (
+            _per_hour(milliseconds(each)) for each in (fleet.audit_every, fleet.clean_up_every)
+        )
+        identity = self.world.settings.identity
+        is_listing = identity.is_listed
+        lists = audits + _per_hour(milliseconds(identity.discover_streams_every)) if is_listing else 0.0
+        return lists + len(streams.followed) * (audits + cleanups)
 
     def _read_every_ms(self) -> int:
         """How often a shard is polled or subscribed to. The driver of a query always polls."""

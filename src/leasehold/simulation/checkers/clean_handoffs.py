@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import LeaseChange, Ownership, session_in
 
@@ -14,10 +14,10 @@ class CleanHandoffsRepeatNothing(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._owners: dict[ShardId, Ownership] = {}
+        self._owners: dict[LeaseKey, Ownership] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
-        shard = ShardId(change.row.key)
+        shard = LeaseKey(change.row.key)
         owner = self._owners.pop(shard, None)
         if owner is not None and change.after is not None and _is_clean_release(owner, change):
             checkpointed = self.world.ledger.shard(shard).index_after(change.after.checkpoint)

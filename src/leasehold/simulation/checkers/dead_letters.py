@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker
 from leasehold.simulation.environment.ownership import LeaseChange
 
@@ -16,11 +16,11 @@ class DeadLettersHoldThePoison(Checker):
         after = change.after
         if after is None or (change.before is not None and change.before.checkpoint == after.checkpoint):
             return
-        shard = self.world.ledger.shard(after.shard_id)
+        shard = self.world.ledger.shard(after.key)
         passed = shard.index_after(after.checkpoint)
         for index in shard.poison:
-            is_trimmed = index < shard.trimmed_before
-            if index < passed and not is_trimmed and not self._is_dead_lettered(after.shard_id, index):
+            is_lost = index < shard.trimmed_before or index in shard.lost_to_trim
+            if index < passed and not is_lost and not self._is_dead_lettered(after.key, index):
                 self.report(
                     f"{after.key} moved to {after.checkpoint}, past a poison record without a dead letter"
                 )
@@ -33,6 +33,6 @@ class DeadLettersHoldThePoison(Checker):
             if ledger.index_of[key] not in ledger.poison:
                 self.report(f"record {key} of {shard} is not poison, but has a dead letter")
 
-    def _is_dead_lettered(self, shard: ShardId, index: int) -> bool:
+    def _is_dead_lettered(self, shard: LeaseKey, index: int) -> bool:
         key = self.world.ledger.shard(shard).keys[index]
         return (shard, key) in self.world.services.sink.dead_letters

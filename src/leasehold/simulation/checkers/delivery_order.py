@@ -32,7 +32,7 @@ class OrderWithinASession(Checker):
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         if isinstance(event, RecordDeadLettered):
-            ownership = self.world.ownerships.find_latest(process, event.shard)
+            ownership = self.world.ownerships.find_latest(process, event.shard_key)
             if ownership is not None:
-                after = self.world.ledger.shard(event.shard).index_after(event.position)
+                after = self.world.ledger.shard(event.shard_key).index_after(event.position)
                 ownership.next_index = max(ownership.next_index, after)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from leasehold.config.settings import Mode, milliseconds
 from leasehold.core.model import LeaseKey
+from leasehold.fleet.maintenance.lease_maintenance import JOIN_RETRY_MS
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.environment.streams import StreamChoice
 
 
 class EveryShardOwned(Checker):
@@ -33,11 +35,14 @@ class EveryShardOwned(Checker):
         if fleet.mode is Mode.LEADER:
             # A leader may have to be elected first, and it may assign the lease to a dead member at first.
             bound_ms += milliseconds(fleet.leader_lock_duration + fleet.failover_after)
+        if self.world.services.streams.plan.choice is not StreamChoice.ONE:
+            # A member may have to discover and join the stream first, and join it again after a failure.
+            bound_ms += milliseconds(self.world.settings.identity.discover_streams_every) + JOIN_RETRY_MS
         current = self.world.ownerships.current
         unowned = [
             lease
             for lease in self.world.services.active_leases()
-            if lease.shard_id not in current or not current[lease.shard_id].process.is_alive
+            if lease.key not in current or not current[lease.key].process.is_alive
         ]
         self._unowned_since_ms = {
             lease.key: self._unowned_since_ms.get(lease.key, now_ms) for lease in unowned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker
 from leasehold.simulation.environment.ownership import Delivery
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -22,7 +22,7 @@ class BeginsAtTheInitialPosition(Checker):
         for key in delivered.records[:1]:
             self._check(delivered.by, delivered.shard, shard_ledger.index_of[key])
 
-    def _check(self, process: SimulatedProcess, shard: ShardId, index: int) -> None:
+    def _check(self, process: SimulatedProcess, shard: LeaseKey, index: int) -> None:
         if index < self.world.ledger.shard(shard).starts_at:
             self.report(
                 f"{process.name} delivers a record of {shard} that is older than the initial position"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.core.events import Event, GapFound, ReadingStarted, ShardEnded
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.core.position import Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery
@@ -23,22 +23,22 @@ class LossesAreReported(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._gaps_to_report: set[tuple[SimulatedProcess, ShardId]] = set()
-        self._reported: set[tuple[SimulatedProcess, ShardId, Position]] = set()
+        self._gaps_to_report: set[tuple[SimulatedProcess, LeaseKey]] = set()
+        self._reported: set[tuple[SimulatedProcess, LeaseKey, Position]] = set()
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
         match event:
-            case ReadingStarted(shard=shard, position=position):
+            case ReadingStarted(shard_key=shard, position=position):
                 shard_ledger = self.world.ledger.shard(shard)
                 is_trimmed = (
                     position.is_record and shard_ledger.index_after(position) < shard_ledger.trimmed_before
                 )
                 must_report = is_trimmed and (process, shard, position) not in self._reported
                 (self._gaps_to_report.add if must_report else self._gaps_to_report.discard)((process, shard))
-            case GapFound(shard=shard, gap=gap):
+            case GapFound(shard_key=shard, gap=gap):
                 self._gaps_to_report.discard((process, shard))
                 self._reported.add((process, shard, gap.after))
-            case ShardEnded(shard=shard):
+            case ShardEnded(shard_key=shard):
                 self._require_report(process, shard)
 
     def delivery_began(self, delivery: Delivery) -> None:
@@ -48,7 +48,7 @@ class LossesAreReported(Checker):
         if not delivered.continues_poll:
             self._require_report(delivered.by, delivered.shard)
 
-    def _require_report(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def _require_report(self, process: SimulatedProcess, shard: LeaseKey) -> None:
         if (process, shard) in self._gaps_to_report:
             self.report(f"{process.name} delivers from {shard} and has not reported the trimmed records")
 

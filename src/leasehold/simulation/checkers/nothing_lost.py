@@ -14,7 +14,7 @@ class NothingLost(Checker):
     def lease_changed(self, change: LeaseChange) -> None:
         if change.after is None or (change.before and change.before.checkpoint == change.after.checkpoint):
             return
-        shard_ledger = self.world.ledger.shard(change.after.shard_id)
+        shard_ledger = self.world.ledger.shard(change.after.key)
         if shard_ledger.index_after(change.after.checkpoint) > shard_ledger.first_open:
             key = shard_ledger.keys[shard_ledger.first_open]
             self.report(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey, lease_key, parse_lease_key
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -16,12 +16,12 @@ class ParentsBeforeChildren(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._leased: set[ShardId] = set()
-        self._unfinished: set[ShardId] = set()
-        self._parents: dict[ShardId, tuple[ShardId, ...]] = {}
+        self._leased: set[LeaseKey] = set()
+        self._unfinished: set[LeaseKey] = set()
+        self._parents: dict[LeaseKey, tuple[LeaseKey, ...]] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
-        shard = ShardId(change.row.key)
+        shard = LeaseKey(change.row.key)
         if change.row.after is None:
             self._leased.discard(shard)
         else:
@@ -37,7 +37,7 @@ class ParentsBeforeChildren(Checker):
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
         self._require_finished_parents(delivered.by, delivered.shard)
 
-    def _require_finished_parents(self, process: SimulatedProcess, shard: ShardId) -> None:
+    def _require_finished_parents(self, process: SimulatedProcess, shard: LeaseKey) -> None:
         if shard not in self._leased:
             return  # its row was destroyed; its owner sees this at its next heartbeat
         for parent in self._parents_of(shard):
@@ -48,14 +48,15 @@ class ParentsBeforeChildren(Checker):
                 )
                 self.report(f"{process.name} delivers from {shard} while {parent} {state}")
 
-    def _count_open(self, parent: ShardId) -> int:
+    def _count_open(self, parent: LeaseKey) -> int:
         shard_ledger = self.world.ledger.shard(parent)
         return len(shard_ledger.keys) - shard_ledger.first_open
 
-    def _parents_of(self, shard: ShardId) -> tuple[ShardId, ...]:
+    def _parents_of(self, shard: LeaseKey) -> tuple[LeaseKey, ...]:
         if shard not in self._parents:
-            state = self.world.services.stream.shards.get(shard)
+            state = self.world.services.streams.find_shard(shard)
             if state is None:
                 return ()
-            self._parents[shard] = state.parents
+            stream, _ = parse_lease_key(shard)
+            self._parents[shard] = tuple(lease_key(parent, stream) for parent in state.parents)
         return self._parents[shard]

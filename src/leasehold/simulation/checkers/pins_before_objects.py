@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.objects import Put
@@ -16,15 +16,15 @@ class PinnedBeforeWritten(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._ranges: dict[ShardId, set[tuple[int, int]]] = {}  # indexes: first record, end
+        self._ranges: dict[LeaseKey, set[tuple[int, int]]] = {}  # indexes: first record, end
 
     def lease_changed(self, change: LeaseChange) -> None:
         lease = change.after
         if lease is None or lease.pin is None or not self.world.is_archived:
             return
-        shard_ledger = self.world.ledger.shard(lease.shard_id)
+        shard_ledger = self.world.ledger.shard(lease.key)
         pinned = shard_ledger.index_after(lease.checkpoint), shard_ledger.index_after(lease.pin.end)
-        self._ranges.setdefault(lease.shard_id, set()).add(pinned)
+        self._ranges.setdefault(lease.key, set()).add(pinned)
 
     def object_put(self, put: Put, stored: ArchivedObject | None) -> None:
         if stored is None or put.before is not None:

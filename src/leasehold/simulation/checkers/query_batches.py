@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -16,7 +16,7 @@ from leasehold.simulation.environment.query_history import (
     PlannedBatch,
 )
 
-_Record = tuple[ShardId, RecordKey]
+_Record = tuple[LeaseKey, RecordKey]
 
 
 class BatchesEqualProduced(Checker):
@@ -58,7 +58,7 @@ class CommittedRowsAreNotRepeated(Checker):
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
         self._committed_in: dict[_Record, GenerationId] = {}
-        self._batches_of: dict[ShardId, set[GenerationId]] = {}
+        self._batches_of: dict[LeaseKey, set[GenerationId]] = {}
 
     def batch_committed(self, committed: CommittedBatch) -> None:
         for each in committed.slices:

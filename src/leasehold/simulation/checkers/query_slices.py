@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.core.position import Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
 from leasehold.simulation.environment.ownership import LeaseChange
 from leasehold.simulation.environment.query_history import DeliveredSlice
 
-_SliceId = tuple[GenerationId, ShardId]
+_SliceId = tuple[GenerationId, LeaseKey]
 
 
 class PinnedBeforeDelivered(Checker):
@@ -114,4 +114,4 @@ def pinned_slice(change: LeaseChange) -> tuple[_SliceId, Position] | None:
         generation_id = GenerationId(state["query"], state["generation"])
     except (ValueError, KeyError, TypeError):
         return None  # the pin of a worker
-    return (generation_id, lease.shard_id), lease.pin.end
+    return (generation_id, lease.key), lease.pin.end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.leases.lease_row import CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownership, session_in
 from leasehold.simulation.environment.process import ProcessState
@@ -19,11 +19,11 @@ class StaleOwnersStop(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._deliveries: dict[ShardId, list[Delivery]] = {}
-        self._owners: dict[ShardId, Ownership] = {}
+        self._deliveries: dict[LeaseKey, list[Delivery]] = {}
+        self._owners: dict[LeaseKey, Ownership] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
-        row, shard = change.row, ShardId(change.row.key)
+        row, shard = change.row, LeaseKey(change.row.key)
         owner = self._owners.get(shard)
         if row.by is not None and row.before is not None and row.after is not None:
             moved = any(row.before.get(name) != row.after.get(name) for name in _PROGRESS)
@@ -60,7 +60,7 @@ class StaleOwnersStop(Checker):
         within_ms = milliseconds(self.world.settings.fleet.lease_valid_for)
         return ownership.was_forced and self.world.now_ms() - ownership.ended_ms <= within_ms
 
-    def _check_handlers(self, shard: ShardId, owner: Ownership | None) -> None:
+    def _check_handlers(self, shard: LeaseKey, owner: Ownership | None) -> None:
         """Check that no handler of a running process still has records of the former session."""
         deliveries = self._deliveries.get(shard, [])
         deliveries[:] = [each for each in deliveries if not each.is_over]

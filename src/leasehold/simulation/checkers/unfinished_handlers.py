@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange
 
@@ -14,7 +14,7 @@ class NoCheckpointPastAnUnfinishedHandler(Checker):
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._deliveries: dict[ShardId, list[Delivery]] = {}
+        self._deliveries: dict[LeaseKey, list[Delivery]] = {}
 
     def delivery_began(self, delivery: Delivery) -> None:
         self._deliveries.setdefault(delivery.shard, []).append(delivery)
@@ -25,9 +25,9 @@ class NoCheckpointPastAnUnfinishedHandler(Checker):
             return
         if change.before is not None and change.before.checkpoint == after.checkpoint:
             return
-        deliveries = self._deliveries.get(after.shard_id, [])
+        deliveries = self._deliveries.get(after.key, [])
         deliveries[:] = [each for each in deliveries if not (each.is_done or each.is_over)]
-        first = self.world.ledger.shard(after.shard_id).index_after(after.checkpoint)
+        first = self.world.ledger.shard(after.key).index_after(after.checkpoint)
         for delivery in deliveries:
             # Handlers of former owners do not count: only the writer of the checkpoint must wait for its own handlers.
             if delivery.process is change.row.by and delivery.first < first:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.config.settings import milliseconds
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownership
 
@@ -21,7 +21,7 @@ class DeliversWhileValid(Checker):
         self._sent_ms: dict[Ownership, int] = {}
 
     def lease_changed(self, change: LeaseChange) -> None:
-        current = self.world.ownerships.current.get(ShardId(change.row.key))
+        current = self.world.ownerships.current.get(LeaseKey(change.row.key))
         if current is not None and change.row.by is current.process and change.row.sent_ms is not None:
             self._sent_ms[current] = max(self._sent_ms.get(current, 0), change.row.sent_ms)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.environment.ledger import RecordKey
 
 _NAME: Final = re.compile(
@@ -27,7 +27,7 @@ class ArchivedObject:
 
     name: str
     minute: str
-    shard: ShardId
+    shard: LeaseKey
     first: RecordKey
     last: RecordKey
     records: tuple[RecordKey, ...]
@@ -52,7 +52,7 @@ def read_archived_object(name: str, body: bytes) -> ArchivedObject | None:
         problem = "it has records of another shard"
     elif {_minute_of(row["approximateArrivalTimestamp"]) for row in rows} != {minute}:
         problem = "it has records of another minute"
-    return ArchivedObject(name, minute, ShardId(shard), *ends, records, problem)
+    return ArchivedObject(name, minute, LeaseKey(shard), *ends, records, problem)
 
 
 def _parquet_rows(body: bytes) -> list[dict[str, Any]]:

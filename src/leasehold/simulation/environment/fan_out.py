@@ -19,6 +19,7 @@ from leasehold.errors import InUseError, UnavailableError
 from leasehold.ports import ConsumerDescription, FanOut, Page, Subscription, SubscriptionEvent
 from leasehold.simulation.environment.network import Dependency, Network
 from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.stream import PageListener
 from leasehold.simulation.environment.table import run_synchronously
 
 T = TypeVar("T")
@@ -64,26 +65,28 @@ class FanOutQuirks:
         self.in_use_chance = 0.0
 
 
-class ReadListener(Protocol):
+class ReadListener(PageListener, Protocol):
     """Gets what processes read, and which subscriptions they have."""
 
-    def page_read(self, process: SimulatedProcess, page: Page) -> None: ...
-    def subscription_opened(self, process: SimulatedProcess, shard: ShardId) -> None: ...
-    def subscription_closed(self, process: SimulatedProcess, shard: ShardId) -> None: ...
+    def subscription_opened(self, process: SimulatedProcess, stream: str, shard: ShardId) -> None: ...
+    def subscription_closed(self, process: SimulatedProcess, stream: str, shard: ShardId) -> None: ...
 
 
 class ProcessFanOut(FanOut):
-    """The consumers of the stream and their subscriptions, used by one process over the network."""
+    """The consumers of one stream and their subscriptions, used by one process over the network."""
 
     def __init__(
         self,
         fan_out: MemoryFanOut,
+        *,
+        name: str,
         network: Network,
         process: SimulatedProcess,
         quirks: FanOutQuirks,
         listener: ReadListener,
     ) -> None:
         self._fan_out = fan_out
+        self._name = name
         self._network = network
         self._process = process
         self._quirks = quirks
@@ -105,11 +108,12 @@ class ProcessFanOut(FanOut):
     async def deliver(self, event: SubscriptionEvent) -> None:
         """Let an event arrive at the process."""
         await self.sleep_ms(round(self._network.conditions.draw_delay_ms()))
-        self._listener.page_read(self._process, Page(event.records, event.continuation, event.millis_behind))
+        page = Page(event.records, event.continuation, event.millis_behind)
+        self._listener.page_read(self._process, self._name, page)
 
     def note_closed(self, shard: ShardId) -> None:
         """The process has closed a subscription."""
-        self._listener.subscription_closed(self._process, shard)
+        self._listener.subscription_closed(self._process, self._name, shard)
 
     async def register_consumer(self, name: str) -> ConsumerDescription:
         """Register a consumer."""
@@ -143,7 +147,7 @@ class ProcessFanOut(FanOut):
 
         subscription = await self._call("subscribe", serve)
         opened = ProcessSubscription(self, shard, subscription)
-        self._listener.subscription_opened(self._process, shard)
+        self._listener.subscription_opened(self._process, self._name, shard)
         return opened
 
     async def close(self) -> None:

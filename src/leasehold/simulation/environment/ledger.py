@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey, StreamIdentifier, parse_lease_key
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
 
@@ -25,7 +25,9 @@ class ShardLedger:
     keys: list[RecordKey] = field(default_factory=list)
     index_of: dict[RecordKey, int] = field(default_factory=dict)
     done: list[bool] = field(default_factory=list)
-    lost_to_trim: set[int] = field(default_factory=set)  # trimmed before they were done
+    lost_to_trim: set[int] = field(
+        default_factory=set
+    )  # trimmed, or deleted with their stream, before they were done
     trimmed_before: int = 0  # all records before this index have left the stream, done or not
     starts_at: int = 0  # the fleet began to read with this index
     poison: set[int] = field(default_factory=set)
@@ -53,7 +55,11 @@ class ShardLedger:
     def trim(self) -> None:
         """Remove all records so far from the stream. The open ones among them may never be done."""
         self.trimmed_before = len(self.keys)
-        open_indexes = range(self.first_open, self.trimmed_before)
+        self.lose_open()
+
+    def lose_open(self) -> None:
+        """The open records may never be done: they were trimmed, or their stream was deleted."""
+        open_indexes = range(self.first_open, len(self.keys))
         self.lost_to_trim.update(index for index in open_indexes if not self.done[index])
         self.open_records = 0
         self._advance_first_open()
@@ -82,13 +88,17 @@ class Ledger:
     """The records of all shards."""
 
     def __init__(self) -> None:
-        self.shards: dict[ShardId, ShardLedger] = {}
+        self.shards: dict[LeaseKey, ShardLedger] = {}
 
-    def shard(self, shard: ShardId) -> ShardLedger:
-        """Return the ledger of one shard."""
+    def shard(self, shard: LeaseKey) -> ShardLedger:
+        """Return the ledger of one shard, which the key of its lease names."""
         return self.shards.setdefault(shard, ShardLedger())
 
-    def indexes(self, shard: ShardId, records: Sequence[UserRecord]) -> list[int | None]:
+    def of_stream(self, stream: StreamIdentifier | None) -> list[ShardLedger]:
+        """Return the ledgers of all shards of a stream."""
+        return [each for key, each in self.shards.items() if parse_lease_key(key)[0] == stream]
+
+    def indexes(self, shard: LeaseKey, records: Sequence[UserRecord]) -> list[int | None]:
         """Return the index of each record; None for a record that was never produced."""
         index_of = self.shard(shard).index_of
         return [index_of.get((int(record.sequence_number), record.sub_sequence_number)) for record in records]

@@ -10,7 +10,7 @@ from typing import Final
 
 from leasehold.core.leases.lease_row import SESSION, is_lease_row, lease_from_row
 from leasehold.core.leases.row_writes import Row
-from leasehold.core.model import Lease, LeaseSessionId, ShardId
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId
 from leasehold.core.position import Position
 from leasehold.errors import MalformedRowError
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -36,7 +36,7 @@ class Ownership:
     """
 
     process: SimulatedProcess
-    shard: ShardId
+    shard: LeaseKey
     session: LeaseSessionId
     counter: int
     start: Position
@@ -51,7 +51,7 @@ class Delivery:
     """One call of a handler with the records from index `first` to index `last`."""
 
     process: SimulatedProcess
-    shard: ShardId
+    shard: LeaseKey
     fencing_token: str
     ownership: Ownership | None
     first: int
@@ -103,16 +103,16 @@ class Ownerships:
     """The current ownership of each shard, and all former ones."""
 
     def __init__(self) -> None:
-        self.current: dict[ShardId, Ownership] = {}
+        self.current: dict[LeaseKey, Ownership] = {}
         # The process is part of the key because lease counters start again after a table was deleted.
         self._by_token: dict[tuple[str, SimulatedProcess], Ownership] = {}
-        self._latest: dict[tuple[SimulatedProcess, ShardId], Ownership] = {}
+        self._latest: dict[tuple[SimulatedProcess, LeaseKey], Ownership] = {}
         # Sessions whose row cannot be read: it was damaged when it was taken. They begin when it is repaired.
         self._taken: dict[LeaseSessionId, tuple[SimulatedProcess, int]] = {}
 
     def apply(self, change: LeaseChange, next_index: int) -> None:
         """Follow one change of a row. `next_index` is the index of the first record after its checkpoint."""
-        shard, row = ShardId(change.row.key), change.row
+        shard, row = LeaseKey(change.row.key), change.row
         current, session = self.current.get(shard), session_in(row.after)
         if current is not None and current.session != session:
             current.ended_ms = row.at_ms
@@ -130,7 +130,7 @@ class Ownerships:
             self.current[shard] = self._latest[by, shard] = begun
             self._by_token[f"{shard}:{begun.counter}", by] = begun
 
-    def find_latest(self, process: SimulatedProcess, shard: ShardId) -> Ownership | None:
+    def find_latest(self, process: SimulatedProcess, shard: LeaseKey) -> Ownership | None:
         """Return the last lease session that a process has begun in a shard."""
         return self._latest.get((process, shard))
 

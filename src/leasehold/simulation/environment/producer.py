@@ -1,4 +1,4 @@
-"""Puts records into the stream and the ledger: plain, aggregated and corrupt records, and poison records."""
+"""Puts records into a stream and the ledger: plain, aggregated and corrupt records, and poison records."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from leasehold.core.model import HASH_KEY_MAX, ShardId
+from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import aggregate
-from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.writing import PutRequest, PutResult
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.streams import SimulatedStreams
 
 _AGGREGATED_MAX: Final = 6
 
@@ -32,9 +32,9 @@ class Producer:
     """Puts random records when asked; the caller decides when."""
 
     def __init__(
-        self, service: KinesisModel, stream: str, ledger: Ledger, workload: Workload, rng: random.Random
+        self, streams: SimulatedStreams, stream: str, ledger: Ledger, workload: Workload, rng: random.Random
     ) -> None:
-        self._service = service
+        self._streams = streams
         self._stream = stream
         self._ledger = ledger
         self._workload = workload
@@ -59,8 +59,9 @@ class Producer:
         self._put(wall_ms, data, hash_key, records=count)
 
     def _put(self, wall_ms: int, data: bytes, hash_key: int, *, records: int) -> None:
-        stored: PutResult = self._service.put_record(wall_ms, self._stream, PutRequest("k", data, hash_key))
-        shard_ledger = self._ledger.shard(ShardId(stored.shard_id))
+        request = PutRequest("k", data, hash_key)
+        stored: PutResult = self._streams.kinesis.put_record(wall_ms, self._stream, request)
+        shard_ledger = self._ledger.shard(self._streams.key_of(self._stream, stored.shard_id))
         for sub in range(records):
             is_poison = self._rng.random() < self._workload.poison_share
             shard_ledger.add((stored.number, sub), is_poison=is_poison)

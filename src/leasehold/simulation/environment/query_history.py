@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.core.position import Position
 from leasehold.simulation.environment.ledger import RecordKey
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -18,7 +18,7 @@ class DeliveredSlice:
 
     by: SimulatedProcess
     generation_id: GenerationId
-    shard: ShardId
+    shard: LeaseKey
     records: tuple[RecordKey, ...]
     end: Position
     continues_poll: bool  # the driver polled the shard near its tip, and the task continues with its iterator
@@ -52,7 +52,7 @@ class BoundedRun:
     by: SimulatedProcess
     member: SimulatedProcess
     began_ms: int
-    produced: Mapping[ShardId, int]
+    produced: Mapping[LeaseKey, int]
 
 
 @dataclass(slots=True)

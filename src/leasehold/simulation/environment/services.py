@@ -6,25 +6,23 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from leasehold.adapters.memory.directory import MemoryDirectory
 from leasehold.adapters.memory.stream import MemoryFanOut, MemoryStream
 from leasehold.core.leases.lease_row import is_lease_row
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.core.shards.shard_graph import unfinished_parents
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.settings import ServiceSettings
-from leasehold.kinesis_model.stream import StreamState
-from leasehold.ports import Page
 from leasehold.simulation.environment.fan_out import FanOutQuirks, ProcessFanOut, ReadListener
 from leasehold.simulation.environment.network import Network, NetworkConditions
 from leasehold.simulation.environment.objects import ProcessObjects, SimulatedObjects
 from leasehold.simulation.environment.ownership import RowReader
 from leasehold.simulation.environment.process import ProcessClock, SimulatedLoop, SimulatedProcess
 from leasehold.simulation.environment.sink import Sink
-from leasehold.simulation.environment.stream import ProcessStream, StreamQuirks
+from leasehold.simulation.environment.stream import ProcessDirectory, ProcessStream, StreamQuirks
+from leasehold.simulation.environment.streams import STREAM, SimulatedStreams, StreamPlan
 from leasehold.simulation.environment.table import ProcessRows, SimulatedTable
-from leasehold.simulation.virtual_time import START_WALL_MS
 
-STREAM: Final = "orders"
 APPLICATION: Final = "billing"
 
 
@@ -37,6 +35,7 @@ class SimulatedServices:
         *,
         shards: int,
         is_two_phase: bool,
+        streams: StreamPlan,
         rng_for: Callable[[str], random.Random],
     ) -> None:
         self.clock = ProcessClock(loop)
@@ -54,7 +53,9 @@ class SimulatedServices:
                 shard_end_with_last_records=ends_with_records, subscription_lifetime_ms=lifetime_ms
             )
         )
-        self.kinesis.create_stream(START_WALL_MS, STREAM, shard_count=shards)
+        self.streams = SimulatedStreams(
+            self.kinesis, self.clock, streams, shards=shards, rng=rng_for("stream lists")
+        )
         self._row_reader = RowReader()
 
     def rows_for(self, process: SimulatedProcess) -> ProcessRows:
@@ -66,21 +67,39 @@ class SimulatedServices:
         return ProcessObjects(self.objects, self.network, process)
 
     def stream_for(
-        self, process: SimulatedProcess, on_page: Callable[[SimulatedProcess, Page], None]
+        self, process: SimulatedProcess, listener: ReadListener, name: str = STREAM
     ) -> ProcessStream:
-        """Return the stream as a process reaches it. `on_page` gets every page that the process reads."""
-        stream = MemoryStream(self.kinesis, STREAM, self.clock)
-        return ProcessStream(stream, self.network, process, self.quirks, on_page)
+        """Return a stream as a process reaches it. `listener` gets every page that the process reads."""
+        stream = MemoryStream(self.kinesis, name, self.clock)
+        return ProcessStream(
+            stream,
+            name=name,
+            network=self.network,
+            process=process,
+            quirks=self.quirks,
+            listener=listener,
+        )
 
-    def fan_out_for(self, process: SimulatedProcess, listener: ReadListener) -> ProcessFanOut:
+    def directory_for(self, process: SimulatedProcess, listener: ReadListener) -> ProcessDirectory:
+        """Return the list of streams as a process reaches it."""
+        directory = MemoryDirectory(self.kinesis, self.clock)
+        return ProcessDirectory(
+            directory, self.network, process, lambda name: self.stream_for(process, listener, name)
+        )
+
+    def fan_out_for(
+        self, process: SimulatedProcess, listener: ReadListener, name: str = STREAM
+    ) -> ProcessFanOut:
         """Return enhanced fan-out as a process reaches it. `listener` gets every event that the process reads."""
-        fan_out = MemoryFanOut(self.kinesis, STREAM, self.clock)
-        return ProcessFanOut(fan_out, self.network, process, self.fan_out_quirks, listener)
-
-    @property
-    def stream(self) -> StreamState:
-        """The current state of the stream."""
-        return self.kinesis.stream(self.clock.wall_ms(), STREAM)
+        fan_out = MemoryFanOut(self.kinesis, name, self.clock)
+        return ProcessFanOut(
+            fan_out,
+            name=name,
+            network=self.network,
+            process=process,
+            quirks=self.fan_out_quirks,
+            listener=listener,
+        )
 
     def leases(self) -> Sequence[Lease]:
         """Return every lease in the table that can be parsed."""
@@ -92,8 +111,11 @@ class SimulatedServices:
         return any(is_lease_row(row) and self._row_reader.lease(row) is None for row in self.table.rows())
 
     def active_leases(self) -> Sequence[Lease]:
-        """Return the leases whose shards can be read now: not finished, and all parents finished."""
-        by_key: dict[LeaseKey, Lease] = {lease.key: lease for lease in self.leases()}
+        """Return the leases whose shards can be read now: not finished, all parents finished, stream followed."""
+        followed = self.streams.followed_ids
+        by_key: dict[LeaseKey, Lease] = {
+            lease.key: lease for lease in self.leases() if lease.stream in followed
+        }
         return [
             lease
             for lease in by_key.values()
@@ -105,5 +127,6 @@ class SimulatedServices:
         self.network.conditions.clear_faults()
         self.quirks.clear()
         self.fan_out_quirks.clear()
+        self.streams.failing_lists = 0.0
         self.table.stale_chance = 0.0
         self.objects.conflict_chance = 0.0

@@ -6,10 +6,10 @@ retries and former owners create the same object, once. With plain handlers, rec
 
 from __future__ import annotations
 
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.simulation.environment.ledger import RecordKey
 
-ObjectName = tuple[ShardId, str, str]
+ObjectName = tuple[LeaseKey, str, str]
 
 
 class Sink:
@@ -17,8 +17,8 @@ class Sink:
 
     def __init__(self, *, is_two_phase: bool) -> None:
         self.is_two_phase = is_two_phase
-        self.objects: dict[ObjectName, tuple[tuple[ShardId, RecordKey], ...]] = {}
-        self.dead_letters: set[tuple[ShardId, RecordKey]] = set()
+        self.objects: dict[ObjectName, tuple[tuple[LeaseKey, RecordKey], ...]] = {}
+        self.dead_letters: set[tuple[LeaseKey, RecordKey]] = set()
 
     def create(self, name: ObjectName, keys: tuple[RecordKey, ...]) -> None:
         """Create an object, unless an object with this name exists."""

@@ -70,50 +70,55 @@ class Trace:
 def short_shard(shard: str) -> str:
     """Return a short name of a shard.
 
-    >>> short_shard("shardId-000000000007")
-    's7'
+    >>> short_shard("shardId-000000000007"), short_shard("1:orders:1700000000:shardId-000000000007")
+    ('s7', 'orders/s7')
     """
-    head, _, number = shard.partition("-")
-    return f"s{int(number)}" if head == "shardId" and number.isdecimal() else shard
+    stream, _, name = shard.rpartition(":")
+    head, _, number = name.partition("-")
+    if head != "shardId" or not number.isdecimal():
+        return shard
+    return f"{stream.split(':')[1]}/s{int(number)}" if stream.count(":") == 2 else f"s{int(number)}"
 
 
 def event_line(event: Event) -> tuple[str, str, str] | None:
     """Return verb, shard and details of an event; None for events that are too frequent to show."""
     match event:
-        case LeaseTaken(shard=shard, taken_from=before, silent_ms=silent_ms, counter=counter, checkpoint=at):
+        case LeaseTaken(
+            shard_key=shard, taken_from=before, silent_ms=silent_ms, counter=counter, checkpoint=at
+        ):
             why = f"from {before}, silent for {silent_ms} ms" if before else "free"
             return "takes", shard, f"{why}, counter {counter}, at {short_position(at)}"
-        case LeaseLost(shard=shard, owner=owner, reason=reason):
+        case LeaseLost(shard_key=shard, owner=owner, reason=reason):
             return "loses", shard, f"to {owner or 'no owner'}: {reason}"
-        case LeaseReleased(shard=shard, to=to):
+        case LeaseReleased(shard_key=shard, to=to):
             return "releases", shard, f"to {to}" if to else ""
         case HandoffRequested(key=key, owner=owner, to=to):
             return "handoff", key, f"{owner} -> {to}"
-        case Checkpointed(shard=shard, position=position):
+        case Checkpointed(shard_key=shard, position=position):
             return "checkpoints", shard, short_position(position)
-        case ShardEnded(shard=shard, children=children):
+        case ShardEnded(shard_key=shard, children=children):
             return "ends", shard, "children " + " ".join(map(short_shard, children))
-        case ReadingStarted(shard=shard, position=position):
+        case ReadingStarted(shard_key=shard, position=position):
             return "reads", shard, f"from {short_position(position)}"
-        case ShardBlockedOnParents(shard=shard, parents=parents):
+        case ShardBlockedOnParents(shard_key=shard, parents=parents):
             return "waits", shard, "for " + " ".join(map(short_shard, parents))
-        case GapFound(shard=shard, gap=gap):
+        case GapFound(shard_key=shard, gap=gap):
             return "gap", shard, f"after {short_position(gap.after)}"
-        case RecordDeadLettered(shard=shard, position=position, error=error):
+        case RecordDeadLettered(shard_key=shard, position=position, error=error):
             return "dead-letters", shard, f"{short_position(position)} {error}"
-        case HandlerFailed(shard=shard, records=records, attempt=attempt, error=error):
+        case HandlerFailed(shard_key=shard, records=records, attempt=attempt, error=error):
             return "fails", shard, f"{error} on {records} records, attempt {attempt}"
-        case DeaggregationFailed(shard=shard, reason=reason):
+        case DeaggregationFailed(shard_key=shard, reason=reason):
             return "aggregate", shard, reason
-        case IteratorExpired(shard=shard):
+        case IteratorExpired(shard_key=shard):
             return "expired", shard, ""
-        case Subscribed(shard=shard, start=start):
+        case Subscribed(shard_key=shard, start=start):
             return "subscribes", shard, f"{start.kind.name} {start.sequence_number or ''}".strip()
-        case SubscriptionEnded(shard=shard, events=events):
+        case SubscriptionEnded(shard_key=shard, events=events):
             return "unsubscribed", shard, f"after {events} events"
-        case SubscriptionLost(shard=shard, reason=reason):
+        case SubscriptionLost(shard_key=shard, reason=reason):
             return "unsubscribed", shard, reason
-        case ShardStalled(shard=shard, idle_ms=idle_ms):
+        case ShardStalled(shard_key=shard, idle_ms=idle_ms):
             return "stalls", shard, f"idle for {idle_ms} ms"
         case _:
             return _member_line(event)

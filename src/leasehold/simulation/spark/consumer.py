@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.simulation.environment.process import SimulatedProcess
-from leasehold.simulation.environment.services import APPLICATION, STREAM
+from leasehold.simulation.environment.services import APPLICATION
+from leasehold.simulation.environment.streams import STREAM
 from leasehold.simulation.world import World
 
 

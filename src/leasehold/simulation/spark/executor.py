@@ -90,7 +90,7 @@ class Executor:
         delivered = DeliveredSlice(
             self.process,
             generation_id,
-            shard,
+            pinned.plan.lease.key,
             keys,
             pinned.end,
             continues_poll=pinned.plan.iterator is not None,
@@ -125,7 +125,7 @@ class Executor:
             world.observe(process, event)
 
         return ReaderPorts(
-            stream=world.services.stream_for(process, world.page_read),
+            stream=world.services.stream_for(process, world),
             table=LeaseTable(world.services.rows_for(process)),
             clock=process.clock,
             rng=self.rng,

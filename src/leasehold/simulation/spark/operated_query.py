@@ -15,7 +15,8 @@ from leasehold.config.settings import ReadSettings
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.errors import ConfigError, DataLossError, OffsetMismatchError
 from leasehold.simulation.environment.process import SimulatedProcess
-from leasehold.simulation.environment.services import APPLICATION, STREAM
+from leasehold.simulation.environment.services import APPLICATION
+from leasehold.simulation.environment.streams import STREAM
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.spark.checkpoint_location import CheckpointLocation, ConcurrentRunError
 from leasehold.simulation.spark.driver import DriverSettings, SparkDriver, Trigger

@@ -89,7 +89,7 @@ class Reader:
         world = self.world
         rng = world.spec.rng_for(f"{process.name}:reader")
         ports = QueryPorts(
-            stream=world.services.stream_for(process, world.page_read),
+            stream=world.services.stream_for(process, world),
             table=LeaseTable(world.services.rows_for(process)),
             clock=process.clock,
             rng=rng,

@@ -1,0 +1,68 @@
+"""What only a wide run draws: several streams, and streams that appear and disappear.
+
+These draws have a random generator of their own, and are made only if the options ask for them. So a seed without
+`--wide` means what it meant before they existed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from leasehold.simulation.environment.streams import ONE_STREAM, STREAM, StreamChoice, StreamPlan
+from leasehold.simulation.faults import Fault, FaultMix
+from leasehold.simulation.runtime import Runtime
+from leasehold.worker.settings import ConsumerSettings, StreamSettings
+
+DISCOVER_EVERY: Final = timedelta(seconds=5)
+# How often the user's function fails while faults are injected.
+_FAILING_LISTS: Final = 0.2
+
+
+def draw_stream_plan(
+    rng: random.Random, *, runtime: Runtime, is_wide: bool, choice: StreamChoice | None, mix: FaultMix
+) -> StreamPlan:
+    """Draw the streams of a run, unless `choice` says what they are. Only workers with handlers read several."""
+    drawn = rng.choices(list(StreamChoice), (2, 2, 3, 2))[0]
+    more_shards = tuple(rng.randint(1, 4) for _ in range(rng.randint(1, 2)))
+    deletes_former = rng.random() < 0.5
+    chosen = choice or (drawn if is_wide else StreamChoice.ONE)
+    if runtime is not Runtime.WORKER or chosen is StreamChoice.ONE:
+        return ONE_STREAM
+    # A stream that the function leaves out for long would start over if its leases were deleted.
+    is_deleting = deletes_former and chosen is StreamChoice.LISTED
+    return StreamPlan(chosen, more_shards, timedelta(seconds=3 * mix.failover_s) if is_deleting else None)
+
+
+def with_stream_changes(mix: FaultMix, plan: StreamPlan, *, is_drawn: bool) -> FaultMix:
+    """Return the mix of a run in which streams appear and disappear, unless the options name the faults."""
+    if not (is_drawn and plan.choice.is_discovering):
+        return mix
+    return replace(mix, faults=mix.faults | {Fault.STREAM_CHANGES})
+
+
+def with_streams(
+    settings: ConsumerSettings, plan: StreamPlan, list_names: Callable[[], Sequence[str]]
+) -> ConsumerSettings:
+    """Return the settings of members that read the streams of a plan."""
+    names = [STREAM, *(f"{STREAM}-{number}" for number in range(1, len(plan.more_shards) + 1))]
+    identity = replace(settings.identity, discover_streams_every=DISCOVER_EVERY)
+    match plan.choice:
+        case StreamChoice.ONE:
+            return settings
+        case StreamChoice.SEVERAL:
+            identity = replace(identity, stream="", streams=tuple(map(StreamSettings, names)))
+        case StreamChoice.LISTED:
+            identity = replace(identity, stream="", streams_with_prefix=STREAM)
+        case StreamChoice.FUNCTION:
+            identity = replace(identity, stream="", streams=list_names)
+    fleet = replace(settings.fleet, delete_former_streams_after=plan.delete_former_after)
+    return replace(settings, identity=identity, fleet=fleet)
+
+
+def failing_lists(mix: FaultMix) -> float:
+    """Return how often the user's function that lists streams fails while faults are injected."""
+    return _FAILING_LISTS if mix.has(Fault.HANDLER_FAILURES) else 0.0
