@@ -164,6 +164,10 @@ class Subscription(Protocol):
 
     async def __anext__(self) -> SubscriptionEvent: ...
 
+    def has_received(self) -> bool:
+        """Whether a part of an event has arrived since the last call. Never, if events arrive whole."""
+        return False
+
     async def close(self) -> None:
         """Close the connection at once. Safe to call more than once; never raises a ServiceError."""
         ...

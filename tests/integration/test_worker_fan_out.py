@@ -1,6 +1,7 @@
 """A worker by enhanced fan-out on the local server recovers from everything that can happen to a subscription."""
 
 import asyncio
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -86,6 +87,18 @@ class World:
         assert all(page.time_ms is None for page in self.seen(PageRead))
 
 
+@pytest.fixture
+def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[str, str], int]:
+    """Counts the log lines that begin with one text and contain another."""
+    caplog.set_level(logging.DEBUG, logger="leasehold")
+
+    def count(begins: str, contains: str = "") -> int:
+        lines = [record.getMessage() for record in list(caplog.records)]
+        return sum(line.startswith(begins) and contains in line for line in lines)
+
+    return count
+
+
 def _shard(event: Event) -> str:
     return str(getattr(event, "shard_key", ""))
 
@@ -143,8 +156,10 @@ def running_worker(world: World, folder: Path, endpoint_url: str, *, http2: bool
 
 
 @pytest.mark.slow
-def test_broken_subscriptions_are_renewed_where_they_were(tmp_path: Path) -> None:
-    """Each shard has another fault: nothing is lost or repeated, and an event says what happened."""
+def test_broken_subscriptions_are_renewed_where_they_were(
+    tmp_path: Path, log_lines: Callable[[str, str], int]
+) -> None:
+    """Each shard has another fault: nothing is lost or repeated, and an event and a log line say what happened."""
     faults = ("cut", "garbage", "wrong_crc", "early_end", "silence")
     shards = [f"shardId-{number:012}" for number in range(len(faults))]
     with running_world(tmp_path, shards=len(faults)) as world:
@@ -161,12 +176,18 @@ def test_broken_subscriptions_are_renewed_where_they_were(tmp_path: Path) -> Non
             assert len(world.seen(Subscribed, shard)) >= 2, fault
             if fault == "early_end":
                 assert world.seen(SubscriptionEnded, shard)
+                assert log_lines("subscription ended, will be renewed", f"shard={shard}")
             else:
                 (lost,) = world.seen(SubscriptionLost, shard)
                 assert lost.reason, fault
+                assert log_lines("subscription lost, will be renewed", f"shard={shard}") == 1, fault
+        assert log_lines("subscription lost", "no event for 20000 ms") == 1
+        assert log_lines("subscription lost", "wrong checksum")
 
 
-def test_a_worker_outlives_idle_shards_reshards_and_the_deletion_of_its_consumer(tmp_path: Path) -> None:
+def test_a_worker_outlives_idle_shards_reshards_and_the_deletion_of_its_consumer(
+    tmp_path: Path, log_lines: Callable[[str, str], int]
+) -> None:
     """An idle shard for 11 minutes, shards that end during a subscription, and a consumer that is deleted."""
     with running_world(tmp_path, shards=2) as world:
         world.put_and_wait()
@@ -190,9 +211,14 @@ def test_a_worker_outlives_idle_shards_reshards_and_the_deletion_of_its_consumer
         _, again = world.seen(ConsumerFound)
         assert again.arn != found.arn
         world.check()
+        first, merged = "shard=shardId-000000000000", "shard=shardId-000000000002"
+        assert log_lines("subscription ended, will be renewed", first) == 2
+        assert log_lines("shard ended", first) == 1
+        assert log_lines("subscription lost, will be renewed", merged) == 1
+        assert log_lines("consumer found", again.arn) == 1
 
 
-def test_many_shards_are_renewed_at_one_time(tmp_path: Path) -> None:
+def test_many_shards_are_renewed_at_one_time(tmp_path: Path, log_lines: Callable[[str, str], int]) -> None:
     """All subscriptions of 200 shards end in the same moment, and each shard is read again. Over HTTP/2."""
     with running_world(tmp_path, shards=200, http2=True) as world:
         world.put_and_wait(400)
@@ -201,6 +227,7 @@ def test_many_shards_are_renewed_at_one_time(tmp_path: Path) -> None:
         world.put_and_wait(400)
         assert len(world.seen(SubscriptionEnded)) == 200
         world.check()
+        assert log_lines("subscription ended, will be renewed", "") == 200
 
 
 @pytest.mark.parametrize("server", ["ministack", "kinesis_local"])

@@ -60,12 +60,15 @@ class Server:
     A test may replace the bytes before each request: a client takes long to create.
     """
 
-    def __init__(self, *pieces: bytes, stays_open: bool = False) -> None:
+    def __init__(self, *pieces: bytes, stays_open: bool = False, waits: bool = False) -> None:
         self.pieces: Sequence[bytes] = pieces
         self.stays_open = stays_open
         self.requests: list[bytes] = []
         self.bytes_accepted = 0
         self.has_client_left = asyncio.Event()
+        self.goes_on = asyncio.Event()  # with `waits`, it is set for the second piece
+        if not waits:
+            self.goes_on.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -76,6 +79,7 @@ class Server:
                 writer.write(piece)
                 await writer.drain()
                 self.bytes_accepted += len(piece)
+                await self.goes_on.wait()
             if self.stays_open:
                 await reader.read()
         except ConnectionError:
@@ -301,6 +305,30 @@ def test_a_waiting_reader_is_woken_by_close() -> None:
         await server.has_client_left.wait()
 
     run(lambda: Server(HEAD + chunk(INITIAL), stays_open=True), use)
+
+
+def test_a_part_of_an_event_has_been_received() -> None:
+    """So that the reader can distinguish a slow connection from a broken one."""
+
+    async def use(fan_out: KinesisFanOut, server: Server) -> None:
+        subscription = await subscribe(fan_out)
+        assert subscription.has_received()
+        assert not subscription.has_received()
+        reading = asyncio.ensure_future(anext(subscription))
+        server.goes_on.set()
+        while not subscription.has_received():  # noqa: ASYNC110 - it is a question of the reader
+            await asyncio.sleep(0.01)
+        assert not reading.done()
+        await subscription.close()
+        with pytest.raises(UnavailableError):
+            await reading
+
+    run(
+        lambda: Server(
+            HEAD + chunk(INITIAL), chunk(event(50, 10_000_000)[:10_000]), stays_open=True, waits=True
+        ),
+        use,
+    )
 
 
 def test_closing_fan_out_closes_its_subscriptions() -> None:

@@ -188,6 +188,7 @@ class _KinesisSubscription(Subscription):
         self._decoder = MessageDecoder()
         self._first: Message | None = None  # if it is an event
         self._has_ended = False
+        self._has_received = False
         self._open.add(self)
 
     async def open(self) -> None:
@@ -220,6 +221,11 @@ class _KinesisSubscription(Subscription):
         self._has_ended = event.continuation is None
         return event
 
+    def has_received(self) -> bool:
+        """Whether bytes have arrived since the last call."""
+        received, self._has_received = self._has_received, False
+        return received
+
     async def close(self) -> None:
         """Close the connection at once."""
         self._open.discard(self)
@@ -240,6 +246,7 @@ class _KinesisSubscription(Subscription):
             if not data:
                 self._decoder.finish()
                 return None
+            self._has_received = True
             self._decoder.feed(data)
         return message
 

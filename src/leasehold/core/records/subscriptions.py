@@ -17,6 +17,8 @@ from leasehold.core.records.iterators import IteratorKind, IteratorStart
 
 # Four events are missing. The connection is broken although it looks open, or the service has forgotten us.
 SILENCE_MAX_MS: Final = 20_000
+# While parts of an event arrive, the connection is only slow. No subscription lasts longer than this.
+EVENT_TIME_MAX_MS: Final = 300_000
 # A subscription cannot be replaced before, with a little room for the difference between two clocks.
 REPLACEABLE_AFTER_MS: Final = 5_200
 # SubscribeToShard calls of one process: a thousand shards subscribe within 20 seconds, and renew as spread out.
@@ -30,6 +32,10 @@ STATUS_WAIT_MAX_MS: Final = 60_000
 # A stream that is polled because fan-out was refused: a member tries fan-out again after 5 to 10 minutes.
 REFUSED_RETRY_MS: Final = 300_000
 REFUSED_SPREAD_MS: Final = 300_000
+# So many accepted subscriptions in a row without an event: something on the way holds events back, or breaks them.
+EVENTLESS_MAX: Final = 3
+POLL_INSTEAD_FIRST_MS: Final = 60_000
+POLL_INSTEAD_MAX_MS: Final = 600_000
 # RegisterStreamConsumer is refused in the same way if it is called too often and if the stream has all its consumers.
 REGISTER_ATTEMPTS_MAX: Final = 5
 CONSUMERS_MAX: Final = 20  # of one stream; some accounts may have more
@@ -119,6 +125,18 @@ def resubscribe_wait_ms(failures: int, jitter: float, *, is_in_use: bool) -> int
     if is_in_use:
         return REPLACEABLE_AFTER_MS + int(IN_USE_SPREAD_MS * jitter)
     return backoff_ms(max(0, failures - 1), jitter, first_ms=BACKOFF_FIRST_MS, max_ms=BACKOFF_MAX_MS)
+
+
+def poll_instead_ms(eventless: int) -> int:
+    """How long to poll a shard after so many accepted subscriptions in a row that ended without an event.
+
+    >>> [poll_instead_ms(eventless) for eventless in (0, 2, 3, 4, 9, 5_000)]
+    [0, 0, 60000, 120000, 600000, 600000]
+    """
+    if eventless < EVENTLESS_MAX:
+        return 0
+    doublings = min(eventless - EVENTLESS_MAX, 10)
+    return min(POLL_INSTEAD_FIRST_MS << doublings, POLL_INSTEAD_MAX_MS)
 
 
 def refused_retry_ms(now_ms: int, jitter: float) -> int:

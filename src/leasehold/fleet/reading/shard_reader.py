@@ -75,7 +75,7 @@ class _Reader:
 
     async def _read_once(self) -> bool:
         """Read one page or one subscription. Return False after the end of the shard."""
-        if self._subscribing is None or not self._may_subscribe():
+        if self._subscribing is None or self._subscribing.should_poll or not self._may_subscribe():
             return await self._polling.read_once()
         self._has_subscribed = True
         has_more = await self._subscribing.read_once()

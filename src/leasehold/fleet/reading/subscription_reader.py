@@ -9,6 +9,7 @@ would take it from the shards that are not.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from leasehold.core.events import (
     ReadFailed,
@@ -19,7 +20,13 @@ from leasehold.core.events import (
 )
 from leasehold.core.position import Position
 from leasehold.core.records.pacing import CALL_BYTES_MIN
-from leasehold.core.records.subscriptions import SILENCE_MAX_MS, may_subscribe_ms, resubscribe_wait_ms
+from leasehold.core.records.subscriptions import (
+    EVENT_TIME_MAX_MS,
+    SILENCE_MAX_MS,
+    may_subscribe_ms,
+    poll_instead_ms,
+    resubscribe_wait_ms,
+)
 from leasehold.errors import InUseError, NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.reading.chunking import weight_of
 from leasehold.fleet.reading.read_ahead import ChunkWriter
@@ -48,8 +55,15 @@ class SubscriptionReader:
         self._position = position
         self._writer = writer
         self._due_ms = context.clock.now_ms()
-        self._failures = 0  # subscriptions without an event, one after the other
+        self._failures = 0  # one after the other, without an event in between
+        self._eventless = 0  # those of them that Kinesis had accepted
+        self._poll_until_ms = self._due_ms
         self._event_weight = 0
+
+    @property
+    def should_poll(self) -> bool:
+        """Whether several subscriptions have sent no event, so that the shard is polled for a while."""
+        return self._context.clock.now_ms() < self._poll_until_ms
 
     async def read_once(self) -> bool:
         """Read one subscription to its end. Return False after the end of the shard."""
@@ -87,7 +101,7 @@ class SubscriptionReader:
             if event.records:
                 self._require_first_record(event, must_begin_at)
                 must_begin_at = None
-            self._failures = 0
+            self._failures = self._eventless = 0
             if await self._write(event):
                 return False
             if self._position.is_far_behind:
@@ -129,15 +143,26 @@ class SubscriptionReader:
 
     async def _next_event(self, subscription: Subscription) -> SubscriptionEvent | None:
         """The next event; None if the service has ended the subscription. UnavailableError if it is silent."""
+        until_ms = self._context.clock.now_ms() + EVENT_TIME_MAX_MS
+        subscription.has_received()  # parts of this event count, not those of earlier ones
         reading = asyncio.ensure_future(_next_or_none(subscription))
-        silence = asyncio.ensure_future(self._context.clock.sleep_ms(SILENCE_MAX_MS))
         try:
-            await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise UnavailableError(f"no event for {SILENCE_MAX_MS} ms: the subscription is abandoned")
+            while not await self._ends_soon(reading):
+                # A large event takes long on a slow connection. If it were abandoned, the next attempt would be, too.
+                if not subscription.has_received() or self._context.clock.now_ms() >= until_ms:
+                    raise UnavailableError(f"no event for {SILENCE_MAX_MS} ms: the subscription is abandoned")
             return reading.result()
         finally:
-            await cancel_and_wait(reading, silence)
+            await cancel_and_wait(reading)
+
+    async def _ends_soon(self, reading: asyncio.Future[Any]) -> bool:
+        """Wait for the event, as long as a subscription may be silent. Return False if it has not arrived."""
+        silence: asyncio.Future[Any] = asyncio.ensure_future(self._context.clock.sleep_ms(SILENCE_MAX_MS))
+        try:
+            await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
+            return reading.done()
+        finally:
+            await cancel_and_wait(silence)
 
     async def _sleep_until_due(self, slot: ShardSlot) -> None:
         now_ms = self._context.clock.now_ms()
@@ -158,14 +183,27 @@ class SubscriptionReader:
         self._failures += 1
         is_in_use = isinstance(error, InUseError)
         wait_ms = resubscribe_wait_ms(self._failures, context.rng.random(), is_in_use=is_in_use)
-        self._due_ms = context.clock.now_ms() + wait_ms
         if isinstance(error, ThrottledError):
             context.observe(ReadThrottled(self._shard, wait_ms))
         elif was_subscribed:
-            context.observe(SubscriptionLost(self._shard, str(error), wait_ms))
+            wait_ms = self._note_lost(error, wait_ms)
         else:
             context.observe(ReadFailed(self._shard, str(error), wait_ms))
+        self._due_ms = context.clock.now_ms() + wait_ms
         return True
+
+    def _note_lost(self, error: ServiceError, wait_ms: int) -> int:
+        """Report a lost subscription, and decide whether to poll for a while. Return the wait for the next one."""
+        self._eventless += 1
+        poll_ms, reason = poll_instead_ms(self._eventless), str(error)
+        if poll_ms:
+            self._poll_until_ms = self._context.clock.now_ms() + poll_ms
+            wait_ms = poll_ms
+            reason += (
+                f"; {self._eventless} subscriptions in a row sent no event, so the shard is polled meanwhile"
+            )
+        self._context.observe(SubscriptionLost(self._shard, reason, wait_ms))
+        return wait_ms
 
 
 async def _next_or_none(subscription: Subscription) -> SubscriptionEvent | None:

@@ -119,6 +119,9 @@ class FailingSubscription(Subscription):
         event = await self._fan_out.through("event", lambda: anext(self._subscription))
         return self._fan_out.change_event(event)
 
+    def has_received(self) -> bool:
+        return self._fan_out.slow_ms > 0
+
     async def close(self) -> None:
         if not self._has_ended:
             self._fan_out.open_subscriptions -= 1
@@ -138,6 +141,7 @@ class FailingFanOut(FanOut):
         self.starts: list[IteratorStart] = []
         self.open_subscriptions = 0
         self.silent_reads = 0  # reads of an event that never return
+        self.slow_ms = 0  # how long the bytes of an event take to arrive
 
     def times(self, operation: str) -> list[int]:
         """When an operation was called."""
@@ -173,6 +177,8 @@ class FailingFanOut(FanOut):
         if operation == "event" and self.silent_reads:
             self.silent_reads -= 1
             await self._clock.sleep_ms(1_000 * HOUR_MS)
+        if operation == "event" and self.slow_ms:
+            await self._clock.sleep_ms(self.slow_ms)
         failure = self.failure_for(operation)
         if failure:
             raise failure

@@ -144,6 +144,52 @@ def test_a_silent_subscription_is_abandoned() -> None:
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("cause", ["held back", "broken"])
+def test_a_shard_whose_subscriptions_send_no_event_is_polled_for_a_while(cause: str) -> None:
+    """A proxy holds events back, or an event cannot be decoded. Reading continues, and the log says how."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.put(3)
+        if cause == "held back":
+            world.fan_out.silent_reads = 4
+        else:
+            world.fan_out.failure_for = fail_once("event", *[UnavailableError("malformed")] * 4)
+        async with world.read() as chunks:
+            assert numbers_of(await world.take(chunks, 3)) == [0, 1, 2]
+            assert world.clock.now_ms() < 75_000
+            while len(world.fan_out.times("subscribe")) < 5:
+                await world.next_chunk(chunks)
+            world.put(1)
+            assert numbers_of(await world.take(chunks, 1)) == [3]
+            polls = len(world.stream.times("get_records"))
+            await world.clock.sleep_ms(60_000)
+            assert len(world.stream.times("get_records")) == polls
+        lost = world.events_of(SubscriptionLost)
+        assert ["is polled meanwhile" in each.reason for each in lost] == [False, False, True, True]
+        assert [each.wait_ms for each in lost[2:]] == [60_000, 120_000]
+
+    run_in_virtual_time(main())
+
+
+def test_a_large_event_on_a_slow_connection_is_not_silence() -> None:
+    """It takes a minute, and its parts arrive all the time. Reading would never pass it if it were abandoned."""
+
+    async def main() -> None:
+        world = ReadWorld()
+        world.fan_out.slow_ms = 60_000
+        world.put(1)
+        async with world.read() as chunks:
+            assert numbers_of(await world.take(chunks, 1)) == [0]
+            assert not world.events_of(SubscriptionLost)
+            world.fan_out.slow_ms = 1_000_000  # longer than any subscription lasts
+            while not world.events_of(SubscriptionLost):
+                await world.clock.sleep_ms(1_000)
+        assert world.clock.now_ms() < 700_000
+
+    run_in_virtual_time(main())
+
+
 def test_a_subscription_that_is_in_use_is_requested_again_after_five_seconds() -> None:
     """Kinesis refuses it before. More frequent calls would only be refused."""
 
