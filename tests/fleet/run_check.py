@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # A stopped Spark query does not finish its running batch. The next owner of the lease does.
-REPEAT_CAUSES = frozenset({"killed", "paused", "lost a lease", "stopped in a batch"})
+REPEAT_CAUSES = frozenset({"killed", "paused", "lost a lease", "stopped in a batch", "reset"})
 
 
 class Handled(NamedTuple):

@@ -49,6 +49,12 @@ class FleetRun:
         self._end.set()
         self._producer.join()
 
+    @contextmanager
+    def pause_production(self) -> Iterator[None]:
+        """Put no records during this block."""
+        with self._producing:
+            yield
+
     def reshard(self, times: int = 1) -> None:
         """Split a shard, or merge two."""
         for _ in range(times):

@@ -7,6 +7,7 @@ import signal
 import click
 
 from leasehold.cli.archive import archive
+from leasehold.cli.cleanup import cleanup
 from leasehold.cli.completion import completion
 from leasehold.cli.consumers import consumers
 from leasehold.cli.demo import demo
@@ -46,6 +47,7 @@ def leasehold() -> None:
 
 
 leasehold.add_command(archive)
+leasehold.add_command(cleanup)
 leasehold.add_command(completion)
 leasehold.add_command(consumers)
 leasehold.add_command(demo)

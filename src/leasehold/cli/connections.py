@@ -157,6 +157,11 @@ def kinesis_connection_options(command: Command) -> Command:
     return _with_options(command, aws_options("kinesis"))
 
 
+def dynamodb_connection_options(command: Command) -> Command:
+    """Add the options to a command that uses only DynamoDB, and pass their values as `connection`."""
+    return _with_options(command, aws_options("dynamodb"))
+
+
 def _with_options(command: Command, options: list[Callable[[Any], Any]]) -> Command:
     names = (
         *("application", "table", "leases", "sqlite", "region", "profile", "endpoint_url", "plain_http"),

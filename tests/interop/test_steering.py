@@ -1,0 +1,76 @@
+"""`leasehold reset` and `leasehold release` on running fleets of Java and Python members, under load."""
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.integration.cli_process import CliResult, run_cli
+from tests.interop.build import KCL_2, NEWEST
+from tests.interop.fleet_run import FleetRun
+from tests.interop.mixed_fleet import BY_COUNT, FAILOVER_MS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run(fleet_run: FleetRun, command: str, *arguments: str) -> CliResult:
+    """Run a command on the application of the fleet."""
+    fleet = fleet_run.fleet
+    urls = ("--dynamodb-endpoint-url", fleet.dynamodb_url, "--kinesis-endpoint-url", fleet.kinesis_url)
+    where = ("--application", fleet.application, "--region", "us-east-1", *urls)
+    result = run_cli(
+        command, *where, "--failover-after", str(FAILOVER_MS / 1000), *arguments, folder=fleet.folder
+    )
+    assert result.code == 0, result.err
+    return result
+
+
+def handled(fleet_run: FleetRun) -> Counter[int]:
+    """How often each record was handled."""
+    return Counter(each.number for each in fleet_run.fleet.handled())
+
+
+@pytest.mark.parametrize("version", [NEWEST, KCL_2])
+def test_a_fleet_is_reset_to_a_time(fleet_run: FleetRun, version: str) -> None:
+    """Exactly the records since then come again, no record is lost, and no lease is stuck.
+
+    KCL 3.x hands over on request. KCL 2.x knows no requests: its leases are taken after a while.
+    """
+    java = fleet_run.fleet.start_java(version, **(BY_COUNT if version == NEWEST else {}))
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(python, leases=3)
+    with fleet_run.pause_production():
+        fleet_run.wait_until_all_is_handled()
+        first, at = fleet_run.production.produced, datetime.now(UTC).isoformat(timespec="milliseconds")
+    fleet_run.wait(lambda: fleet_run.production.produced > first + 100, "more records are produced")
+    last = fleet_run.production.produced
+    fleet_run.wait_until_all_is_handled()
+    before = handled(fleet_run)
+    reset = run(fleet_run, "reset", "--stream", fleet_run.fleet.stream, "--to", at, "--yes", "--json")
+    assert len(json.loads(reset.out)["moved"]) == 8
+    for worker in (java, python):
+        fleet_run.faults_by_worker[worker].add("reset")
+    again = range(first, last)
+    fleet_run.wait(
+        lambda: all(handled(fleet_run)[each] > before[each] for each in again), "the records come again"
+    )
+    fleet_run.conclude()
+    now = handled(fleet_run)
+    assert all(now[each] == before[each] for each in range(first))
+    if version == NEWEST:
+        assert all(now[each] == before[each] + 1 for each in again)
+
+
+def test_a_java_member_is_drained(fleet_run: FleetRun) -> None:
+    """Its leases go to the other member, and nothing is handled twice."""
+    java = fleet_run.fleet.start_java(**BY_COUNT)
+    fleet_run.wait_until_read_by(java, leases=8)
+    python = fleet_run.fleet.start_python()
+    fleet_run.wait_until_read_by(python, leases=4)
+    released = run(fleet_run, "release", "--worker", java, "--json")
+    leases = json.loads(released.out)["leases"]
+    assert {each["next_owner"] for each in leases} == {python}
+    fleet_run.wait_until_read_by(python, leases=len(leases))
+    assert fleet_run.conclude().repeated == 0
