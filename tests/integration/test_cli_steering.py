@@ -163,3 +163,36 @@ def test_released_leases_are_listed(tmp_path: Path, run: Run) -> None:
     assert released.exit_code == 0, released.output
     assert released.stdout.splitlines()[1].split() == [SHARDS[0], "anna", "free"]
     assert released.stdout.splitlines()[-1] == "1 lease released"
+
+
+PROGRAM = """
+from leasehold import Batch, Consumer
+
+consumer = Consumer(stream={stream!r}, application="billing", kinesis_endpoint={endpoint!r})
+
+
+@consumer.batch(max_wait="50ms")
+def save(batch: Batch) -> None:
+    with open("handled", "a") as file:
+        file.writelines(record.data.decode() + "\\n" for record in batch)
+"""
+
+
+def test_a_period_is_replayed_to_a_handler(
+    local_kinesis: LocalKinesis, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It ends by itself, and needs no lease table."""
+    stream = unique_name("replayed")
+    client = local_kinesis.client()
+    client.create_stream(StreamName=stream, ShardCount=1)
+    times = []
+    for word in ("before", "inside", "after"):
+        client.put_record(StreamName=stream, Data=word.encode(), PartitionKey="k")
+        times.append(next_time(local_kinesis))
+    (tmp_path / "billing.py").write_text(PROGRAM.format(stream=stream, endpoint=local_kinesis.endpoint_url))
+    period = ("--from", times[0], "--to", times[1])
+    with start_cli("replay", "billing:consumer", *period, "--json", folder=tmp_path) as process:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
+    assert (json.loads(out)["records"], json.loads(out)["is_complete"]) == (1, True)
+    assert (tmp_path / "handled").read_text().split() == ["inside"]

@@ -21,6 +21,7 @@ from leasehold.cli.output import escape_unprintable
 from leasehold.cli.pipeline import pipeline
 from leasehold.cli.put import put
 from leasehold.cli.release import release
+from leasehold.cli.replay import replay
 from leasehold.cli.reset import reset
 from leasehold.cli.run import run
 from leasehold.cli.simulate import simulate
@@ -61,6 +62,7 @@ leasehold.add_command(multilang)
 leasehold.add_command(pipeline)
 leasehold.add_command(put)
 leasehold.add_command(release)
+leasehold.add_command(replay)
 leasehold.add_command(reset)
 leasehold.add_command(run)
 leasehold.add_command(simulate)

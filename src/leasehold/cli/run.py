@@ -88,11 +88,14 @@ def run(
     if kclpy is not None:
         chosen = ProcessorOptions(**options)
         consumer = make_processor_consumer(load_target(kclpy), chosen, config=config, properties=properties)
-    elif target is not None:
-        consumer = _load_consumer(target)
     else:
-        consumer = _build_consumer(Path(str(config)))
+        consumer = load_consumer(target, config)
     consumer.run()
+
+
+def load_consumer(target: str | None, config: Path | None) -> Consumer:
+    """Load a consumer by name, or build it from a file."""
+    return _load_consumer(target) if target is not None else _build_consumer(Path(str(config)))
 
 
 def _check_usage(

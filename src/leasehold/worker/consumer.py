@@ -169,14 +169,19 @@ class Consumer:
             await self._wait_for(engine)
 
     async def run_with_ports(
-        self, ports: WorkerPorts, runners: HandlerRunners, stop: asyncio.Event
+        self,
+        ports: WorkerPorts,
+        runners: HandlerRunners,
+        stop: asyncio.Event,
+        *,
+        settings: ConsumerSettings | None = None,
     ) -> BaseException | None:
-        """Consume through the given ports instead of those that the settings name. `leasehold.testing` uses it.
+        """Consume through the given ports instead of those that the settings name, and if given with other settings.
 
-        Returns the error that made the worker stop by itself, if there was one.
+        `leasehold.testing` and replays use it. Returns the error that made the worker stop by itself, if there was one.
         """
-        settings = replace(self.settings, handling=self._handling)
-        return await run_worker(settings, self._require_handler(), ports, runners, stop)
+        chosen = replace(settings or self.settings, handling=self._handling)
+        return await run_worker(chosen, self._require_handler(), ports, runners, stop)
 
     def stop(self) -> None:
         """Request a clean stop. May be called from any thread."""

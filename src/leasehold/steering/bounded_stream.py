@@ -1,0 +1,91 @@
+"""A stream that ends at a time: records that arrived at this time or later are not returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from leasehold.core.model import HashRange, Shard, ShardId, StreamIdentifier
+from leasehold.core.position import Position
+from leasehold.core.record import Record
+from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate
+from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.lease_creation import ShardFilter
+from leasehold.ports import Clock, Page, Stream
+
+# A record that arrived before the end may appear a moment after it, and clocks differ.
+SETTLED_AFTER_MS: Final = 5_000
+
+
+class BoundedStream(Stream):
+    """Reads another stream up to a time. `finished` are the shards of which everything before it was returned.
+
+    A finished shard looks idle, and is not read any more. A shard that ends before the time ends as usual. `last` is
+    the position of the last user record that was returned of each shard.
+    """
+
+    def __init__(
+        self, stream: Stream, clock: Clock, end_ms: int, deaggregation: DeaggregationSettings
+    ) -> None:
+        self.finished: set[ShardId] = set()
+        self.last: dict[ShardId, Position] = {}
+        self._stream = stream
+        self._clock = clock
+        self._end_ms = end_ms
+        self._deaggregation = deaggregation
+        self._ranges: dict[ShardId, HashRange] = {}
+        self._shard_of: dict[str, ShardId] = {}
+
+    async def get_identifier(self) -> StreamIdentifier:
+        """As the other stream."""
+        return await self._stream.get_identifier()
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        """As the other stream."""
+        shards = await self._stream.list_shards(shard_filter)
+        self._ranges |= {shard.id: shard.hash_range for shard in shards}
+        return shards
+
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
+        """As the other stream."""
+        iterator = await self._stream.get_iterator(shard, start)
+        self._shard_of[iterator] = shard
+        return iterator
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        """The next records that arrived before the end."""
+        shard = self._shard_of[iterator]
+        if shard in self.finished:
+            return Page((), iterator, 0)
+        page = await self._stream.get_records(iterator, limit=limit)
+        kept = self._before_end(page.records)
+        self._note_last(shard, kept)
+        is_at_tip = page.next_iterator is not None and not page.millis_behind
+        if len(kept) < len(page.records) or (is_at_tip and self._is_settled):
+            self.finished.add(shard)
+            return Page(kept, iterator, 0)
+        if page.next_iterator is not None:
+            del self._shard_of[iterator]
+            self._shard_of[page.next_iterator] = shard
+        return page
+
+    async def close(self) -> None:
+        """Close the other stream."""
+        await self._stream.close()
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._clock.wall_ms() >= self._end_ms + SETTLED_AFTER_MS
+
+    def _before_end(self, records: Sequence[Record]) -> Sequence[Record]:
+        for number, record in enumerate(records):
+            if record.arrival_ms is not None and record.arrival_ms >= self._end_ms:
+                return records[:number]
+        return records
+
+    def _note_last(self, shard: ShardId, records: Sequence[Record]) -> None:
+        for record in reversed(records):
+            found = deaggregate(record, self._ranges.get(shard), self._deaggregation).records
+            if found:
+                self.last[shard] = found[-1].position
+                return
