@@ -40,6 +40,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   104574517  tests/unit/worker/test_poison_search.py   234929833  tests/unit/worker/test_buffered_bytes.py
 #   234929835  tests/unit/fleet/reading/test_subscriptions.py   3039  tests/unit/fleet/test_held_lease.py
 #   610013  tests/unit/spark/test_batch_planner.py   610219  tests/unit/spark/test_pinned_slices.py
+#   300248  tests/unit/fleet/test_validity.py
 #   3072  tests/scenarios/cleanup/with_a_list.json   3113  tests/unit/spark/test_batch_planner.py
 #   610071, 610176  tests/unit/core/exactly_once/test_bounded_run.py   520028  tests/unit/spark/test_pinned_slices.py
 #   3144  tests/unit/fleet/test_held_lease.py   3133  tests/unit/worker/test_retries_and_poison.py
@@ -113,6 +114,8 @@ ONCE_FAILED = {
     (3102, Mode.PEER, Runtime.WORKER),
     # The simulator did not notice that a lease was taken while its row was damaged.
     (200179, Mode.PEER, Runtime.ARCHIVE),
+    # A machine was suspended while a handler ran. When it had just woken up, another member got the lease.
+    (300248, Mode.LEADER, Runtime.ARCHIVE),
     # The simulator restored a damaged row from a backup of the table, and never repaired it.
     (60101, Mode.PEER, Runtime.ARCHIVE),
 }

@@ -46,6 +46,10 @@ class HeartbeatLoop:
         while True:
             await clock.sleep_ms(tick_ms(len(self._held), self._renew_ms))
             now_ms = clock.now_ms()
+            # If the machine was suspended, the timer that waits for the expiry of a lease stopped meanwhile. A tick is
+            # shorter, so the member soon stops to serve leases that other members may have taken.
+            for held in self._held.values():
+                held.check_expiry(now_ms)
             ready = {key: held for key, held in self._held.items() if self._may_renew(held)}
             writes = {key: held.last_write for key, held in ready.items()}
             for key in leases_to_renew(writes, now_ms, self._renew_ms):

@@ -202,6 +202,10 @@ class HeldLease:
         """Return, with the lease marked as lost, once no write has succeeded for too long."""
         await self._writer.wait_for_expiry()
 
+    def check_expiry(self, now_ms: int) -> None:
+        """Mark the lease as lost if no write has succeeded for too long."""
+        self._writer.check_expiry(now_ms)
+
     async def wait_for_parents(self, stream: Stream) -> None:
         """Return once every parent has ended.
 

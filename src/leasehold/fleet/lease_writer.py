@@ -109,6 +109,11 @@ class LeaseWriter:
             await self._operations.clock.sleep_ms(left_ms)
         self._mark_expired()
 
+    def check_expiry(self, now_ms: int) -> None:
+        """Mark the lease as lost if no write has succeeded for too long."""
+        if now_ms >= self._valid_until_ms and not self._is_released:
+            self._mark_expired()
+
     @property
     def _valid_until_ms(self) -> int:
         return self._last_write.at_ms + self._valid_for_ms

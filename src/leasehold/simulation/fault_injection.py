@@ -220,7 +220,7 @@ def suspend(injector: FaultInjector) -> None:
     process.pause()
 
     def resume() -> None:
-        process.clock.suspended_ms += length_ms
+        process.clock.note_suspension(length_ms)
         process.resume()
 
     injector.call_later(length_ms, resume)

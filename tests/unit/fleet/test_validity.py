@@ -7,7 +7,8 @@ from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.coordinator.fleet_mode import TableLayout
-from leasehold.core.events import LeaseReleased, LeaseTaken, ShardStalled
+from leasehold.core.events import LeaseLost, LeaseReleased, LeaseTaken, ShardStalled
+from leasehold.core.leases.heartbeats import tick_max_ms
 from leasehold.core.leases.row_writes import RowWrite
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON
@@ -104,6 +105,48 @@ def test_a_new_lease_is_valid_from_the_time_at_which_the_take_was_sent() -> None
         await world.clock.sleep_ms(60_000)
         delivered_ms = [at_ms for log in world.deliveries.values() for at_ms, _ in log]
         assert max(delivered_ms) < taken_ms - RESPONSE_MS + VALID_MS
+        await world.kill(member)
+
+    run_in_virtual_time(scenario())
+
+
+class SuspendedClock(VirtualClock):
+    """The clock of a machine that was suspended. Timers have not counted this time."""
+
+    suspended_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.suspended_ms
+
+
+class NoResponses(MemoryRows):
+    """From some time on, writes get no response for an hour."""
+
+    is_silent = False
+
+    async def write(self, write: RowWrite) -> Applied | Refused:
+        outcome = await super().write(write)
+        await asyncio.sleep(3_600 if self.is_silent else 0)
+        return outcome
+
+
+def test_a_member_that_was_suspended_stops_to_serve_within_a_tick_of_heartbeats() -> None:
+    """Its timer for the expiry of the lease has stopped meanwhile, and a heartbeat that is in flight sends no other."""
+    clock, rows = SuspendedClock(), NoResponses()
+    world = World(even_shards(1), clock=clock)
+    world.rows, world.table = rows, LeaseTable(rows)
+
+    async def scenario() -> None:
+        member = world.start("a")
+        await world.until(lambda: bool(world.events_of(LeaseTaken)), within_s=60)
+        renew_ms = milliseconds(SETTINGS.renew_every)
+        await clock.sleep_ms(renew_ms * 3 // 2)
+        rows.is_silent = True
+        await clock.sleep_ms(renew_ms)
+        assert not world.events_of(LeaseLost)
+        clock.suspended_ms = VALID_MS
+        await clock.sleep_ms(tick_max_ms(renew_ms) + 1)
+        assert world.events_of(LeaseLost)
         await world.kill(member)
 
     run_in_virtual_time(scenario())

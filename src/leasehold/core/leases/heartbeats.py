@@ -46,6 +46,11 @@ def tick_ms(leases: int, renew_ms: int) -> int:
     return max(TICK_MIN_MS, renew_ms // max(TICKS_MIN, leases))
 
 
+def tick_max_ms(renew_ms: int) -> int:
+    """The longest time between two ticks, for any number of leases."""
+    return tick_ms(0, renew_ms)
+
+
 def leases_to_renew(writes: Mapping[LeaseKey, LastWrite], now_ms: int, renew_ms: int) -> list[LeaseKey]:
     """The leases to renew in this tick: an even share of those that are due, the longest due first, and all overdue."""
     share = ceil(len(writes) * tick_ms(len(writes), renew_ms) / renew_ms)

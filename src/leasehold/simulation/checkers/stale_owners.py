@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from leasehold.config.settings import milliseconds
+from leasehold.core.leases.heartbeats import tick_max_ms
 from leasehold.core.leases.lease_row import CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB
 from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownership, session_in
-from leasehold.simulation.environment.process import ProcessState
+from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
 
 _PROGRESS = (CHECKPOINT, CHECKPOINT_SUB, PENDING, PENDING_SUB)
 
@@ -70,8 +71,19 @@ class StaleOwnersStop(Checker):
                 and owner is not None
                 and not owner.was_forced
                 and delivery.process.state is ProcessState.RUNNING
+                and not self._has_just_woken(delivery.process)
             ):
                 self.report(
                     f"{delivery.process.name} lost {shard} while its handler had records since "
                     f"{delivery.began_ms} ms"
                 )
+
+    def _has_just_woken(self, process: SimulatedProcess) -> bool:
+        """The timers of a suspended machine stop. A handler continues at once when it wakes up, and the member notices
+        with its next tick of heartbeats that the lease has expired.
+        """
+        woken_ms, tick_ms = (
+            process.clock.woken_ms,
+            tick_max_ms(milliseconds(self.world.settings.fleet.renew_every)),
+        )
+        return woken_ms is not None and self.world.now_ms() - woken_ms <= tick_ms

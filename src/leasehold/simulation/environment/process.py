@@ -132,10 +132,16 @@ class ProcessClock(Clock):
         self._loop = loop
         self.wall_error_ms = 0
         self.suspended_ms = 0  # how long the machine was suspended in total
+        self.woken_ms: int | None = None  # when the last suspension ended
 
     def now_ms(self) -> int:
         """Return the monotonic time, which is the same for all processes."""
         return round(self._loop.time() * 1000)
+
+    def note_suspension(self, duration_ms: int) -> None:
+        """The machine was suspended until now, and its timers did not count the time."""
+        self.suspended_ms += duration_ms
+        self.woken_ms = self.now_ms()
 
     def wall_ms(self) -> int:
         """Return the time of this process's wall clock."""
