@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,34 +72,34 @@ class MixedFleet:
 
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
-        worker = self._new_name(JAVA)
+        worker = self.new_name(JAVA)
         all_options = self.java_options | options | self._common() | {"worker": worker}
         all_options |= {"kinesis": self.kinesis_url, "dynamodb": self.dynamodb_url}
         command = java_command(version, self.folder / f"{worker}.kcl.log")
-        self._start(worker, [*command, *(f"{name}={value}" for name, value in all_options.items())])
+        self.start_command(worker, [*command, *(f"{name}={value}" for name, value in all_options.items())])
         return worker
 
     def start_python(self, **options: Any) -> str:
         """Start a Python member."""
-        worker = self._new_name(PYTHON)
+        worker = self.new_name(PYTHON)
         all_options = (
             self.python_options | options | self._common() | {"worker_id": worker, "region": "us-east-1"}
         )
         all_options |= {"kinesis_endpoint": self.kinesis_url, "dynamodb_endpoint": self.dynamodb_url}
         arguments = [json.dumps(all_options), str(self.folder)]
-        self._start(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
+        self.start_command(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
         return worker
 
     def start_spark(self, **options: Any) -> str:
         """Start a Spark member. Its worker id is not known yet, see `rename`."""
-        worker = self._new_name(SPARK)
+        worker = self.new_name(SPARK)
         self.archives[worker] = self.folder / f"{worker}.archive"
         source = SPARK_OPTIONS | options | {"region": "us-east-1"}
         source |= {"streamName": self.stream, "applicationName": self.application}
         source |= {"endpointUrl": self.kinesis_url, "dynamodbEndpointUrl": self.dynamodb_url}
         file = self.folder / f"{worker}.toml"
         write_pipeline(file, source, self.archives[worker])
-        self._start(worker, [sys.executable, "-m", "leasehold.cli", "pipeline", str(file)])
+        self.start_command(worker, [sys.executable, "-m", "leasehold.cli", "pipeline", str(file)])
         return worker
 
     def rename(self, worker: str, name: str) -> None:
@@ -178,13 +178,18 @@ class MixedFleet:
         named = {"stream": self.stream} if self.stream else {}
         return {**named, "application": self.application}
 
-    def _new_name(self, kind: str) -> str:
+    def new_name(self, kind: str) -> str:
+        """The name of the next member."""
         worker = f"{kind}-{len(self.started) + 1}"
         self.started.append(worker)
         return worker
 
-    def _start(self, worker: str, command: list[str]) -> None:
+    def start_command(
+        self, worker: str, command: list[str], variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a member. Its output goes to a file."""
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        environment |= variables or {}
         with (self.folder / f"{worker}.out").open("wb") as output:
             self.running[worker] = subprocess.Popen(
                 command,

@@ -21,6 +21,8 @@ from leasehold.core.record import UserRecord
 
 # A sequence number of Kinesis has 56 digits. Text that is longer than this is no sequence number.
 _NUMBER_LENGTH_MAX: Final = 200
+# The name of an action is shorter. Messages wait in memory, so they are kept small.
+_NAME_LENGTH_MAX: Final = 100
 _COMPACT: Final = (",", ":")
 
 
@@ -193,7 +195,7 @@ def decode_line(line: bytes) -> ChildMessage:
     match members.get("action"):
         case "status":
             response_for = members.get("responseFor")
-            return Status(response_for if isinstance(response_for, str) else None)
+            return Status(response_for[:_NAME_LENGTH_MAX] if isinstance(response_for, str) else None)
         case "checkpoint":
             number = members.get("sequenceNumber", members.get("checkpoint"))
             return checkpoint_request(number, members.get("subSequenceNumber"))
