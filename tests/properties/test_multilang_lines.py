@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasehold.core.multilang.checkpoint_rules import StoreAt, StoreShardEnd, decide_checkpoint
@@ -51,6 +51,7 @@ OUTPUT = st.lists(st.tuples(LINES, ENDS), max_size=12).map(
 )
 
 
+@settings(max_examples=60)
 @given(
     output=OUTPUT, cuts=st.lists(st.integers(1, 40), max_size=20), during=st.sampled_from(list(ActionName))
 )
@@ -85,6 +86,7 @@ def test_no_output_of_a_child_crashes_the_daemon_or_moves_the_checkpoint_too_far
                 pass
 
 
+@settings(max_examples=40)
 @given(output=OUTPUT, cuts=st.lists(st.integers(1, 40), max_size=20))
 def test_lines_are_the_same_however_the_output_is_cut(output: bytes, cuts: list[int]) -> None:
     """And none is longer than the limit."""

@@ -18,6 +18,7 @@ from leasehold.core.multilang.messages import (
     ChildMessage,
     LeaseLost,
     ShardEnded,
+    Status,
     encode_action,
     encode_checkpoint_reply,
 )
@@ -79,8 +80,18 @@ class Conversation:
             while not await self._handle(await self._next_message(action, sending), sending):
                 pass
             await sending
+            self._drop_more_statuses()
         finally:
             await cancel_and_wait(sending)
+
+    def _drop_more_statuses(self) -> None:
+        """Drop what was read together with the status, except for checkpoint requests: it answers no later action."""
+        waiting = [self._messages.get_nowait() for _ in range(self._messages.qsize())]
+        for message in waiting:
+            if isinstance(message, Status):
+                LOGGER.warning("%s: ignored a second status for one action", self._name)
+            else:
+                self._messages.put_nowait(message)
 
     async def _handle(self, message: ChildMessage, sending: asyncio.Future[None]) -> bool:
         """React to one message. Returns whether it finishes the action."""

@@ -79,6 +79,7 @@ def test_children_that_die_hang_and_print_junk_lose_nothing(world: DaemonWorld) 
     assert not any(map(is_running, daemon.children()))
 
 
+@pytest.mark.slow
 def test_the_sample_of_kclpy_in_this_process(world: DaemonWorld) -> None:
     """The same class and the same properties file, without a child process."""
     world.write_properties(executableName="sample_kclpy_app.py")
