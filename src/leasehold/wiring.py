@@ -65,7 +65,9 @@ def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:
 def open_lease_table(connection: ConnectionSettings, application: str) -> LeaseTable:
     """Open the lease table of an application, in DynamoDB or in a SQLite file."""
     if connection.lease_file is not None:
-        return LeaseTable(SqliteRows(connection.lease_file))
+        return LeaseTable(
+            SqliteRows(connection.lease_file, table=connection.lease_table or application or None)
+        )
     access = aws_access(connection, connection.dynamodb_endpoint)
     client = clients.dynamodb_client(access, response_s=connection.dynamodb_timeout.total_seconds())
     return LeaseTable(

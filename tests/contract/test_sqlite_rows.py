@@ -13,6 +13,7 @@ import pytest
 
 from leasehold.adapters import sqlite_rows
 from leasehold.adapters.sqlite_rows import BUSY_TIMEOUT_MS, SqliteRows, _set_up
+from leasehold.config.connection import ConnectionSettings
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import lease_to_row
 from leasehold.core.leases.row_writes import PutRow, Row
@@ -28,6 +29,7 @@ from leasehold.errors import (
 )
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Applied, Refused
+from leasehold.wiring import open_lease_table
 from tests.contract.lease_samples import S1, A, new_lease
 from tests.contract.lease_stores import create_filled
 
@@ -87,6 +89,47 @@ def test_sqlite_refuses_other_files(tmp_path: Path) -> None:
     asyncio.run(scenario())
     with pytest.raises(ConfigError, match="file"):
         SqliteRows(":memory:")
+
+
+def test_a_file_has_the_leases_of_one_application(tmp_path: Path) -> None:
+    """Members and readers of another application are refused. A reader that names none reads every file."""
+
+    async def use(path: Path, application: str | None) -> None:
+        settings = ConnectionSettings(leases=f"sqlite:///{path}")
+        member, reader = (open_lease_table(settings, application or "") for _ in range(2))
+        try:
+            if application is not None:
+                await member.prepare()
+            await reader.list()
+        finally:
+            await member.close()
+            await reader.close()
+
+    async def read(path: Path, application: str) -> None:
+        store = SqliteRows(path, table=application)
+        try:
+            await store.scan()
+        finally:
+            await store.close()
+
+    async def scenario() -> None:
+        path, earlier = tmp_path / "leases.sqlite", tmp_path / "earlier.sqlite"
+        await use(path, "billing")
+        await use(path, "billing")
+        await use(path, None)
+        refused = r"leases\.sqlite: the file has the leases of 'billing', not of 'audit': check the name"
+        with pytest.raises(ConfigError, match=refused):
+            await use(path, "audit")
+        with pytest.raises(ConfigError, match=refused):
+            await read(path, "audit")
+        # A file without a name, of an earlier version, belongs to the first member that uses it.
+        await (await create_filled(lambda: SqliteRows(earlier), [row_of("x")])).close()
+        await read(earlier, "audit")
+        await use(earlier, "billing")
+        with pytest.raises(ConfigError, match="'billing', not of 'audit'"):
+            await read(earlier, "audit")
+
+    asyncio.run(scenario())
 
 
 def test_a_file_without_leases_is_not_changed_by_a_reader(tmp_path: Path) -> None:

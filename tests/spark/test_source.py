@@ -302,8 +302,8 @@ def test_operations_that_keep_all_ranges_are_not_refused(
     """A source twice, two sources, fewer tasks, and a join with a table without a shuffle."""
     world = make_world(shards=3)
     world.put(60)
-    leases = f"sqlite:{tmp_path}/leases.sqlite"
-    rows, again = (world.load(spark, leases=leases, applicationName=world.name + name) for name in ("", "-2"))
+    leases = {"leases": f"sqlite:{tmp_path}/leases.sqlite", "leaseTable": "shared"}
+    rows, again = (world.load(spark, **leases, applicationName=world.name + name) for name in ("", "-2"))
     streams = spark.createDataFrame([(world.name, "ours")], "stream string, owner string")
     kept = (
         rows.union(rows.filter("length(data) < 0"))

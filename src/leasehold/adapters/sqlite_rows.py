@@ -58,24 +58,30 @@ _DISK: Final = {
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS rows (row_key TEXT PRIMARY KEY, row_owner TEXT, row_json TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rows_by_owner ON rows (row_owner) WHERE row_owner IS NOT NULL;
+CREATE TABLE IF NOT EXISTS lease_table (name TEXT NOT NULL);
 """
 
 
 class SqliteRows(RowStore):
-    """A table in a file. All work runs on one thread, so callers never block the event loop."""
+    """A table in a file. All work runs on one thread, so callers never block the event loop.
 
-    def __init__(self, path: str | Path) -> None:
+    The file has one table. `prepare` stores its name, and a store with another name refuses the file: two applications
+    that share rows would each get a part of the records. A store without a name accepts every file.
+    """
+
+    def __init__(self, path: str | Path, *, table: str | None = None) -> None:
         if str(path).startswith((":memory:", "file:")):
             raise ConfigError(f"SQLite leases at {path}: give the path of a file that all processes can open")
         # SQLite gives some relative names a meaning of their own, such as a database in memory.
         self._path = Path(path).absolute()
+        self._table = table
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="leasehold-sqlite")
         self._connection: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None  # the file of the last connection
 
     async def prepare(self) -> None:
         """Create the file and the table if they are missing."""
-        await self._run(lambda: self._open(may_create=True).executescript(_SCHEMA))
+        await self._run(self._prepare)
 
     async def create_owner_index(self) -> None:
         """Nothing to do: the table always has the index."""
@@ -114,6 +120,23 @@ class SqliteRows(RowStore):
         except sqlite3.Error as error:
             raise _translate_error(error, self._path) from error
 
+    def _prepare(self) -> None:
+        connection = self._open(may_create=True)
+        connection.executescript(_SCHEMA)
+        if self._table is not None:
+            with _transaction(connection):
+                if _read_table_name(connection) is None:
+                    connection.execute("INSERT INTO lease_table VALUES (?)", (self._table,))
+        self._check_table_name(connection)
+
+    def _check_table_name(self, connection: sqlite3.Connection) -> None:
+        found = _read_table_name(connection)
+        if self._table is not None and found not in {None, self._table}:
+            raise ConfigError(
+                f"SQLite leases at {self._path}: the file has the leases of {found!r}, not of {self._table!r}: check "
+                "the name of the application, or choose another file, because each application needs its own"
+            )
+
     def _open(self, *, may_create: bool = False) -> sqlite3.Connection:
         """The connection to the file that is at the path now.
 
@@ -140,6 +163,8 @@ class SqliteRows(RowStore):
                     # Before anything is changed: a wrong path may lead to the file of another program.
                     connection.execute("SELECT row_key, row_owner, row_json FROM rows LIMIT 0")
                 _set_up(connection, self._path)
+                if not may_create:
+                    self._check_table_name(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -267,6 +292,15 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
         # SQLite has already rolled back.
         if connection.in_transaction:
             connection.execute("ROLLBACK")
+
+
+def _read_table_name(connection: sqlite3.Connection) -> str | None:
+    """The name of the table in the file. None if no member with a name has prepared it."""
+    known = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'lease_table'")
+    if known.fetchone() is None:
+        return None
+    found = connection.execute("SELECT name FROM lease_table").fetchone()
+    return None if found is None else found[0].decode(errors="backslashreplace")
 
 
 def _key_from_bytes(key: bytes) -> str:

@@ -55,6 +55,7 @@ class Consumer:
         observe: Observer | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
+        report_in_one_sentence()  # also an error in the settings
         named = {"stream": stream, "streams": streams, "application": application, "config": config}
         keywords: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         self.settings: Final = consumer_settings(keywords | dict(options), os.environ)
@@ -122,7 +123,6 @@ class Consumer:
 
         A second signal ends the process at once. Raises HandlerError if the settings say to stop at a poison record.
         """
-        report_in_one_sentence()
         handler_loop = LoopThread("leasehold-handlers")
         engine = self._make_engine(self._require_handler(), ThreadedRunners(handler_loop.loop))
         try:

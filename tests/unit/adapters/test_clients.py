@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 from botocore.credentials import CredentialResolver
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, EndpointConnectionError
 
 from leasehold.adapters.aws.clients import AwsAccess, cloudwatch_client, dynamodb_client, kinesis_client
-from leasehold.errors import ConfigError
+from leasehold.adapters.aws.error_translation import translate_error
+from leasehold.errors import ConfigError, UnavailableError
 
 LOCAL = AwsAccess(endpoint_url="http://127.0.0.1:4567")
 
@@ -147,3 +148,15 @@ def test_a_response_that_is_never_final_is_an_error(
     with pytest.raises(BotoCoreError):
         client.get_item(TableName="leases", Key={"leaseKey": {"S": "a"}})
     client.close()
+
+
+def test_a_server_that_does_not_run_is_an_error_with_a_remedy() -> None:
+    error = translate_error(
+        EndpointConnectionError(endpoint_url="http://127.0.0.1:4999/"), "PutRecords into orders"
+    )
+    assert isinstance(error, UnavailableError)
+    assert str(error).startswith("PutRecords into orders: no response (Could not connect")
+    assert (
+        "check the endpoint, the region and the network and, for a server on this machine, whether it runs"
+        in str(error)
+    )

@@ -72,7 +72,10 @@ def translate_error(error: Exception, operation: str) -> LeaseholdError:
     if isinstance(error, ClientError):
         return _translate_response(error, operation)
     assert isinstance(error, BotoCoreError), error
-    return UnavailableError(f"{operation}: no response ({error})")
+    return UnavailableError(
+        f"{operation}: no response ({error}); check the endpoint, the region and the network and, for a server on this "
+        "machine, whether it runs"
+    )
 
 
 def _translate_response(error: ClientError, operation: str) -> ServiceError:
