@@ -29,6 +29,7 @@ from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.core.shards import shard_graph
 from leasehold.core.shards.lease_cleanup import CleanupPlan, DeleteLease, DeleteReason
 from leasehold.core.shards.lease_creation import CreateChildren
+from leasehold.errors import AccessDeniedError, ConfigError, LeaseholdError
 from leasehold.fleet import held_lease
 from leasehold.fleet.assignment import leader_election
 from leasehold.fleet.held_lease import HeldLease
@@ -36,6 +37,7 @@ from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.lease_writer import LeaseWriter
 from leasehold.fleet.maintenance import lease_maintenance, shard_sync
 from leasehold.fleet.maintenance.shard_sync import ShardSync
+from leasehold.fleet.operations import Operations
 from leasehold.fleet.reading import chunking as slicing
 from leasehold.fleet.reading import polling_reader, read_position, subscription_reader
 from leasehold.fleet.reading.byte_budget import ByteBudget
@@ -948,4 +950,38 @@ _plant(
     ),
     first_seed=5,
     streams=StreamChoice.LISTED,
+)
+
+
+def _raise_refusals(_: Original) -> Any:
+    async def attempt(self: Operations, name: str, operation: Any) -> bool:
+        async def call() -> None:
+            try:
+                await operation()
+            except AccessDeniedError as error:
+                raise ConfigError(str(error)) from error
+
+        try:
+            await call()
+        except ConfigError:
+            raise
+        except LeaseholdError as error:
+            self.report_failure(name, error)
+            return False
+        return True
+
+    return attempt
+
+
+_plant(
+    "a member that is denied access ends",
+    "runs-until-stopped",
+    (Fault.REFUSALS,),
+    (Operations, "attempt", _raise_refusals),
+)
+_plant(
+    "failed operations are not reported",
+    "refusals-are-told",
+    (Fault.REFUSALS,),
+    (Operations, "report_failure", _always(None)),
 )

@@ -92,7 +92,7 @@ _DEFAULT_MINUTES: Final = 1.0
     help="The initial position.",
 )
 @click.option(
-    "--wide", is_flag=True, help="Also draw several streams, and streams that appear and disappear."
+    "--wide", is_flag=True, help="Also draw several streams, streams that come and go, and denied access."
 )
 @click.option(
     "--streams",

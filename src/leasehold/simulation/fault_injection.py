@@ -28,6 +28,7 @@ _MALFORMED_SHARD: Final = "shardId-999999999999"
 # Longer than a late request takes to arrive.
 _TABLE_LOST_AFTER_MS: Final = 10_000
 _BETWEEN_TABLE_LOSSES_MS: Final = 30_000
+_RESTART_AFTER_MS: Final = 3_000
 # Attributes with a wrong type, as a careless script may write them.
 _DAMAGE: Final[Mapping[str, Attribute]] = {
     OWNER_SWITCHES: text("many"),
@@ -77,6 +78,7 @@ class FaultInjector:
         self.has_ended = False
         self.table_loss = TableLoss()
         self._repairs: dict[str, Callable[[], None]] = {}
+        world.on_ended = self._restart_ended
 
     def inject_one(self) -> None:
         """Inject one of the faults of this seed, if it has any."""
@@ -168,6 +170,18 @@ class FaultInjector:
     def _start(self, worker: str | None) -> None:
         if self.may_start():
             self.world.start(worker)
+
+    def _restart_ended(self, process: SimulatedProcess) -> None:
+        """Start a worker again that ended by itself, as a service manager does: it was denied access at its start."""
+        if process.role is not Role.WORKER or process.is_stopping:
+            return
+
+        def restart() -> None:
+            is_missing = not self.has_ended or len(self.world.running_workers) < self.workers
+            if is_missing and not any(each.worker == process.worker for each in self.world.running_workers):
+                self._start(process.worker)
+
+        self.world.services.network.call_later(_RESTART_AFTER_MS, restart)
 
     def _kill_duplicate_ids(self) -> None:
         seen: set[str] = set()

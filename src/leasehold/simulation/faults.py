@@ -61,7 +61,7 @@ _RARE: Final = frozenset({Fault.TRIMS, Fault.DELETIONS})
 _DRAWN_LAST: Final = frozenset({Fault.STORE_CONFLICTS, Fault.OLD_LOGS})
 # These are newer than many seeds that once failed. They are drawn after all others.
 _NEWEST: Final = frozenset({Fault.SUSPENSIONS})
-# Only for `--faults`: a worker whose consumer of fan-out is denied ends with an error that names the remedy.
+# These are drawn by wide runs only (`wide_worlds`).
 _NEVER_DRAWN: Final = frozenset({Fault.REFUSALS, Fault.STREAM_CHANGES})
 
 

@@ -24,8 +24,8 @@ from leasehold.simulation.starts import Start, draw_start
 from leasehold.simulation.wide_worlds import (
     draw_stream_plan,
     failing_lists,
-    with_stream_changes,
     with_streams,
+    with_wide_faults,
 )
 from leasehold.simulation.worker_process import worker_main, worker_settings
 from leasehold.simulation.world import MakeMain, World, WorldSpec
@@ -189,7 +189,8 @@ class _Run:
         plan = draw_stream_plan(
             rng, runtime=runtime, is_wide=options.is_wide, choice=options.streams, mix=mix
         )
-        mix = with_stream_changes(mix, plan, is_drawn=options.faults is None)
+        if options.faults is None:
+            mix = with_wide_faults(rng, mix, plan, is_wide=options.is_wide, runtime=runtime)
         settings = with_streams(settings, plan, self._list_streams)
         spec = WorldSpec(
             seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime, streams=plan

@@ -1,4 +1,4 @@
-"""What only a wide run draws: several streams, and streams that appear and disappear.
+"""What only a wide run draws: several streams, streams that appear and disappear, and refusals.
 
 These draws have a random generator of their own, and are made only if the options ask for them. So a seed without
 `--wide` means what it meant before they existed.
@@ -18,6 +18,7 @@ from leasehold.simulation.runtime import Runtime
 from leasehold.worker.settings import ConsumerSettings, StreamSettings
 
 DISCOVER_EVERY: Final = timedelta(seconds=5)
+_REFUSALS_SHARE: Final = 0.35
 # How often the user's function fails while faults are injected.
 _FAILING_LISTS: Final = 0.2
 
@@ -37,11 +38,16 @@ def draw_stream_plan(
     return StreamPlan(chosen, more_shards, timedelta(seconds=3 * mix.failover_s) if is_deleting else None)
 
 
-def with_stream_changes(mix: FaultMix, plan: StreamPlan, *, is_drawn: bool) -> FaultMix:
-    """Return the mix of a run in which streams appear and disappear, unless the options name the faults."""
-    if not (is_drawn and plan.choice.is_discovering):
-        return mix
-    return replace(mix, faults=mix.faults | {Fault.STREAM_CHANGES})
+def with_wide_faults(
+    rng: random.Random, mix: FaultMix, plan: StreamPlan, *, is_wide: bool, runtime: Runtime
+) -> FaultMix:
+    """Add the faults that only wide runs draw, and that streams appear and disappear where members discover them."""
+    added = set()
+    if rng.random() < _REFUSALS_SHARE and is_wide and runtime is not Runtime.SPARK:
+        added.add(Fault.REFUSALS)
+    if plan.choice.is_discovering:
+        added.add(Fault.STREAM_CHANGES)
+    return replace(mix, faults=mix.faults | added)
 
 
 def with_streams(

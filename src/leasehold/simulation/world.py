@@ -21,6 +21,7 @@ from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
 from leasehold.simulation.environment.archived_objects import ArchivedObject, read_archived_object
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.network import Dependency
 from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, Ownerships, lease_change
 from leasehold.simulation.environment.process import (
@@ -88,6 +89,7 @@ class World:
         )
         self.services.table.on_change = self._row_changed
         self.services.objects.on_put = self._object_put
+        self.services.network.on_refused = self._call_refused
         self.trace = Trace(self.now_ms, show)
         self.ledger = Ledger()
         self.ownerships = Ownerships()
@@ -95,6 +97,7 @@ class World:
         self.query = QueryHistory()
         self.processes: list[SimulatedProcess] = []
         self.shards_read: set[LeaseKey] = set()  # shards of which a process has read a page
+        self.on_ended: Callable[[SimulatedProcess], None] = lambda _: None
         self.rows_were_destroyed = False
         # A shard that was trimmed before it was read ends without naming its children.
         self.shards_were_trimmed = False
@@ -294,10 +297,14 @@ class World:
         if None in indexes:
             self.promises.report("nothing-invented", f"{created.name} has records that were never produced")
 
+    def _call_refused(self, process: SimulatedProcess, dependency: Dependency) -> None:
+        self.promises.notify(lambda checker: checker.call_refused(process, dependency))
+
     def _main_done(self, process: SimulatedProcess) -> None:
         if process.state is not ProcessState.DEAD:
             process.state = ProcessState.ENDED
             self._process_exited(process)
+            self.on_ended(process)
 
     def _process_exited(self, process: SimulatedProcess) -> None:
         verb = "killed" if process.state is ProcessState.DEAD else "ended"

@@ -40,6 +40,7 @@ from leasehold.simulation.checkers.query_slices import (
     RepeatedBatchesAreIdentical,
     RowsInOrder,
 )
+from leasehold.simulation.checkers.refusals import RefusalsAreTold
 from leasehold.simulation.checkers.sink_contents import SinkEqualsProduced
 from leasehold.simulation.checkers.stale_owners import StaleOwnersStop
 from leasehold.simulation.checkers.unfinished_handlers import NoCheckpointPastAnUnfinishedHandler
@@ -80,6 +81,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     BufferWithinBudget,
     OneSubscription,
     NoBugs,
+    RefusalsAreTold,
     EveryShardOwned,
     LagToZero,
     BalancedAndStable,

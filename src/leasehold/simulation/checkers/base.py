@@ -11,6 +11,7 @@ from leasehold.core.model import LeaseKey
 from leasehold.ports import Page
 from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.network import Dependency
 from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
 from leasehold.simulation.environment.process import SimulatedProcess
@@ -117,6 +118,9 @@ class Checker:
 
     def subscription_closed(self, process: SimulatedProcess, shard: LeaseKey) -> None:
         """A process has closed a subscription to a shard."""
+
+    def call_refused(self, process: SimulatedProcess, dependency: Dependency) -> None:
+        """A process has sent a request that its credentials do not allow."""
 
     def process_exited(self, process: SimulatedProcess) -> None:
         """A process was killed, or has ended."""

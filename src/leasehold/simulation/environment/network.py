@@ -114,6 +114,7 @@ class Network:
     def __init__(self, loop: asyncio.AbstractEventLoop, conditions: NetworkConditions) -> None:
         self.conditions = conditions
         self.calls: Counter[tuple[Dependency, str]] = Counter()
+        self.on_refused: Callable[[SimulatedProcess, Dependency], None] = lambda _, __: None
         self._loop = loop
         self._context = contextvars.copy_context()
 
@@ -125,6 +126,8 @@ class Network:
         if process.is_alive:
             self.calls[dependency, name] += 1
             fault = self.conditions.draw_fault(process, dependency)
+            if fault is CallFault.REFUSED:
+                self.on_refused(process, dependency)
             self._send(_Call(f"{dependency.value} {name}", serve, response), fault)
         return await response
 
