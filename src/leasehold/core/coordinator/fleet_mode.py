@@ -138,7 +138,9 @@ def may_hide_leader(found: FleetRows, wanted: Mode) -> bool:
 
 
 def renewing_owners(before: FleetRows, after: FleetRows) -> tuple[str, ...]:
-    """The owners of leases without a session id of ours that were renewed between two reads.
+    """The owners of leases without a session id of ours that were renewed between two reads: the counter has grown.
+
+    A damaged counter that an operator repairs in between proves nothing.
 
     >>> renewing_owners(
     ...     FleetRows(foreign_counters={"s-0": ("java-1", "7"), "s-1": ("java-2", "3")}),
@@ -150,9 +152,13 @@ def renewing_owners(before: FleetRows, after: FleetRows) -> tuple[str, ...]:
         owner
         for key, (owner, counter) in after.foreign_counters.items()
         if before.foreign_counters.get(key, ("", ""))[0] == owner
-        and before.foreign_counters[key][1] != counter
+        and _has_grown(before.foreign_counters[key][1], counter)
     }
     return tuple(sorted(renewed))
+
+
+def _has_grown(before: str, after: str) -> bool:
+    return before.isdecimal() and after.isdecimal() and int(after) > int(before)
 
 
 def _refuse_hidden_leader(found: FleetRows, application: str) -> None:

@@ -83,6 +83,29 @@ def test_a_member_refuses_a_fleet_whose_leader_it_does_not_find() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_repaired_counter_is_no_heartbeat() -> None:
+    """A dead member owns a lease whose damaged counter an operator repairs while a new member looks for the leader."""
+
+    async def scenario() -> None:
+        world = World(even_shards(1), settings=AUTO)
+        await world.rows.write(PutRow(KEY, {**java_row(41), "leaseCounter": text("none")}))
+        world.start("a")
+        await world.clock.sleep_ms(2_500)
+        repaired = Equals("leaseCounter", number(41))
+        await world.rows.write(
+            UpdateRow(
+                key=KEY,
+                when=(Equals("leaseCounter", text("none")),),
+                set={"leaseCounter": repaired.value},
+                proof=(repaired,),
+            )
+        )
+        await world.until(lambda: bool(world.events_of(LeaseTaken)), within_s=60)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
 def test_the_named_coordinator_table_explains_the_owners() -> None:
     """With the right names the member follows the leader."""
 
