@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.integration.cli_process import CliResult, run_cli
+from tests.integration.cli_process import CliResult, start_cli
 from tests.interop.build import KCL_2, NEWEST
-from tests.interop.fleet_run import FleetRun
+from tests.interop.fleet_run import DEADLINE_S, FleetRun
 from tests.interop.mixed_fleet import BY_COUNT, FAILOVER_MS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -19,11 +19,14 @@ def run(fleet_run: FleetRun, command: str, *arguments: str) -> CliResult:
     fleet = fleet_run.fleet
     urls = ("--dynamodb-endpoint-url", fleet.dynamodb_url, "--kinesis-endpoint-url", fleet.kinesis_url)
     where = ("--application", fleet.application, "--region", "us-east-1", *urls)
-    result = run_cli(
-        command, *where, "--failover-after", str(FAILOVER_MS / 1000), *arguments, folder=fleet.folder
-    )
-    assert result.code == 0, result.err
-    return result
+    failover = ("--failover-after", str(FAILOVER_MS / 1000))
+    with start_cli(command, *where, *failover, *arguments, folder=fleet.folder) as process:
+        try:
+            out, err = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, f"{err}\n{fleet_run.table.leases()}"
+    return CliResult(process.returncode, out, err)
 
 
 def handled(fleet_run: FleetRun) -> Counter[int]:

@@ -62,7 +62,7 @@ def release(
             print_line("")
         verb = "would be released" if dry_run else "released"
         print_line(f"{format_count(len(rows) if dry_run else len(given), 'lease')} {verb}")
-    if not dry_run and len(given) + len(result.gone) < len(rows):
+    if result.kept:
         say(describe_kept(result.kept))
         raise SystemExit(1)
 

@@ -67,6 +67,8 @@ class LeaseCapture:
     ports: CapturePorts
     me: WorkerId
     limits: CaptureLimits
+    # Whether a lease is still to be captured. One that is not counts as gone.
+    is_wanted: Callable[[Lease], bool] = lambda _: True
     _observations: Observations = field(default_factory=dict)
     _held: dict[LeaseKey, Lease] = field(default_factory=dict)
     _written_ms: dict[LeaseKey, int] = field(default_factory=dict)
@@ -96,7 +98,8 @@ class LeaseCapture:
         return CaptureResult(
             wanted - kept - gone,
             frozenset(gone),
-            tuple(each for key, each in self._waiting.items() if key in kept),
+            # A lease that was lost whenever it was held has no owner that was asked.
+            tuple(self._waiting.get(key, Waiting(key, self.me, 0)) for key in sorted(kept)),
         )
 
     async def _finish(self, group: frozenset[LeaseKey], gone: Collection[LeaseKey], act: Act) -> bool:
@@ -118,10 +121,10 @@ class LeaseCapture:
     async def _advance(
         self, pending: Sequence[frozenset[LeaseKey]], gone: Collection[LeaseKey]
     ) -> frozenset[LeaseKey]:
-        """Make the next step for every lease that is not held, and renew the others. Returns the deleted leases."""
+        """Make the next step for every lease that is not held, and renew the others. Returns those that are gone."""
         await all_of(*(self._renew(lease) for lease in tuple(self._held.values())))
         missing = sorted(frozenset[LeaseKey]().union(*pending) - self._held.keys() - set(gone))
-        found = await self._read(missing)
+        found = {key: lease for key, lease in (await self._read(missing)).items() if self.is_wanted(lease)}
         now_ms = self.ports.clock.now_ms()
         self._observations = next_observations(self._observations, found.values(), now_ms)
         await all_of(*(self._step(lease, now_ms) for lease in found.values()))

@@ -41,9 +41,19 @@ async def plan_release(table: LeaseTable, clock: Clock, request: ReleaseRequest)
 async def release_leases(
     capture: LeaseCapture, planned: PlannedRelease, *, timeout_ms: int
 ) -> tuple[CaptureResult, dict[LeaseKey, WorkerId | None]]:
-    """Get each lease from its owner and give it to the next one. Returns the next owner of each; None: it is free."""
+    """Get each lease from its owner and give it to the next one. Returns the next owner of each; None: it is free.
+
+    A lease that its owner has lost or handed to another worker in the meantime is left there.
+    """
     table = capture.ports.table
     given: dict[LeaseKey, WorkerId | None] = {}
+    owners = {lease.key: lease.actual_owner for lease in planned.leases}
+
+    def is_wanted(lease: Lease) -> bool:
+        if lease.actual_owner in {owners[lease.key], capture.me}:
+            return True
+        given[lease.key] = lease.actual_owner
+        return False
 
     async def give(held: Held) -> bool:
         ((key, lease),) = held.items()
@@ -53,5 +63,6 @@ async def release_leases(
             given[key] = outcome.owner
         return isinstance(outcome, Lease)
 
+    capture.is_wanted = is_wanted
     result = await capture.run([(lease.key,) for lease in planned.leases], give, timeout_ms=timeout_ms)
     return result, given

@@ -158,3 +158,21 @@ def test_an_owner_that_does_not_hand_over_in_time_is_named() -> None:
         owner.cancel()
 
     run_in_virtual_time(scenario())
+
+
+def test_a_lease_that_moves_by_itself_is_left_to_its_new_owner() -> None:
+    """A leader has just moved it: it would be taken from the worker that has begun to read it."""
+
+    async def scenario() -> None:
+        world, lease = await one_lease("anna")
+        capture = new_capture(world.rows, world.clock)
+        planned = await plan_release(
+            capture.ports.table, world.clock, ReleaseRequest(worker=WorkerId("anna"))
+        )
+        moved = await world.table.take(lease, WorkerId("bert"), LeaseSessionId("another"))
+        result, given = await release_leases(capture, planned, timeout_ms=TIMEOUT_MS)
+        assert given == {lease.key: "bert"}
+        assert not result.done
+        assert await world.table.get(lease.key) == moved
+
+    run_in_virtual_time(scenario())

@@ -52,6 +52,10 @@ def next_capture_step(
         return CaptureStep(CaptureAction.TAKE)
     if not lease.is_in_handoff:
         return CaptureStep(CaptureAction.REQUEST)
+    if lease.owner == lease.checkpoint_owner:
+        # KCL 1.x and 2.x leave the old owner in the row when they take a lease. No handoff will end, so they are not
+        # asked again.
+        return CaptureStep(CaptureAction.TAKE)
     since_ms = now_ms if seen.handoff_since_ms is None else seen.handoff_since_ms
     is_overdue = now_ms - since_ms > limits.handoff_timeout_ms + limits.failover_ms
     # A handoff to another member is left to end: then that member is asked.
