@@ -27,10 +27,11 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "leasehold"
 EXPLAINED = Path(__file__).parent / "explained.txt"
 MEASURED = ROOT / ".pytest_cache" / "mutation-coverage"
-# Lease rules, pins, checkpoints, archive keys and plans: no survivor without a written reason.
+# Lease rules, silent owners, pins, checkpoints, archive keys and plans: no survivor without a written reason.
 CRITICAL = (
     "core/leases/lease_rules.py",
     "core/leases/row_writes.py",
+    "core/leases/liveness.py",
     "core/exactly_once/pinned_batch.py",
     "core/exactly_once/shard_phase.py",
     "core/exactly_once/object_keys.py",

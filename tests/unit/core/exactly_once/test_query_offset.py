@@ -40,6 +40,25 @@ def test_an_offset_is_parsed_as_it_was_written() -> None:
     assert offset_from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
+def test_the_initial_offset_of_existing_logs_is_recognised() -> None:
+    """Spark has stored this text in the checkpoint locations of all queries."""
+    assert json.dumps(INITIAL_OFFSET) == '{"generation": 0}'
+    assert offset_from_json({"generation": 0}) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "initial"),
+    [
+        (ReadStart(Position("20", 4)), InitialPosition(TRIM_HORIZON)),
+        (ReadStart(TRIM_HORIZON), InitialPosition(TRIM_HORIZON)),
+        (ReadStart(AT_TIMESTAMP, 1_700_000_000_000), InitialPosition(AT_TIMESTAMP, 1_700_000_000_000)),
+    ],
+)
+def test_only_a_start_at_a_time_needs_that_time(start: ReadStart, initial: InitialPosition) -> None:
+    """The reader of a slice gets it beside the position."""
+    assert start.initial == initial
+
+
 def test_equal_offsets_are_equal_as_text() -> None:
     """Spark compares offsets as text, so the order of the shards must be fixed."""
     turned = dict(reversed(STARTS.items()))

@@ -59,7 +59,8 @@ def test_a_lease_that_was_written_to_is_left_out() -> None:
         LeaseKey("new"): LastWrite(4_000, is_first=False),
     }
     assert leases_to_renew(writes, 5_000, RENEW_MS) == ["old"]
-    assert leases_to_renew(writes, 3_000, RENEW_MS) == []
+    assert leases_to_renew(writes, 4_750, RENEW_MS) == ["old"]
+    assert leases_to_renew(writes, 4_749, RENEW_MS) == []
 
 
 def test_what_is_overdue_waits_for_no_turn() -> None:
