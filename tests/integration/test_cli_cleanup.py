@@ -49,6 +49,11 @@ def test_unused_tables_are_listed_and_only_they_are_deleted(
     assert deleted.stdout.strip() == f"deleted {prefix}-unused"
     names = [name for name in client.list_tables()["TableNames"] if name.startswith(prefix)]
     assert names == [f"{prefix}-busy", f"{prefix}-foreign"]
+    where = ("--dynamodb-endpoint-url", dynamodb_local.url, "--region", "us-east-1")
+    without_table = CliRunner().invoke(
+        leasehold, ["release", "--all", "--application", f"{prefix}-unused", *where]
+    )
+    assert (without_table.exit_code, f"table {prefix}-unused" in without_table.output) == (1, True)
 
 
 async def create_table(client: Any, name: str, rows: list[Row]) -> None:
