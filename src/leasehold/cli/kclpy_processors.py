@@ -11,8 +11,9 @@ from leasehold.config import values
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.kclpy.alias import install_alias
-from leasehold.multilang.daemon import consumer_options, log_notes, read_properties
+from leasehold.multilang.daemon import log_notes, read_properties
 from leasehold.multilang.in_process_client import InProcessProcessors
+from leasehold.multilang.kcl_properties import consumer_options
 from leasehold.multilang.shard_consumer import MultiLangHandler
 from leasehold.worker.consumer import Consumer
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from leasehold.config.java_properties import parse_properties
 from leasehold.errors import ConfigError
 from leasehold.multilang.child_client import ChildProcesses, ChildSettings
 from leasehold.multilang.conversation import ConversationSettings
-from leasehold.multilang.kcl_properties import KclProperties, translate_properties
+from leasehold.multilang.kcl_properties import KclProperties, consumer_options, translate_properties
 from leasehold.multilang.shard_consumer import MultiLangHandler
 from leasehold.worker.consumer import Consumer
 
 LOGGER: Final = logging.getLogger("leasehold.multilang")
-
-# One action carries what one read returns, as in the KCL.
-_BATCH: Final[Mapping[str, object]] = {"max_records": 10_000, "max_bytes": 10 * 1024 * 1024, "max_wait": "0s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +37,6 @@ def read_properties(path: Path) -> KclProperties:
         return translate_properties(parse_properties(content))
     except ConfigError as error:
         raise ConfigError(f"properties file {path}: {error}") from error
-
-
-def consumer_options(properties: KclProperties) -> dict[str, Any]:
-    """Return the options of the consumer: those of the file, and batches as the KCL makes them."""
-    options = dict(_BATCH) | properties.settings
-    if "records_per_call" in options:
-        options["max_records"] = options["records_per_call"]
-    return options
 
 
 def make_daemon(properties: KclProperties, options: DaemonOptions) -> Consumer:

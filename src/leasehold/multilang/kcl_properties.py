@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from leasehold.config import values
 from leasehold.config.did_you_mean import nearest
@@ -20,6 +20,8 @@ from leasehold.errors import ConfigError
 from leasehold.multilang import property_keys as keys
 from leasehold.multilang.credentials_provider import parse_credentials_provider
 
+# One action carries what one read returns, as in the KCL.
+_BATCH: Final[Mapping[str, object]] = {"max_records": 10_000, "max_bytes": 10 * 1024 * 1024, "max_wait": "0s"}
 _FAILOVER_DEFAULT_MS: Final = 10_000
 _REFRESH_DEFAULT_MS: Final = 1_800
 _IDLE_POLL_MIN_MS: Final = 200
@@ -53,6 +55,14 @@ class KclProperties:
     timeout_s: float | None = None
     with_empty_batches: bool = False
     notes: list[Note] = field(default_factory=list)
+
+
+def consumer_options(properties: KclProperties) -> dict[str, Any]:
+    """Return the options of the consumer: those of the file, and batches as the KCL makes them."""
+    options = dict(_BATCH) | properties.settings
+    if "records_per_call" in options:
+        options["max_records"] = options["records_per_call"]
+    return options
 
 
 def translate_properties(properties: Iterable[Property]) -> KclProperties:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Final
 
-from leasehold.multilang.kcl_properties import KclProperties
+from leasehold.multilang.kcl_properties import KclProperties, consumer_options
 
 _WIDTH: Final = 100
 
@@ -19,6 +19,9 @@ def to_toml(properties: KclProperties, source: str) -> str:
     >>> print(to_toml(KclProperties(settings={"stream": "orders"}, command=("app.py",)), "x.properties"))
     # Written by `leasehold import-properties x.properties`.
     [consumer]
+    max_records = 10000
+    max_bytes = 10485760
+    max_wait = "0s"
     stream = "orders"
     <BLANKLINE>
     [run]
@@ -32,7 +35,7 @@ def to_toml(properties: KclProperties, source: str) -> str:
 
 def _lines(properties: KclProperties) -> Iterator[str]:
     yield "[consumer]"
-    for name, value in properties.settings.items():
+    for name, value in consumer_options(properties).items():
         # A JSON string, number or boolean is one of TOML, too.
         yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
     for note in properties.notes:

@@ -95,8 +95,8 @@ def test_the_sample_of_kclpy_in_this_process(world: DaemonWorld) -> None:
 
 @pytest.mark.slow
 def test_with_exit_on_failure_a_child_that_dies_ends_the_daemon(world: DaemonWorld) -> None:
-    """As in Java, but the other shards are drained first."""
-    with world.daemon("--exit-on-failure", executableName=RECORDING) as daemon:
+    """As in Java, but the other shards are drained first. The records come by enhanced fan-out."""
+    with world.daemon("--exit-on-failure", executableName=RECORDING, retrievalMode="FANOUT") as daemon:
         daemon.wait_for(lambda: world.has_handled(*FIRST))
         world.put("die")
         assert daemon.process.wait(DEADLINE_S) == 1

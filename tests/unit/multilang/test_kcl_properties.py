@@ -8,8 +8,8 @@ import pytest
 from leasehold.config.java_properties import parse_properties
 from leasehold.errors import ConfigError
 from leasehold.multilang import property_keys
-from leasehold.multilang.daemon import DaemonOptions, consumer_options, make_daemon, read_properties
-from leasehold.multilang.kcl_properties import KclProperties, translate_properties
+from leasehold.multilang.daemon import DaemonOptions, make_daemon, read_properties
+from leasehold.multilang.kcl_properties import KclProperties, consumer_options, translate_properties
 from leasehold.multilang.toml_export import to_toml
 from leasehold.worker.options import OPTIONS, consumer_settings
 
@@ -191,7 +191,7 @@ def test_the_toml_file_has_the_same_settings_and_the_notes() -> None:
     result = translate(text + 'workerId = with "quotes" \\u00e4\ntimeoutInSeconds = 5')
     written = to_toml(result, "app.properties")
     parsed = tomllib.loads(written)
-    assert parsed["consumer"] == result.settings
+    assert parsed["consumer"] == consumer_options(result)
     assert parsed["run"] == {"processor": "app:RecordProcessor", "empty_batches": True}
     assert "# maxActiveThreads: there is no thread pool" in written
     assert "# timeoutInSeconds = 5: a thread cannot be killed." in written
