@@ -272,15 +272,20 @@ from amazon_kclpy.checkpoint_error import CheckpointError
 assert kcl.CheckpointError is CheckpointError is leasehold.kclpy.kcl.CheckpointError
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    (tmp_path / "helper.py").write_text("from amazon_kclpy.v3.processor import RecordProcessorBase as Base\n")
+    (tmp_path / "app.py").write_text(
+        "from amazon_kclpy import kcl\n"
+        "from helper import Base\n"
+        "class Silent(Base):\n"
+        "    def initialize(self, initialize_input): pass\n"
+        "kcl.KCLProcess(Silent()).run()\n"
+    )
+    line = '{"action":"initialize","shardId":"s","sequenceNumber":"1","subSequenceNumber":0}\n'
+    command = [sys.executable, "-m", "leasehold.kclpy", "app.py"]
+    told = subprocess.run(command, cwd=tmp_path, input=line, capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout) == {"action": "status", "responseFor": "initialize"}
     (tmp_path / "amazon_kclpy").mkdir()
     (tmp_path / "amazon_kclpy" / "__init__.py").touch()
-    (tmp_path / "app.py").touch()
-    done = subprocess.run(
-        [sys.executable, "-m", "leasehold.kclpy", "app.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "amazon_kclpy is installed, so its imports need no alias" in done.stderr
