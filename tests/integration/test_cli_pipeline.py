@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
+from leasehold.errors import ConfigError, UnavailableError
 from leasehold.local import LocalKinesis
+from leasehold.spark.options import source_options
 from leasehold.spark.pipeline.processes import children
+from leasehold.spark.pipeline.source_check import check_source
 from tests.integration.cli_process import environment, run_cli, start_cli
 
 DEADLINE_S = 400  # Spark uses a processor for ten seconds to start, and all tests share two
@@ -168,9 +171,45 @@ def test_an_invalid_file_is_refused_before_spark_starts(
 ) -> None:
     """One sentence and exit code 1."""
     done = run_cli("pipeline", write_file('[sink]\nkind = "archive"\npth = "x"'), folder=tmp_path)
-    assert (done.code, done.out) == (1, "loading the libraries of Spark\n")
+    assert done.code == 1
+    # A busy machine takes more than five seconds, and then the line is repeated.
+    assert all(line.startswith("loading the libraries of Spark") for line in done.out.splitlines())
     assert done.err.startswith("Error: pipeline file copy.toml: ")
     assert "did you mean path?" in done.err
+
+
+def test_a_stream_that_does_not_exist_is_refused_before_spark_starts(
+    tmp_path: Path, write_file: Callable[[str], str], stream: str
+) -> None:
+    """The query would wait for it, and say so only in Spark's log."""
+    file = write_file('[sink]\nkind = "console"')
+    (tmp_path / file).write_text((tmp_path / file).read_text().replace(stream, "nosuch"))
+    done = run_cli("pipeline", file, folder=tmp_path)
+    assert done.code == 1
+    assert "starting Spark" not in done.out
+    assert done.err == (
+        "Error: stream nosuch does not exist (us-east-1): create it, or check its name, the region and the endpoint\n"
+    )
+
+
+def test_the_check_of_a_source(
+    local_kinesis: LocalKinesis, stream: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A missing region is an error. A server that does not respond may do so later."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    on_file = {"streamName": stream, "applicationName": "copy", "leases": "sqlite:leases.sqlite"}
+    assert check_source(source_options({**on_file, "endpointUrl": local_kinesis.endpoint_url})) is None
+    refused = check_source(source_options({**on_file, "endpointUrl": "http://127.0.0.1:1"}))
+    assert isinstance(refused, UnavailableError)
+    assert "for a server on this machine, whether it runs" in str(refused)
+    with pytest.raises(ConfigError, match="no region is set for kinesis"):
+        check_source(source_options(on_file))
+    with pytest.raises(ConfigError, match="no region is set for dynamodb"):
+        check_source(
+            source_options({**on_file, "endpointUrl": local_kinesis.endpoint_url, "leases": "dynamodb"})
+        )
 
 
 def test_a_failing_query_ends_the_pipeline_with_its_reason(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli.extras import needs_extra
-from leasehold.cli.output import print_line
+from leasehold.cli.output import escape_unprintable, print_line
 from leasehold.cli.pipeline_display import Display, LiveTable, PlainLines, Ticker
 from leasehold.cli.stopping import StopRequest
 from leasehold.errors import JvmEndedError, LeaseholdError, QueryFailedError
@@ -57,6 +57,7 @@ def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_cla
     from leasehold.spark.pipeline.pipeline_file import read_pipeline  # noqa: PLC0415 - the extra is checked above
 
     description = read_pipeline(file)
+    _check_source(description)
     at_terminal = sys.stdout.isatty()
     if log is None and at_terminal:
         log = _log_file(description.name)
@@ -74,6 +75,19 @@ def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_cla
             _PipelineRun(description, display, ticker, stop).run(record_classes=record_classes)
         except LeaseholdError as error:
             raise QueryFailedError(f"{error} (Spark's log: {log})" if log else str(error)) from error
+
+
+def _check_source(description: Pipeline) -> None:
+    """Report a problem of the source before Spark starts. Its member would report it in Spark's log only."""
+    from leasehold.spark.options import source_options  # noqa: PLC0415 - extras
+    from leasehold.spark.pipeline.source_check import check_source  # noqa: PLC0415
+
+    source = source_options(description.source)
+    with Ticker(print_line) as ticker:
+        ticker.wait_for(f"checking stream {source.stream}")
+        problem = check_source(source)
+    if problem is not None:
+        print_line(f"{escape_unprintable(str(problem))}; the pipeline starts, and retries until it works")
 
 
 class _PipelineRun:
