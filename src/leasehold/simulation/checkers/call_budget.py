@@ -7,10 +7,13 @@ from typing import Final
 
 from leasehold.config.settings import Mode, milliseconds
 from leasehold.core.coordinator.worker_metrics import REPORT_EVERY_MS
+from leasehold.core.events import Event, SubscriptionLost
+from leasehold.core.model import LeaseKey
+from leasehold.core.records.subscriptions import POLL_INSTEAD_FIRST_MS
 from leasehold.fleet.assignment.refresh_schedule import STANDBY_REFRESH_LOCKS
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.network import Dependency
-from leasehold.simulation.environment.process import ProcessState
+from leasehold.simulation.environment.process import ProcessState, SimulatedProcess
 
 _HOUR_MS: Final = 3_600_000
 _SLACK: Final = 1.25
@@ -27,6 +30,11 @@ class CallsWithinBudget(Checker):
         self._since_ms = 0
         self._budget: dict[Dependency, float] = {}
         self._cleanup_calls = 0
+        self._polled_until_ms: dict[tuple[SimulatedProcess, LeaseKey], int] = {}
+
+    def event_observed(self, process: SimulatedProcess, event: Event) -> None:
+        if isinstance(event, SubscriptionLost) and event.wait_ms >= POLL_INSTEAD_FIRST_MS:
+            self._polled_until_ms[process, event.shard_key] = self.world.now_ms() + event.wait_ms
 
     def steady_state_began(self) -> None:
         self._since_ms = self.world.now_ms()
@@ -40,10 +48,11 @@ class CallsWithinBudget(Checker):
         # A finished lease stays until its children have been read. Each cleanup reads it again, and its children.
         cleanups = hours * _per_hour(milliseconds(self.world.settings.fleet.clean_up_every))
         self._cleanup_calls += round(3 * cleanups * self._count_finished())
+        extra = {Dependency.STREAM: _SLACK * self._polls_instead()}
         for dependency, before in self._before.items():
             made, allowed = (
                 self._count_calls(dependency) - before,
-                self._budget[dependency] * hours + self._cleanup_calls,
+                self._budget[dependency] * hours + self._cleanup_calls + extra.get(dependency, 0.0),
             )
             if made > allowed:
                 self.report(
@@ -84,6 +93,13 @@ class CallsWithinBudget(Checker):
         if settings.fan_out.is_fan_out and not self.world.query.has_query:
             return self.world.services.kinesis.settings.subscription_lifetime_ms
         return milliseconds(settings.read.idle_poll_every)
+
+    def _polls_instead(self) -> float:
+        """The polls of shards whose subscriptions sent no events while there were faults."""
+        now_ms = self.world.now_ms()
+        until = (min(until_ms, now_ms) for until_ms in self._polled_until_ms.values())
+        polled_ms = sum(max(0, until_ms - self._since_ms) for until_ms in until)
+        return polled_ms / milliseconds(self.world.settings.read.idle_poll_every)
 
     def _refreshes_of_peers(self, members: int) -> float:
         return members * _per_hour(milliseconds(self.world.settings.fleet.refresh_every))
