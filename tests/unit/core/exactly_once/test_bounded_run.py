@@ -66,6 +66,13 @@ def test_the_run_waits_for_the_children_of_its_shards() -> None:
     assert leases_that_may_come(family, ME, {PARENT}, {}) == {CHILD}
 
 
+def test_the_run_waits_for_a_shard_whose_parent_has_ended() -> None:
+    """Whether the lease of the parent is kept or deleted."""
+    child = lease(CHILD, None, parents=PARENT)
+    assert leases_that_may_come([child], ME, set(), {}) == {CHILD}
+    assert leases_that_may_come([lease(PARENT, None, at=SHARD_END), child], ME, set(), {}) == {CHILD}
+
+
 def test_the_run_does_not_wait_for_the_children_of_a_shard_that_it_leaves_to_the_next_run() -> None:
     """They were created after its tip was read, so they have no record that existed when the run began."""
     family = [lease(PARENT, ME), lease(CHILD, None, parents=PARENT)]
