@@ -192,6 +192,15 @@ def test_a_stream_that_does_not_exist_is_refused_before_spark_starts(
     )
 
 
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    file = write_file('[sink]\nkind = "console"')
+    done = run_cli("pipeline", file, "--log", f"{file}/spark.log", folder=tmp_path)
+    assert done.code == 1
+    assert done.err.startswith(f"Error: {file}/spark.log: Not a directory: check that the folder exists")
+
+
 def test_the_check_of_a_source(
     local_kinesis: LocalKinesis, stream: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -29,7 +29,10 @@ from leasehold.errors import LeaseholdError
 
 
 class _Group(click.Group):
-    """A group whose commands report a `LeaseholdError` in one sentence, without a traceback, and that Ctrl-C ends."""
+    """A group whose commands report a `LeaseholdError`, or a file that cannot be used, in one sentence.
+
+    Ctrl-C ends them without a traceback.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -37,6 +40,14 @@ class _Group(click.Group):
         except LeaseholdError as error:
             # The text may quote a name, a row or the response of a server.
             raise click.ClickException("\n".join(map(escape_unprintable, str(error).split("\n")))) from error
+        except OSError as error:
+            if error.filename is None:  # not about a file that the user can name or move
+                raise
+            place = escape_unprintable(str(error.filename))
+            raise click.ClickException(
+                f"{place}: {error.strerror}: check that the folder exists, that it has space, and that this user may "
+                "write to it, or choose another one"
+            ) from error
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
 
