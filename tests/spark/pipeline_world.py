@@ -21,7 +21,7 @@ from tests.spark.gates import SINK, SOURCE, Gates
 
 T = TypeVar("T")
 
-PATIENCE_S = 150.0
+PATIENCE_S = 400.0
 # The shortest time that works on a busy machine.
 FAILOVER = "5s"
 

@@ -16,7 +16,7 @@ from tests.spark.shared_session import SharedSession, shared_session
 
 ROOT = Path(__file__).parents[2]
 ALL_ROWS = BATCHES * RANGE_ROWS * SHARDS
-PATIENCE_S = 120
+PATIENCE_S = 400
 
 
 def prepare(session: Any) -> None:

@@ -13,7 +13,7 @@ from leasehold.spark import register
 from tests.fleet.record_producer import RecordProducer
 from tests.spark.shared_session import SharedSession, shared_session
 
-PATIENCE_S = 200
+PATIENCE_S = 400
 
 
 @pytest.fixture(scope="module")
