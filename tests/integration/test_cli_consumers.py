@@ -33,3 +33,4 @@ def test_a_consumer_is_registered_listed_and_deregistered(
     missing = consumers("deregister", "app", "--yes")
     assert missing.code == 1
     assert "ResourceNotFoundException" in missing.err
+    assert "`leasehold consumers list` shows the consumers of a stream" in missing.err

@@ -194,3 +194,18 @@ def test_an_empty_lease_table_is_no_error(lag: Lag, tmp_path: Path) -> None:
     write_leases(tmp_path, {})
     done = lag("--stream", "orders")
     assert (done.code, done.lines()) == (0, ["0 shards; furthest behind: unknown"])
+
+
+def test_a_server_that_does_not_respond_is_reported_in_one_sentence(
+    kinesis: LocalKinesis, lag: Lag, tmp_path: Path
+) -> None:
+    """Exit code 1 and the remedy, not a table in which every lag is unknown."""
+    write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON, SHARDS[1]: AT_TIMESTAMP})
+    kinesis.stop()
+    done = lag("--stream", "orders")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(
+        "Error: no shard could be measured: stream orders, get_shard_iterator: no response"
+    )
+    assert "check the endpoint" in done.err
+    assert len(done.err.splitlines()) == 1

@@ -12,7 +12,7 @@ import click
 
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
-from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.cli.output import format_count, print_json, print_line, print_table, progress_lines
 from leasehold.core.leases.lease_view import (
     LeaseState,
     LeaseView,
@@ -21,7 +21,7 @@ from leasehold.core.leases.lease_view import (
     view_leases,
 )
 from leasehold.core.observing.explain.finding import format_duration
-from leasehold.errors import NotFoundError
+from leasehold.errors import NotFoundError, UnavailableError
 from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX, ShardLag, measure_lags
 from leasehold.ports import Stream
 from leasehold.tasks import all_of
@@ -36,7 +36,8 @@ def lag(*, connection: Connection, stream: str | None, as_json: bool) -> None:
 
     The shard furthest behind comes first. Shards that have ended are left out. The command reads each shard once.
     """
-    found = sorted(asyncio.run(_measure(connection, stream)), key=_furthest_first)
+    with progress_lines(lambda: "waiting for responses"):
+        found = sorted(asyncio.run(_measure(connection, stream)), key=_furthest_first)
     if as_json:
         print_json({"shards": [_to_json(*each) for each in found]})
         return
@@ -67,7 +68,16 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[tuple
             stack.push_async_callback(opened.close)
             probes.append(_probe_stream(opened, members, streams=len(by_stream)))
         measured = await all_of(*probes)
-    return [each for part in measured for each in part]
+    found = [each for part in measured for each in part]
+    _require_response([each for _, each in found])
+    return found
+
+
+def _require_response(lags: Sequence[ShardLag]) -> None:
+    """Refuse to show a table without a single lag if the reason is that Kinesis did not respond."""
+    failures = [each.note for each in lags if each.is_unavailable]
+    if failures and all(each.millis_behind is None for each in lags):
+        raise UnavailableError(f"no shard could be measured: {failures[0]}")
 
 
 async def _probe_stream(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -12,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 _PIPED_WIDTH: Final = 1_000
+PROGRESS_EVERY_S: Final = 10.0
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -36,6 +39,27 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_line(text: str) -> None:
     """Print one line."""
     click.echo(escape_unprintable(text))
+
+
+@contextmanager
+def progress_lines(describe: Callable[[], str], every_s: float = PROGRESS_EVERY_S) -> Iterator[None]:
+    """Print a line of progress to stderr every ten seconds, as long as the block runs.
+
+    A thread prints it, because the block may wait for a process or a response.
+    """
+    has_ended = threading.Event()
+
+    def print_progress() -> None:
+        while not has_ended.wait(every_s):
+            click.echo(escape_unprintable(describe()), err=True)
+
+    thread = threading.Thread(target=print_progress, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
 
 
 def escape_unprintable(text: str) -> str:

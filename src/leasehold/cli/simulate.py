@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from leasehold.cli.extras import needs_extra
-from leasehold.cli.output import format_count, print_line
+from leasehold.cli.output import format_count, print_line, progress_lines
 from leasehold.config.settings import Mode, Retrieval
 from leasehold.errors import ConfigError
 
@@ -162,12 +162,13 @@ def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
     from leasehold.simulation.report import result_lines, summary_lines  # noqa: PLC0415
 
     began_s = monotonic()
-    outcomes = []
+    outcomes: list[SimulationOutcome] = []
     console = Console(stderr=True)
     columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with (
         _on_signals(sys.exit),
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        nullcontext() if console.is_terminal else _progress_lines(outcomes, len(runs)),
         _outcomes(runs, jobs) as running,
     ):
         task = progress.add_task("seeds", total=len(runs))
@@ -181,6 +182,14 @@ def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
         print_line(line)
     if not all(outcome.has_passed for outcome in outcomes):
         raise SystemExit(1)
+
+
+def _progress_lines(outcomes: Sequence[SimulationOutcome], total: int) -> AbstractContextManager[None]:
+    def describe() -> str:
+        failed = sum(not each.has_passed for each in outcomes)
+        return f"{len(outcomes)} of {format_count(total, 'seed')} have run, {failed} failed"
+
+    return progress_lines(describe)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class ShardLag:
     note: str = ""
     is_trimmed: bool = False
     is_throttled: bool = False
+    is_unavailable: bool = False  # Kinesis did not respond, or failed
 
 
 async def measure_lags(stream: Stream, leases: Sequence[Lease]) -> Sequence[ShardLag]:
@@ -71,7 +72,10 @@ async def _probe(stream: Stream, lease: Lease) -> ShardLag:
             return await _read_one(stream, lease, start)
         except (ThrottledError, UnavailableError) as error:
             if attempt == ATTEMPTS_MAX:
-                return ShardLag(lease, None, str(error), is_throttled=isinstance(error, ThrottledError))
+                is_throttled = isinstance(error, ThrottledError)
+                return ShardLag(
+                    lease, None, str(error), is_throttled=is_throttled, is_unavailable=not is_throttled
+                )
             await asyncio.sleep(RETRY_S)
     raise AssertionError("unreachable: the last attempt returns or raises")
 

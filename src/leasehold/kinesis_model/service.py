@@ -123,8 +123,7 @@ class KinesisModel:
         stream = self._find(now_ms, name)
         if stream is None:
             raise not_found_error(
-                f"Stream {name} under account {self.account.id} not found (region {self.account.region}). Create it, "
-                "or check its name, the region and the endpoint."
+                f"Stream {name} under account {self.account.id} not found (region {self.account.region})."
             )
         return stream
 

@@ -112,7 +112,10 @@ def write_snapshot(snapshot: Snapshot, path: Path) -> None:
             os.fsync(file.fileno())
         new_file.replace(target)
     except OSError as error:
-        raise ConfigError(f"the state cannot be saved in {path}: {error.strerror}") from error
+        raise ConfigError(
+            f"the state cannot be saved in {path}: {error.strerror}: check that its folder exists, that it has space, "
+            "and that this user may write to it, or choose another file"
+        ) from error
 
 
 def read_state(path: Path, service: KinesisModel, clock: AdjustableClock) -> None:
@@ -128,7 +131,10 @@ def read_state(path: Path, service: KinesisModel, clock: AdjustableClock) -> Non
             "start without streams"
         ) from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}: check that it is a file that this user may read, or choose "
+            "another one"
+        ) from error
 
 
 def _write(snapshot: Snapshot, file: IO[bytes]) -> None:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import pytest
 from botocore.credentials import CredentialResolver
-from botocore.exceptions import BotoCoreError, EndpointConnectionError
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
 from leasehold.adapters.aws.clients import AwsAccess, cloudwatch_client, dynamodb_client, kinesis_client
 from leasehold.adapters.aws.error_translation import translate_error
-from leasehold.errors import ConfigError, UnavailableError
+from leasehold.errors import ConfigError, NotFoundError, UnavailableError
 
 LOCAL = AwsAccess(endpoint_url="http://127.0.0.1:4567")
 
@@ -160,3 +160,21 @@ def test_a_server_that_does_not_run_is_an_error_with_a_remedy() -> None:
         "check the endpoint, the region and the network and, for a server on this machine, whether it runs"
         in str(error)
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("Stream orders under account 123456789012 not found.", "create the stream, or check its name"),
+        ("Consumer app, account 123456789012 not found.", "`leasehold consumers list` shows the consumers"),
+        ("Shard shardId-1 in stream orders under account 1 does not exist", "check the stream, the region"),
+        ("Requested resource not found", "check the name, the account, the region and the endpoint"),
+    ],
+)
+def test_something_that_does_not_exist_is_an_error_with_a_remedy(message: str, remedy: str) -> None:
+    """The messages are those of AWS, which name no remedy."""
+    response = {"Error": {"Code": "ResourceNotFoundException", "Message": message}}
+    error = translate_error(ClientError(response, "PutRecords"), "PutRecords into orders")  # type: ignore[arg-type]
+    assert isinstance(error, NotFoundError)
+    cause = message.removesuffix(".")
+    assert str(error).startswith(f"PutRecords into orders: ResourceNotFoundException: {cause}; {remedy}")

@@ -31,7 +31,10 @@ def test_version_is_one_line() -> None:
         (["--stream", "orders"], "expected NAME:SHARDS"),
         (["--stream", "orders:0"], "expected NAME:SHARDS"),
         (["--status-delay-ms", "-1"], "status_delay_ms=-1"),
-        (["--state", "/no/such/folder/state"], "/no/such/folder/state"),
+        (
+            ["--state", "/no/such/folder/state"],
+            "/no/such/folder/state: No such file or directory: check that its folder exists",
+        ),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_sentence(arguments: list[str], sentence: str) -> None:

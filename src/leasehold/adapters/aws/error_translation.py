@@ -43,6 +43,14 @@ _ERROR_TYPES: Final[dict[str, type[ServiceError]]] = {
     "TransactionInProgressException": ThrottledError,
 }
 
+# By the first word of AWS's message, which names what does not exist.
+_NOT_FOUND_REMEDIES: Final = {
+    "Stream": "create the stream, or check its name, the account, the region and the endpoint",
+    "Consumer": "`leasehold consumers list` shows the consumers of a stream",
+    "Shard": "check the stream, the region and the endpoint; `leasehold explain` compares leases and shards",
+}
+_NOT_FOUND_REMEDY: Final = "check the name, the account, the region and the endpoint"
+
 _DENIED: Final = frozenset(
     {
         "AccessDeniedException",
@@ -82,6 +90,9 @@ def _translate_response(error: ClientError, operation: str) -> ServiceError:
     code = error_code(error)
     message = str(error.response.get("Error", {}).get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if _ERROR_TYPES.get(code) is NotFoundError:
+        remedy = _NOT_FOUND_REMEDIES.get(message.partition(" ")[0], _NOT_FOUND_REMEDY)
+        return NotFoundError(f"{operation}: {code}: {message.removesuffix('.')}; {remedy}")
     if code in _ERROR_TYPES:
         return _ERROR_TYPES[code](f"{operation}: {code}: {message}")
     if status >= 500:
