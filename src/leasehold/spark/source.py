@@ -87,13 +87,8 @@ class TimeRangePartition(InputPartition):
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a streaming query. On the driver it is a member of the fleet; in tasks it reads slices."""
 
-    @SentenceFirst()
     def __init__(self, options: SourceOptions) -> None:
-        options.require_application()
-        if options.time_range.end_ms is not None:
-            raise ConfigError(
-                "endingTimestamp is an option of a batch read (spark.read); a streaming query has no end"
-            )
+        # An error here would be hidden: Spark's process calls `stop` of the reader that it then does not have.
         self._options = options
         self._driver: QueryDriver | None = None
 
@@ -153,6 +148,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start_driver(self) -> QueryDriver:
         """Create the driver at the first call: constructors also run in processes that read nothing."""
         if self._driver is None:
+            _require_streaming(self._options)
             # Spark ends this process with two SIGTERMs. Without a handler, `stop` would not run.
             self._driver = QueryDriver(self._options)
             signal.signal(signal.SIGTERM, self._stop_and_exit)
@@ -176,6 +172,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Only the archive needs the reports, and only with this column.
             task = TaskReports.of_this_task() if SLICE in self._options.columns else TaskReports()
             yield from read_slices(partition.plans, self._options, task.write)
+
+
+def _require_streaming(options: SourceOptions) -> None:
+    options.require_application()
+    if options.time_range.end_ms is not None:
+        raise ConfigError(
+            "endingTimestamp is an option of a batch read (spark.read); a streaming query has no end: remove it"
+        )
 
 
 class KinesisBatchReader(DataSourceReader):

@@ -174,7 +174,7 @@ def test_a_server_that_does_not_run_is_an_error_with_a_remedy() -> None:
 def test_something_that_does_not_exist_is_an_error_with_a_remedy(message: str, remedy: str) -> None:
     """The messages are those of AWS, which name no remedy."""
     response = {"Error": {"Code": "ResourceNotFoundException", "Message": message}}
-    error = translate_error(ClientError(response, "PutRecords"), "PutRecords into orders")  # type: ignore[arg-type]
+    error = translate_error(ClientError(response, "PutRecords"), "PutRecords into orders")
     assert isinstance(error, NotFoundError)
     cause = message.removesuffix(".")
     assert str(error).startswith(f"PutRecords into orders: ResourceNotFoundException: {cause}; {remedy}")
