@@ -101,6 +101,7 @@ def spark_session(
     """
     _require_pyspark()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped] # noqa: PLC0415 - comes with pyspark
+    from pyspark.errors.exceptions.captured import CapturedException  # noqa: PLC0415 - an extra
 
     jvm_options, archive = _prepare_environment(os.environ, settings, record_classes=record_classes)
     chosen = session_settings(
@@ -116,6 +117,9 @@ def spark_session(
         if code is None:
             raise
         raise JvmEndedError(code) from error
+    except CapturedException as error:
+        error.add_note(str(error))  # the JVM has its text, and ends before a traceback can show it
+        raise
     finally:
         try:
             if _exit_code_of_jvm(0) is None:
