@@ -81,15 +81,22 @@ def has_late_record(records: Sequence[UserRecord], limits: SliceLimits) -> bool:
     """True if the last record arrived too late to share a slice with the first."""
     if not records or limits.arrival_span_ms is None:
         return False
-    return (records[-1].arrival_ms or 0) > (records[0].arrival_ms or 0) + limits.arrival_span_ms
+    return _is_late(records[-1], records[0], limits.arrival_span_ms)
 
 
 def _within_arrival(records: Sequence[UserRecord], limits: SliceLimits) -> int:
-    if not records or limits.arrival_span_ms is None:
+    span_ms = limits.arrival_span_ms
+    if not records or span_ms is None:
         return len(records)
-    last_ms = (records[0].arrival_ms or 0) + limits.arrival_span_ms
-    late = (index for index, record in enumerate(records) if (record.arrival_ms or 0) > last_ms)
+    late = (index for index, record in enumerate(records) if _is_late(record, records[0], span_ms))
     return next(late, len(records))
+
+
+def _is_late(record: UserRecord, first: UserRecord, span_ms: int) -> bool:
+    """A record without an arrival time is not late, and none is late after it. Amazon Kinesis always sends the time."""
+    if record.arrival_ms is None or first.arrival_ms is None:
+        return False
+    return record.arrival_ms > first.arrival_ms + span_ms
 
 
 def _within_bytes(records: Sequence[UserRecord], limits: SliceLimits) -> int:

@@ -14,7 +14,7 @@ from leasehold.core.exactly_once.slice_limits import (
 from leasehold.core.record import UserRecord
 
 
-def records(*arrivals_ms: int, size: int = 9) -> list[UserRecord]:
+def records(*arrivals_ms: int | None, size: int = 9) -> list[UserRecord]:
     """Records of `size` + 1 bytes."""
     return [
         UserRecord(bytes(size), "k", str(place), at_ms) for place, at_ms in enumerate(arrivals_ms, start=1)
@@ -22,11 +22,17 @@ def records(*arrivals_ms: int, size: int = 9) -> list[UserRecord]:
 
 
 def test_every_shard_gets_an_equal_share() -> None:
-    """Each share is at least one record, and enough bytes to be worth a call."""
+    """Each share is at least one record, and enough bytes to be worth a call: 256 KiB."""
+    assert SLICE_BYTES_MIN == 2**18
     share = limits_per_shard(BatchLimits(records=10, size_bytes=100 * SLICE_BYTES_MIN, arrival_span_ms=7), 4)
     assert share == SliceLimits(2, 25 * SLICE_BYTES_MIN, 7)
     assert limits_per_shard(BatchLimits(records=1, size_bytes=1), 9) == SliceLimits(1, SLICE_BYTES_MIN, None)
     assert limits_per_shard(BatchLimits(), 3) == SliceLimits()
+
+
+def test_without_a_longest_delay_no_batch_waits() -> None:
+    """However few records there are, and however short ago the last batch was."""
+    assert not BatchLimits(records_min=10).may_delay(waiting_records=1, since_last_batch_ms=0)
 
 
 @pytest.mark.parametrize(("items", "groups"), [(0, 3), (2, 3), (7, 3), (300, 2)])
@@ -69,3 +75,15 @@ def test_reading_stops_at_a_record_that_arrived_too_late() -> None:
     assert has_late_record(records(100, 111), SliceLimits(arrival_span_ms=10))
     assert not has_late_record(records(100, 110), SliceLimits(arrival_span_ms=10))
     assert not has_late_record(records(100, 10_000), SliceLimits())
+
+
+@pytest.mark.parametrize("unknown", [(None, 10_000), (100, None), (None, None)])
+def test_a_record_without_an_arrival_time_does_not_end_a_slice(unknown: tuple[int | None, ...]) -> None:
+    """Neither does it as the first record: there is no time to measure from."""
+    assert count_within(records(*unknown), SliceLimits(arrival_span_ms=10)) == 2
+    assert not has_late_record(records(*unknown), SliceLimits(arrival_span_ms=10))
+
+
+def test_the_arrival_times_after_an_unknown_one_count() -> None:
+    assert count_within(records(100, None, 111), SliceLimits(arrival_span_ms=10)) == 2
+    assert has_late_record(records(100, None, 111), SliceLimits(arrival_span_ms=10))
