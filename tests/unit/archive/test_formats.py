@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from leasehold.archive.columns import DATA, SEQUENCE_NUMBER
 from leasehold.archive.formats import IDENTITY_COLUMNS, decode_identity, encode
 from leasehold.archive.settings import FORMATS
 from tests.unit.archive.archive_world import records, table
@@ -52,3 +53,15 @@ def test_other_content_is_unreadable(extension: str, body: bytes) -> None:
     """All invalid content raises the same error, which does not quote the content."""
     with pytest.raises(ValueError, match=r"^unreadable: \w+$"):
         decode_identity(body, extension)
+
+
+def test_parquet_has_statistics_for_the_columns_that_queries_filter_by() -> None:
+    """Payloads and sequence numbers are unique: a dictionary of them, or bounds of payloads, would only take space."""
+    rows = table(records([1, 2])).drop_columns(["slice"])
+    group = pq.ParquetFile(pa.BufferReader(encode(rows, "parquet", "zstd"))).metadata.row_group(0)
+    columns = {(found := group.column(place)).path_in_schema: found for place in range(group.num_columns)}
+    assert columns.keys() == set(rows.column_names)
+    bounded = {name for name, column in columns.items() if column.is_stats_set}
+    assert columns.keys() - bounded == {DATA}
+    with_dictionary = {name for name, column in columns.items() if column.has_dictionary_page}
+    assert columns.keys() - with_dictionary == {DATA, SEQUENCE_NUMBER}
