@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.leases.lease_row import is_lease_row, lease_from_row, lease_to_row, leases_from_rows
+from leasehold.core.leases.lease_row import (
+    is_lease_row,
+    is_valid_text,
+    lease_from_row,
+    lease_to_row,
+    leases_from_rows,
+)
 from leasehold.core.leases.row_writes import Row
-from leasehold.core.model import HashRange, Lease, ShardId, lease_key
-from leasehold.core.position import LATEST, TRIM_HORIZON
+from leasehold.core.model import HashRange, Lease, LeaseSessionId, Pin, ShardId, WorkerId, lease_key
+from leasehold.core.position import LATEST, TRIM_HORIZON, Position
 from leasehold.errors import MalformedRowError
 from tests.contract.lease_scenarios import changed_row
 
@@ -68,6 +75,16 @@ def test_leases_in_a_cycle_of_parents_are_rejected() -> None:
     assert {error.key for error in listing.rejected} == {"a", "b", "c"}
 
 
+def test_relatives_of_a_cycle_and_other_families_are_kept() -> None:
+    """A cycle does not make its ancestors and descendants unreadable, however far away they are."""
+    above, cycle = [_lease("a"), _lease("b", "a")], [_lease("c", "b", "d"), _lease("d", "c")]
+    below = [_lease("e", "d"), _lease("f", "e"), _lease("g", "f")]
+    others = [_lease("r"), _lease("s", "r"), _lease("t", "r"), _lease("u", "s", "t")]
+    listing = leases_from_rows(lease_to_row(lease) for lease in (*above, *cycle, *below, *others))
+    assert list(listing.leases) == [*above, *below, *others]
+    assert {error.key for error in listing.rejected} == {"c", "d"}
+
+
 def test_many_cycles_are_found_in_one_pass() -> None:
     """Thousands of rows that are each other's parents are rejected fast, with readable messages."""
     pairs = [lease_to_row(_lease(f"s-{n}", f"s-{n ^ 1}")) for n in range(4000)]
@@ -96,6 +113,91 @@ def test_a_created_lease_reads_back_unchanged() -> None:
         hash_range=HashRange(5, 2**128 - 1),
     )
     assert lease_from_row(lease_to_row(lease)) == lease
+
+
+SMALLEST: Row = {
+    "leaseKey": {"S": "shardId-7"},
+    "leaseCounter": {"N": "5"},
+    "ownerSwitchesSinceCheckpoint": {"N": "2"},
+    "checkpoint": {"S": "100"},
+}
+
+
+def test_every_attribute_of_a_row_is_read() -> None:
+    row: Row = {
+        **SMALLEST,
+        "checkpointSubSequenceNumber": {"N": "3"},
+        "leaseOwner": {"S": "next"},
+        "checkpointOwner": {"S": "worker"},
+        "pendingCheckpoint": {"S": "200"},
+        "pendingCheckpointState": {"B": b"state"},
+        "parentShardId": {"SS": ["shardId-1", "shardId-2"]},
+        "childShardIds": {"SS": ["shardId-8"]},
+        "startingHashKey": {"S": "0"},
+        "endingHashKey": {"S": "9"},
+        "throughputKBps": {"N": "0.5"},
+        "leaseholdSession": {"S": "session"},
+        "leaseholdLatestAt": {"N": "17"},
+        "leaseholdNudge": {"S": "nudge"},
+        "leaseholdGenerations": {"S": "00c0ffee:4 0badcafe:12"},
+    }
+    assert lease_from_row(row) == Lease(
+        key=lease_key(ShardId("shardId-7")),
+        shard_id=ShardId("shardId-7"),
+        checkpoint=Position("100", 3),
+        counter=5,
+        owner=WorkerId("next"),
+        checkpoint_owner=WorkerId("worker"),
+        owner_switches=2,
+        pin=Pin(Position("200", 0), b"state"),
+        parents=frozenset({ShardId("shardId-1"), ShardId("shardId-2")}),
+        children=frozenset({ShardId("shardId-8")}),
+        hash_range=HashRange(0, 9),
+        throughput_kbps=Decimal("0.5"),
+        session=LeaseSessionId("session"),
+        latest_at_ms=17,
+        nudge="nudge",
+        generations=(("00c0ffee", 4), ("0badcafe", 12)),
+    )
+
+
+def test_missing_attributes_have_the_values_of_a_new_lease() -> None:
+    assert lease_from_row(SMALLEST) == Lease(
+        key=lease_key(ShardId("shardId-7")),
+        shard_id=ShardId("shardId-7"),
+        checkpoint=Position("100"),
+        counter=5,
+        owner_switches=2,
+    )
+    assert lease_from_row({**SMALLEST, "throughputKBps": {"N": "0"}}).throughput_kbps == 0
+    assert lease_from_row({**SMALLEST, "leaseholdNudge": {"N": "7"}}).nudge is None
+
+
+@pytest.mark.parametrize("attribute", ["parentShardId", "childShardIds"])
+@pytest.mark.parametrize("value", [{"SS": []}, {"SS": "shardId-1"}, {"S": "shardId-1"}])
+def test_relatives_are_a_set_that_is_not_empty(attribute: str, value: dict[str, Any]) -> None:
+    """To read another value as no relatives would let a child begin before its parent ends."""
+    with pytest.raises(MalformedRowError, match=rf"{attribute}: expected a set of shard ids"):
+        lease_from_row({**SMALLEST, attribute: value})
+
+
+def test_text_may_be_as_long_as_a_key_in_dynamodb() -> None:
+    """The text that a worker may have as its name is the text that can be read from a row."""
+    longest = "x" * 2_048
+    assert lease_from_row({**SMALLEST, "leaseOwner": {"S": longest}}).owner == longest
+    assert is_valid_text(longest)
+    assert is_valid_text("x")
+    with pytest.raises(MalformedRowError, match="2049 characters are more than 2048"):
+        lease_from_row({**SMALLEST, "leaseOwner": {"S": f"{longest}x"}})
+    assert not is_valid_text(f"{longest}x")
+
+
+def test_generations_may_be_as_long_as_other_text() -> None:
+    """A longer text is ignored, as is one in an unknown form."""
+    longest = " ".join(["a" * 40 + ":1"] * 47).ljust(2_048, "?")
+    for value, count in ((longest, 46), (f"{longest}?", 0)):
+        read = lease_from_row({**SMALLEST, "leaseholdGenerations": {"S": value}})
+        assert len(read.generations) == count
 
 
 ATTRIBUTES = st.one_of(

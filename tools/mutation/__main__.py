@@ -27,9 +27,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "leasehold"
 EXPLAINED = Path(__file__).parent / "explained.txt"
 MEASURED = ROOT / ".pytest_cache" / "mutation-coverage"
-# Lease rules, silent owners, pins, checkpoints, archive keys and plans: no survivor without a written reason.
+# Lease rows and rules, silent owners, pins, checkpoints, archive keys and plans: no survivor without a written reason.
 CRITICAL = (
     "core/leases/lease_rules.py",
+    "core/leases/lease_row.py",
     "core/leases/row_writes.py",
     "core/leases/liveness.py",
     "core/exactly_once/pinned_batch.py",
@@ -37,14 +38,18 @@ CRITICAL = (
     "core/exactly_once/object_keys.py",
     "core/exactly_once/archive_plan.py",
     "core/exactly_once/position_ranges.py",
+    "core/exactly_once/bounded_run.py",
+    "core/exactly_once/lost_leases.py",
     "worker/checkpointing/progress.py",
     "worker/checkpointing/checkpoints.py",
+    "worker/delivery/disposals.py",
 )
 SAMPLED = ("core", "fleet", "worker", "spark/query", "archive")
 QUICK_TESTS = (
     "tests/unit",
     "tests/scenarios",
     "tests/properties",
+    "tests/contract/test_lease_rows.py",
     "tests/contract/test_lease_writes.py",
     "src/leasehold/core",  # doctests
 )

@@ -1,6 +1,7 @@
 """The leases that a bounded run may still get."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from leasehold.core.exactly_once.bounded_run import (
     FirstSeen,
@@ -108,6 +109,44 @@ def test_the_run_does_not_wait_for_leases_that_nobody_creates() -> None:
     assert not will_create_leases(LeaseListing((whole,)), FAMILY, FROM_START)
     child = replace(lease(CHILD, ME, parents=PARENT), hash_range=EVERY_KEY)
     assert not will_create_leases(LeaseListing((child,)), FAMILY, FROM_START)
+
+
+def test_the_run_does_not_wait_for_leases_below_a_row_that_cannot_be_parsed() -> None:
+    """The hash keys have no lease, but no audit creates one before the row is mended."""
+    damaged = (MalformedRowError(PARENT, "damaged"),)
+    assert not will_create_leases(LeaseListing((), damaged), FAMILY, FROM_START)
+    other = LeaseKey("shardId-000000000007")
+    ended = replace(lease(other, ME, at=SHARD_END), hash_range=EVERY_KEY)
+    assert not will_create_leases(LeaseListing((ended,), damaged), FAMILY, FROM_START)
+
+
+def test_a_list_of_shards_from_the_middle_of_a_reshard_does_not_fail_the_run() -> None:
+    """The run asks only whether to wait; the next list shows the children as they are."""
+    low, high = HashRange(0, HASH_KEY_MAX // 2), HashRange(HASH_KEY_MAX // 2 + 1, HASH_KEY_MAX)
+    other = ShardId("shardId-000000000007")
+    graph = shard_graph(
+        [
+            Shard(ShardId(PARENT), low, "1"),
+            Shard(ShardId(CHILD), low, "10", None, (ShardId(PARENT),)),
+            Shard(other, high, "1"),
+        ]
+    )
+    read = replace(lease(PARENT, ME), hash_range=low)
+    assert will_create_leases(LeaseListing((read,)), graph, FROM_START), "the other shard has no lease"
+    both = (read, replace(lease(LeaseKey(other), ME), hash_range=high))
+    assert not will_create_leases(LeaseListing(both), graph, FROM_START)
+
+
+def test_many_reshards_cost_little() -> None:
+    """Each ancestor is visited once, although splits and merges connect two shards in 2**30 ways."""
+    merges = [ShardId(f"merge-{number}") for number in range(31)]
+    family = [lease(LeaseKey(merges[0]), ME)]
+    for above, below in pairwise(merges):
+        halves = frozenset({ShardId(f"{below}-left"), ShardId(f"{below}-right")})
+        family += [lease(LeaseKey(half), None, parents=above) for half in sorted(halves)]
+        family.append(replace(lease(LeaseKey(below), None), parents=halves))
+    coming = leases_that_may_come(family, ME, {LeaseKey(merges[0])}, {})
+    assert coming == {each.key for each in family[1:]}
 
 
 def test_a_lease_that_is_assigned_to_a_dead_member_may_come() -> None:

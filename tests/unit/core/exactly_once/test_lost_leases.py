@@ -201,3 +201,13 @@ def test_nothing_is_restored_if_nothing_is_lost() -> None:
     leases = [lease(name, Position("50")) for name in ("aaa", "aab", "ab", "m")]
     plan = plan_restore(leases, log(aaa=AT_10, m=AT_10), GRAPH, FROM_START)
     assert (plan.delete, plan.create) == ((), ())
+
+
+def test_leases_are_restored_from_a_list_in_the_middle_of_a_reshard() -> None:
+    """The child is listed beside its open parent. It gets its lease at the end of the parent, as always."""
+    graph = shard_graph([shard("a", 0, 7), shard("aa", 0, 3, "a"), shard("b", 8, 15)])
+    plan = plan_restore([], log(b=AT_10), graph, FROM_START)
+    assert {each.shard_id: each.checkpoint for each in plan.create} == {
+        "b": Position("10"),
+        "a": TRIM_HORIZON,
+    }

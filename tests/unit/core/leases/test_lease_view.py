@@ -1,9 +1,19 @@
 """Leases as people see them."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
-from leasehold.core.leases.lease_view import LeaseState, leases_without_heartbeat, short_position, view_leases
-from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.leases.lease_view import (
+    LeaseState,
+    LeaseView,
+    leases_without_heartbeat,
+    short_position,
+    view_leases,
+    view_to_json,
+)
+from leasehold.core.model import Lease, LeaseKey, Pin, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 
 ANNA, BERT = WorkerId("anna"), WorkerId("bert")
@@ -85,3 +95,44 @@ def test_silent_means_owned_unfinished_and_the_same_in_two_looks(
 def test_a_position_is_shortened_only_where_that_saves_something(position: Position, text: str) -> None:
     """Words and short numbers stay as they are."""
     assert short_position(position) == text
+
+
+def test_a_lease_in_a_handoff_as_json() -> None:
+    """The owner is the member that still reads; the state of the pin is opaque, and only its length is shown."""
+    stream = StreamIdentifier("123456789012:orders:1700000000")
+    shown = replace(
+        lease("s-3", checkpoint=Position("7", 2), owner=BERT, counter=9, parents=("s-2", "s-1")),
+        key=LeaseKey(f"{stream}:s-3"),
+        stream=stream,
+        checkpoint_owner=ANNA,
+        owner_switches=4,
+        pin=Pin(Position("8"), b"secret"),
+        children=frozenset({ShardId("s-5"), ShardId("s-4")}),
+        throughput_kbps=Decimal("1.5"),
+    )
+    assert view_to_json(LeaseView(shown, LeaseState.WAITING, (ShardId("s-2"),))) == {
+        "key": f"{stream}:s-3",
+        "shard": "s-3",
+        "stream": stream,
+        "state": "waiting for parents",
+        "owner": "anna",
+        "next_owner": "bert",
+        "checkpoint": {"sequence_number": "7", "sub_sequence_number": 2},
+        "pin": {"sequence_number": "8", "sub_sequence_number": 0, "state_bytes": 6},
+        "counter": 9,
+        "owner_switches": 4,
+        "parents": ["s-1", "s-2"],
+        "children": ["s-4", "s-5"],
+        "waits_for": ["s-2"],
+        "throughput_kbps": 1.5,
+    }
+
+
+def test_values_that_a_lease_lacks_are_null() -> None:
+    shown = view_to_json(LeaseView(lease("s-1", owner=ANNA), LeaseState.HELD))
+    assert shown["owner"] == "anna"
+    assert {name for name, value in shown.items() if value is None} == {
+        *("stream", "next_owner", "pin", "throughput_kbps")
+    }
+    prepared = replace(lease("s-1"), pin=Pin(TRIM_HORIZON))
+    assert view_to_json(LeaseView(prepared, LeaseState.FREE))["pin"]["state_bytes"] == 0
