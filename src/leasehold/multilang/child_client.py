@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from leasehold.core.multilang.line_splitter import Line
-from leasehold.core.multilang.messages import Action, Junk, LeaseLost, decode_line
+from leasehold.core.multilang.messages import Action, Junk, LeaseLost, decode_line, decode_part
 from leasehold.errors import ProcessorEndedError
 from leasehold.multilang.child_output import ChildOutput
 from leasehold.multilang.child_process import ChildProcess, EndLimits, start_child
@@ -24,7 +24,7 @@ LOGGER: Final = logging.getLogger("leasehold.multilang")
 EndInBackground = Callable[[Coroutine[Any, Any, None]], None]
 
 # A child that has failed may have exited already: then its exit code is worth knowing.
-_BY_FORCE: Final = EndLimits(exit_s=0.2, terminate_s=1.0, output_s=1.0)
+_BY_FORCE: Final = EndLimits(exit_s=0.2, terminate_s=1.0, output_s=1.0, is_forced=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +162,7 @@ class ChildClient(ProcessorClient):
     async def _on_stdout(self, line: Line) -> None:
         assert self._conversation is not None
         assert self._output is not None
-        message = (
-            decode_line(line.content) if line.is_whole else Junk(line.content.decode("utf-8", "replace"))
-        )
+        message = decode_line(line.content) if line.is_whole else decode_part(line.content)
         if not isinstance(message, Junk):
             await self._conversation.accept(message)
         elif message.may_be_logged:

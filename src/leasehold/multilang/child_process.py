@@ -30,8 +30,9 @@ STDERR_LINE_MAX: Final = 8 * 1024
 STDERR_FLUSH_S: Final = 1.0
 # A batch has megabytes: a larger pipe needs fewer switches between the two processes.
 PIPE_BYTES: Final = 1024 * 1024
-# A child that prints without end must not occupy the daemon: it is read at 20 MB a second at most.
+# A child that prints without end must not occupy the daemon: it is read at 20 MB or 20,000 lines a second at most.
 PAUSE_AFTER_BYTES: Final = 1024 * 1024
+LINE_COST_BYTES: Final = 1024
 PAUSE_S: Final = 0.05
 
 OnLine = Callable[[Line], Awaitable[None]]
@@ -44,6 +45,12 @@ class EndLimits:
     exit_s: float = 10.0  # after the end of its input; then SIGTERM
     terminate_s: float = 5.0  # after SIGTERM; then SIGKILL
     output_s: float = 1.0  # after its exit, for output that a grandchild may hold open
+    is_forced: bool = False  # SIGKILL also for what it has started, although it may have exited itself
+
+
+# A child that has exited may have left processes that hold its output open. Output that comes later is not waited for.
+OUTPUT_AFTER_EXIT_S: Final = 1.0
+REAP_S: Final = 1.0
 
 
 class ChildProcess:
@@ -81,15 +88,21 @@ class ChildProcess:
         self._stdin = await self._connect_stdin(stdin)
         output, errors = await self._connect_reader(stdout), await self._connect_reader(stderr)
 
-        async def read_stdout() -> None:
-            await _read_lines(output, LineSplitter(STDOUT_LINE_MAX), on_stdout, flush_s=None)
+        reading = loop.create_task(read_lines(output, LineSplitter(STDOUT_LINE_MAX), on_stdout, flush_s=None))
+
+        async def report_end() -> None:
+            exiting = loop.create_task(self._exited.wait())
+            await asyncio.wait({reading, exiting}, return_when=asyncio.FIRST_COMPLETED)
+            await cancel_and_wait(exiting)
+            await asyncio.wait({reading}, timeout=OUTPUT_AFTER_EXIT_S)
             await on_end()
 
         self._readers = [
-            loop.create_task(read_stdout()),
+            reading,
             loop.create_task(
-                _read_lines(errors, LineSplitter(STDERR_LINE_MAX), on_stderr, flush_s=STDERR_FLUSH_S)
+                read_lines(errors, LineSplitter(STDERR_LINE_MAX), on_stderr, flush_s=STDERR_FLUSH_S)
             ),
+            loop.create_task(report_end()),
         ]
 
     async def send(self, line: bytes) -> None:
@@ -103,22 +116,38 @@ class ChildProcess:
 
     async def end(self, limits: EndLimits) -> None:
         """Close the input, which asks the child to exit. End it by force if it takes too long. Then close all pipes."""
+        has_ended, is_forced = False, limits.is_forced
         try:
             if self._stdin is not None:
                 self._stdin.close()
             if not await self._exits_within(limits.exit_s):
+                is_forced = True
                 self._signal(signal.SIGTERM)
-                if not await self._exits_within(limits.terminate_s):
-                    self._signal(signal.SIGKILL)
-                    await self._exited.wait()
-            if self._readers:
-                await asyncio.wait(self._readers, timeout=limits.output_s)
+                if await self._exits_within(limits.terminate_s):
+                    await self._wait_for_output(limits.terminate_s)
+            if is_forced:
+                self._signal(signal.SIGKILL)
+                await self._exited.wait()
+            await self._wait_for_output(limits.output_s)
+            has_ended = True
         finally:
             # Also if this task is cancelled meanwhile.
+            await self._close(by_force=not has_ended)
+
+    async def _close(self, *, by_force: bool) -> None:
+        if by_force:
             self._signal(signal.SIGKILL)
-            await cancel_and_wait(*self._readers)
-            for transport in self._transports:
-                transport.close()
+        await self._exits_within(REAP_S)
+        self._process.poll()  # from now on its id may belong to another process
+        await cancel_and_wait(*self._readers)
+        if self._stdin is not None and self._stdin.transport.get_write_buffer_size():
+            self._stdin.transport.abort()  # `close` would wait until a process that holds the pipe has read all
+        for transport in self._transports:
+            transport.close()
+
+    async def _wait_for_output(self, limit_s: float) -> None:
+        if self._readers:
+            await asyncio.wait(self._readers[:2], timeout=limit_s)
 
     async def _exits_within(self, limit_s: float) -> bool:
         with suppress(TimeoutError):
@@ -127,13 +156,17 @@ class ChildProcess:
         return self._exited.is_set()
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the group of the child, unless it has exited: its id may belong to another process then."""
-        if self._process.returncode is None and not self._exited.is_set():
+        """Send a signal to the child and to all that it has started, unless its id may belong to another process."""
+        if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
     def _wait_for_exit(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._process.wait()
+        if hasattr(os, "waitid"):
+            # The id is kept until `_close`, so that the group of the child can get a signal after its exit.
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._exited.set)
 
@@ -175,10 +208,11 @@ async def start_child(command: Sequence[str]) -> ChildProcess:
         raise ProcessorEndedError(f"{command[0]} cannot be started: {error.strerror}") from error
 
 
-async def _read_lines(
+async def read_lines(
     reader: asyncio.StreamReader, splitter: LineSplitter, on_line: OnLine, *, flush_s: float | None
 ) -> None:
-    since_pause = 0
+    """Pass on each line to the end of the output. With `flush_s`, also a line that has not ended after that time."""
+    spent = 0
     while True:
         try:
             async with asyncio.timeout(flush_s if splitter.has_rest else None):
@@ -188,12 +222,19 @@ async def _read_lines(
         else:
             if not data:
                 break
-            since_pause += len(data)
+            spent += len(data)
             lines = splitter.add(data)
         for line in lines:
             await on_line(line)
-        if since_pause > PAUSE_AFTER_BYTES:
-            since_pause = 0
-            await asyncio.sleep(PAUSE_S)
+            spent = await _pause_after(spent + LINE_COST_BYTES)
+        spent = await _pause_after(spent)
     for line in splitter.flush():
         await on_line(line)
+
+
+async def _pause_after(spent: int) -> int:
+    """Pause if a child has printed much since the last pause. Returns how much it has printed since then."""
+    if spent <= PAUSE_AFTER_BYTES:
+        return spent
+    await asyncio.sleep(PAUSE_S)
+    return 0

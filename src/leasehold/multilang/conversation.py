@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 from leasehold.core.multilang.dialogue import Answer, Broken, Dialogue, Finished, Ignored, Postponed
 from leasehold.core.multilang.messages import (
     Action,
+    CheckpointRequest,
     ChildMessage,
     LeaseLost,
     ShardEnded,
@@ -31,6 +32,7 @@ LOGGER: Final = logging.getLogger("leasehold.multilang")
 _MESSAGES_MAX: Final = 100
 _FIRST_WARNING_S: Final = 60.0
 
+T = TypeVar("T")
 Send = Callable[[bytes], Awaitable[None]]
 
 
@@ -38,7 +40,7 @@ Send = Callable[[bytes], Awaitable[None]]
 class ConversationSettings:
     """How to speak with a child."""
 
-    timeout_s: float | None = None  # for each message of the child while an action waits for its status
+    timeout_s: float | None = None  # for each message of the child, and for each line that it must read
     legacy_shutdown: bool = False
 
 
@@ -54,16 +56,15 @@ class Conversation:
         self._name = name
         self._dialogue = Dialogue()
         self._messages: asyncio.Queue[ChildMessage | None] = asyncio.Queue(_MESSAGES_MAX)
+        self._has_warned = False
 
     async def accept(self, message: ChildMessage) -> None:
         """Take a message that was read from the child. Waits while too many are not handled yet."""
         if self._dialogue.awaited is None:
-            match self._dialogue.react(message):
-                case Ignored(problem):
-                    LOGGER.warning("%s: ignored %s", self._name, problem)
-                    return
-                case _:
-                    pass
+            if isinstance(self._dialogue.react(message), Ignored):
+                self._warn_about_a_status()
+                return
+            message = _as_early(message)
         await self._messages.put(message)
 
     async def accept_end(self) -> None:
@@ -77,9 +78,9 @@ class Conversation:
         line = encode_action(action, legacy_shutdown=self._settings.legacy_shutdown)
         sending = asyncio.ensure_future(self._send(line))
         try:
-            while not await self._handle(await self._next_message(action, sending), sending):
+            while not await self._handle(await self._next_message(action, sending), action, sending):
                 pass
-            await sending
+            await self._wait_for(sending, action, sending)
             self._drop_more_statuses()
         finally:
             await cancel_and_wait(sending)
@@ -89,19 +90,27 @@ class Conversation:
         waiting = [self._messages.get_nowait() for _ in range(self._messages.qsize())]
         for message in waiting:
             if isinstance(message, Status):
-                LOGGER.warning("%s: ignored a second status for one action", self._name)
+                self._warn_about_a_status()
             else:
-                self._messages.put_nowait(message)
+                self._messages.put_nowait(message and _as_early(message))
 
-    async def _handle(self, message: ChildMessage, sending: asyncio.Future[None]) -> bool:
+    def _warn_about_a_status(self) -> None:
+        """Warn once: a child may print such lines without end."""
+        if not self._has_warned:
+            self._has_warned = True
+            LOGGER.warning("%s: ignored a status without an action, and will ignore more of them", self._name)
+
+    async def _handle(self, message: ChildMessage, action: Action, sending: asyncio.Future[None]) -> bool:
         """React to one message. Returns whether it finishes the action."""
         match self._dialogue.react(message):
             case Finished():
                 return True
             case Answer(request, during):
                 error = await self._execute(request, during)
-                await sending  # the reply comes after the action, even if the child did not wait for it
-                await self._send(encode_checkpoint_reply(request, error))
+                # The reply comes after the action, even if the child did not wait for it.
+                await self._wait_for(sending, action, sending)
+                reply = asyncio.ensure_future(self._send(encode_checkpoint_reply(request, error)))
+                await self._wait_for(reply, action, sending)
             case Broken(problem):
                 raise ProcessorEndedError(f"{self._name}: {problem}")
             case Ignored() | Postponed():
@@ -110,11 +119,17 @@ class Conversation:
 
     async def _next_message(self, action: Action, sending: asyncio.Future[None]) -> ChildMessage:
         """Wait for a message. Raises if the child has ended, does not read, or takes too long."""
+        found = await self._wait_for(asyncio.ensure_future(self._messages.get()), action, sending)
+        if found is None:
+            raise ProcessorEndedError(f"{self._name} ended during {action.name.value}")
+        return found
+
+    async def _wait_for(self, wait: asyncio.Future[T], action: Action, sending: asyncio.Future[None]) -> T:
+        """Wait for something that the child must do, and cancel it if that takes too long. Raises if it does."""
         loop, limit_s = asyncio.get_running_loop(), self._settings.timeout_s
         began_s, warn_after_s = loop.time(), _FIRST_WARNING_S
-        message = asyncio.ensure_future(self._messages.get())
         try:
-            while not message.done():
+            while not wait.done():
                 waited_s = loop.time() - began_s
                 if limit_s is not None and waited_s >= limit_s:
                     raise ProcessorEndedError(
@@ -127,13 +142,15 @@ class Conversation:
                     warn_after_s *= 2
                 until_s = warn_after_s if limit_s is None else min(warn_after_s, limit_s)
                 # A child that has closed its input and not its output would never answer.
-                waits: set[asyncio.Future[Any]] = {message} if sending.done() else {message, sending}
+                waits: set[asyncio.Future[Any]] = {wait} if sending.done() else {wait, sending}
                 await asyncio.wait(waits, timeout=until_s - waited_s, return_when=asyncio.FIRST_COMPLETED)
-                if sending.done() and not message.done():
+                if sending.done() and not wait.done():
                     sending.result()
-            found = message.result()
+            return wait.result()
         finally:
-            message.cancel()
-        if found is None:
-            raise ProcessorEndedError(f"{self._name} ended during {action.name.value}")
-        return found
+            wait.cancel()
+
+
+def _as_early(message: ChildMessage) -> ChildMessage:
+    """Mark a checkpoint request that came before the action during which it is answered."""
+    return replace(message, is_early=True) if isinstance(message, CheckpointRequest) else message

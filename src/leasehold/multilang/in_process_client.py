@@ -114,17 +114,16 @@ class Checkpointer:
     def checkpoint(self, sequence_number: object = None, sub_sequence_number: object = None) -> None:
         """Store a position; without arguments, all records that were delivered."""
         request = checkpoint_request(sequence_number, sub_sequence_number)
-        results: list[str | None] = []
 
-        async def execute() -> None:
-            results.append(await self._execute(request, self.during))
+        async def execute() -> str | None:
+            return await self._execute(request, self.during)
 
         try:
-            self._engine.run(execute())
+            error = self._engine.wait(execute())
         except LeaseLostError:
-            results.append(SHUTDOWN)
-        if results[0] is not None:
-            raise self._error(results[0])
+            error = SHUTDOWN
+        if error is not None:
+            raise self._error(error)
 
 
 class InProcessProcessors(ProcessorClients):
@@ -163,7 +162,6 @@ class _InProcessClient(ProcessorClient):
             raise self._ended(outcome.error, "its constructor")
 
     async def perform(self, action: Action) -> None:
-        self._checkpointer.during = action.name
         async with self._shard.context.handler_slots:
             outcome = await self._shard.runner.call(self._dispatch, action)
         self._require_alive(outcome, action.name)
@@ -173,8 +171,7 @@ class _InProcessClient(ProcessorClient):
 
     def lose(self) -> None:
         if self._processor is not None and not self._has_ended:
-            self._checkpointer.during = ActionName.LEASE_LOST
-            self._shard.runner.post(self._dispatch, LeaseLost())
+            self._shard.runner.post(self._tell_that_the_lease_is_lost)
 
     def _require_alive(self, outcome: Outcome, name: ActionName) -> None:
         """Raise if the processor has ended. An error of user code is only logged, as in kclpy."""
@@ -206,7 +203,15 @@ class _InProcessClient(ProcessorClient):
         made = self._make()
         self._processor = adapt(made, self._module("v2.processor"), self._module("v3.processor"))
 
+    def _tell_that_the_lease_is_lost(self) -> None:
+        try:
+            self._dispatch(LeaseLost())
+        except BaseException as error:  # noqa: BLE001 - nothing follows this call: an error can only be logged
+            self._log(error, ActionName.LEASE_LOST.value)
+
     def _dispatch(self, action: Action) -> None:
+        # Not earlier: a call that is still running when the lease is lost may request checkpoints.
+        self._checkpointer.during = action.name
         make_input = getattr(self._module("messages"), _INPUTS[action.name])
         make_input(_members(action)).dispatch(self._checkpointer, self._processor)
 

@@ -65,6 +65,8 @@ class _MultiLangConsumer(ShardConsumer):
         self._client = handler.clients(shard, self._execute)
         self._children: Sequence[ChildShard] = ()
         self._is_initialized = False
+        # What the processor had got when the action began that it performs now.
+        self._delivered_before = shard.checkpoints.progress.delivered
 
     async def start(self) -> None:
         try:
@@ -84,12 +86,14 @@ class _MultiLangConsumer(ShardConsumer):
             raise LeaseLostError(
                 f"lease {self._held.lease.key} may have another owner by now: its processor gets no more records"
             )
+        self._delivered_before = self._checkpoints.progress.delivered
         in_flight = self._checkpoints.begin(pending)
         began_ms = self._context.clock.now_ms()
         await self._perform(ProcessRecords(pending.records, pending.millis_behind))
         if pending.records:
             self._shard.report_handled(pending.records, pending.end, pending.millis_behind, began_ms)
         await self._checkpoints.finish(in_flight)
+        self._delivered_before = self._checkpoints.progress.delivered
 
     async def end_shard(self, children: Sequence[ChildShard]) -> None:
         """Send `shardEnded` until the processor has checkpointed: otherwise the children of the shard never start."""
@@ -136,7 +140,9 @@ class _MultiLangConsumer(ShardConsumer):
         """Execute a checkpoint. Returns the KCL's name of the error, or None."""
         self._held.note_progress()
         progress = self._checkpoints.progress
-        decision = decide_checkpoint(request, during, stored=progress.stored, delivered=progress.delivered)
+        # A request that was written before the action does not know its records: to store their end would lose them.
+        delivered = self._delivered_before if request.is_early else progress.delivered
+        decision = decide_checkpoint(request, during, stored=progress.stored, delivered=delivered)
         try:
             match decision:
                 case StoreAt(position):

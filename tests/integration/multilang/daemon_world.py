@@ -168,14 +168,20 @@ class DaemonWorld:
         return asyncio.run(read())
 
     def check_order(self) -> None:
-        """Each child got the records of its shard in order, each once, and began at or before the end of the last."""
+        """Each child got the records of its shard in order, each once, and left out none after the end of the last."""
         by_child: dict[tuple[str, int], list[int]] = {}
         for each in self.handled():
             by_child.setdefault((each["shard"], each["pid"]), []).append(int(each["number"]))
         assert by_child
-        last: dict[str, int] = {}
+        all_numbers: dict[str, set[int]] = {}
         for (shard, _), numbers in by_child.items():
+            all_numbers.setdefault(shard, set()).update(numbers)
+        last: dict[str, int] = {}
+        for (shard, pid), numbers in by_child.items():
             assert numbers == sorted(set(numbers))
+            # No record between the end of the last child and the first record of this one.
+            skipped = [each for each in all_numbers[shard] if last.get(shard, 0) < each < numbers[0]]
+            assert not skipped, f"child {pid} of {shard} began after {skipped}"
             last[shard] = max(last.get(shard, 0), numbers[-1])
 
 

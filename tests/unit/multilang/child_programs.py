@@ -109,5 +109,59 @@ def slow() -> None:
         done(action)
 
 
+def answers_often() -> None:
+    """Answers each action thousands of times."""
+    for action in actions():
+        for _ in range(2_000):
+            done(action)
+
+
+def never_reads_replies() -> None:
+    """Requests checkpoints without end, and reads no reply."""
+    for action in actions():
+        if action["action"] == "processRecords":
+            while True:
+                say(action="checkpoint", sequenceNumber="9" * 200)
+        done(action)
+
+
+def answers_before_it_reads() -> None:
+    """Answers a batch that it does not read."""
+    line = sys.stdin.readline()
+    done(json.loads(line))
+    say(action="status", responseFor="processRecords")
+    time.sleep(0.5)
+    say(action="status", responseFor="processRecords")
+    time.sleep(60)
+
+
+def _start_helper() -> None:
+    """Start a process that holds all pipes open and ignores SIGTERM, and print its id."""
+    code = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(120)"
+    )
+    helper = subprocess.Popen([sys.executable, "-S", "-c", code])
+    print(f"helper {helper.pid}", file=sys.stderr, flush=True)
+    time.sleep(0.2)
+
+
+def dies_and_leaves_a_helper() -> None:
+    """Exits with 0 in the middle of a batch. Its helper keeps its output open."""
+    for action in actions():
+        if action["action"] == "processRecords":
+            _start_helper()
+            os._exit(0)
+        done(action)
+
+
+def hangs_with_a_helper() -> None:
+    """Hangs in a batch. SIGTERM ends it, and not its helper."""
+    for action in actions():
+        if action["action"] == "processRecords":
+            _start_helper()
+            time.sleep(60)
+        done(action)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

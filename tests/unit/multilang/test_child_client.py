@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from leasehold.core.multilang.line_splitter import Line, LineSplitter
 from leasehold.core.multilang.messages import (
     Action,
     ActionName,
@@ -22,8 +24,10 @@ from leasehold.core.record import UserRecord
 from leasehold.errors import ProcessorEndedError
 from leasehold.multilang.child_client import ChildClient, ChildSettings
 from leasehold.multilang.child_output import LINES_MAX, PERIOD_S, ChildOutput
-from leasehold.multilang.child_process import EndLimits
+from leasehold.multilang.child_process import EndLimits, read_lines
 from leasehold.multilang.conversation import ConversationSettings
+from leasehold.simulation.virtual_time import run_in_virtual_time
+from tests.integration.multilang.daemon_world import is_running
 
 PROGRAMS = Path(__file__).parent / "child_programs.py"
 INITIALIZE = Initialize("shardId-000000000000", TRIM_HORIZON)
@@ -113,15 +117,16 @@ def test_a_child_that_prints_much_is_logged_a_little(log: pytest.LogCaptureFixtu
 def test_a_child_that_writes_back_records_does_not_write_them_into_the_log(
     log: pytest.LogCaptureFixture,
 ) -> None:
-    """Such a line is only mentioned."""
+    """Such a line is only mentioned, also if it is too long for a message."""
+    many = ProcessRecords([*RECORDS.records, UserRecord(b"x" * 100_000, SECRET, "101", 1)], 0)
 
     async def scenario() -> None:
         scene = Scene("echo")
-        await scene.perform(INITIALIZE, RECORDS)
+        await scene.perform(INITIALIZE, RECORDS, many)
         await scene.end()
 
     run(scenario)
-    assert "a line of the daemon was written back" in log.text
+    assert log.text.count("a line of the daemon was written back") == 2
     assert SECRET not in log.text
     assert "c2VjcmV0" not in log.text
 
@@ -206,6 +211,79 @@ def test_a_program_that_does_not_exist() -> None:
         assert not scene.ends
 
     run(scenario)
+
+
+def test_a_child_that_answers_without_end_does_not_fill_the_log(log: pytest.LogCaptureFixture) -> None:
+    """The first status counts."""
+
+    async def scenario() -> None:
+        scene = Scene("answers_often")
+        await scene.perform(INITIALIZE)
+        await scene.end()
+
+    run(scenario)
+    assert "ignored a status without an action" in log.text
+    assert len(log.messages) < LINES_MAX
+
+
+@pytest.mark.parametrize("program", ["never_reads_replies", "answers_before_it_reads"])
+def test_the_time_out_holds_for_a_child_that_writes_and_does_not_read(program: str) -> None:
+    """Every wait for a child is limited: also until it has read an action or a reply."""
+
+    async def scenario() -> None:
+        scene = Scene(program, conversation=ConversationSettings(timeout_s=1))
+        large = ProcessRecords([UserRecord(b"x" * 3_000_000, "k", "100", 1)], 0)
+        with pytest.raises(ProcessorEndedError, match="has not answered processRecords for 1 s"):
+            await scene.perform(INITIALIZE, RECORDS if program == "never_reads_replies" else large)
+        await scene.lose()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("dies_and_leaves_a_helper", "ended during processRecords"),
+        ("hangs_with_a_helper", "has not answered"),
+    ],
+)
+def test_what_a_failed_child_has_started_neither_hides_its_end_nor_outlives_it(
+    program: str, problem: str, log: pytest.LogCaptureFixture
+) -> None:
+    """Pools of processes and shell scripts hold the output of a child open."""
+
+    async def scenario() -> None:
+        scene = Scene(program, conversation=ConversationSettings(timeout_s=2))
+        with pytest.raises(ProcessorEndedError, match=problem):
+            await scene.perform(INITIALIZE, RECORDS)
+        await scene.lose()
+
+    run(scenario)
+    helper = int(log.text.rpartition("stderr: helper ")[2].split()[0])
+    deadline_s = time.monotonic() + 30
+    while is_running(helper):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_many_short_lines_do_not_occupy_the_daemon() -> None:
+    """The reader pauses after some lines, as it does after many bytes."""
+
+    async def scenario() -> None:
+        lines, output = [], asyncio.StreamReader()
+        output.feed_data(b"x\n" * 10_000)
+        output.feed_eof()
+
+        async def keep(line: Line) -> None:
+            lines.append(line)
+
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await read_lines(output, LineSplitter(100), keep, flush_s=None)
+        assert len(lines) == 10_000
+        assert loop.time() - began_s >= 0.4
+
+    run_in_virtual_time(scenario())
 
 
 def test_lines_are_allowed_again_after_a_while(log: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,11 @@
 """Record processors of kclpy run in this process as they do in theirs, with kclpy's own module or with ours."""
 
+import asyncio
 import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,15 @@ from typing import Any
 import pytest
 
 from leasehold import Consumer
+from leasehold.core.events import LeaseLost
 from leasehold.kclpy import dispatch, kcl, messages
 from leasehold.kclpy.v2 import processor as v2
 from leasehold.kclpy.v3 import processor as v3
 from leasehold.multilang.in_process_client import InProcessProcessors
 from leasehold.multilang.shard_consumer import MultiLangHandler
 from leasehold.testing import ConsumerRun, consume
+from leasehold.worker.user_code.handler_runners import ThreadedRunners
+from tests.unit.worker.worker_world import WorkerWorld
 
 DATA = [b"a", b"b", b"c"]
 
@@ -191,6 +196,94 @@ def test_a_processor_that_fails_begins_again_from_its_checkpoint(error: type[Bas
         "initialize shardId-000000000000",
         "records Yw==",
     ]
+
+
+def test_a_processor_that_is_working_when_its_lease_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Its checkpoints get ShutdownException to the end of the call, as in kclpy. Then it is told, and may fail."""
+    errors: list[str] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        world = WorkerWorld(runners=ThreadedRunners(loop))
+
+        class Works(V2):
+            def process_records(self, process_records_input: messages.ProcessRecordsInput) -> None:
+                asyncio.run_coroutine_threadsafe(world.steal_lease(), loop).result()
+                assert process_records_input.checkpointer is not None
+                calls_after_the_loss = 0
+                while calls_after_the_loss < 5:
+                    calls_after_the_loss += bool(worker.events_of(LeaseLost))
+                    with pytest.raises(kcl.CheckpointError) as caught:
+                        process_records_input.checkpointer.checkpoint()
+                    errors.append(caught.value.value)
+                    time.sleep(0.02)
+
+            def shutdown(self, shutdown_input: messages.ShutdownInput) -> None:
+                self.calls.append(shutdown_input.reason)
+                raise ValueError
+
+        Works.calls = []
+        world.put("a")
+        worker = world.start(
+            MultiLangHandler(clients=InProcessProcessors(Works)),
+            checkpoint="manual",
+            max_wait=0,
+        )
+        await world.until(lambda: "ZOMBIE" in Works.calls)
+        await worker.stop_and_wait()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert set(errors) == {"ShutdownException"}
+    assert "leaseLost raised ValueError at" in caplog.text
+
+
+def test_a_checkpoint_inside_a_coroutine_waits_as_everywhere() -> None:
+    """A processor may run async code of its own; the checkpointer of kclpy knows none."""
+
+    class RunsALoop(V3):
+        def process_records(self, process_records_input: messages.ProcessRecordsInput) -> None:
+            async def work() -> None:
+                assert process_records_input.checkpointer is not None
+                process_records_input.checkpointer.checkpoint()
+                self.calls.append("stored")
+
+            asyncio.run(work())
+
+    RunsALoop.calls = []
+    assert run(RunsALoop, end_shards=False).is_done
+    assert RunsALoop.calls.count("stored") == 2
+
+
+@pytest.mark.parametrize("kind", [V1, V2, V3])
+def test_a_processor_that_always_raises_goes_on_to_the_end_of_its_shard(
+    kind: type[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In every method: each error is logged. Only the end of the shard is sent again, until it is stored."""
+    attempts: list[str] = []
+
+    class Fails(kind):  # type: ignore[misc]
+        def initialize(self, *given: Any) -> None:
+            raise ValueError
+
+        def process_records(self, *given: Any) -> None:
+            raise ValueError
+
+        def _end(self, end: Callable[..., None], *given: Any) -> None:
+            attempts.append("end")
+            if len(attempts) < 3:
+                raise ValueError
+            end(*given)
+
+        def shutdown(self, *given: Any) -> None:
+            self._end(super().shutdown, *given)
+
+        def shard_ended(self, *given: Any) -> None:
+            self._end(super().shard_ended, *given)
+
+    Fails.calls = []
+    assert run(Fails).is_done
+    for name in ("initialize", "processRecords", "shardEnded"):
+        assert f"{name} raised ValueError at" in caplog.text
 
 
 def test_a_processor_that_cannot_be_made_is_tried_again() -> None:

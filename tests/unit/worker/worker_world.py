@@ -23,7 +23,7 @@ from leasehold.worker.dead_letters import DeadLetter, DeadLetters
 from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
 from leasehold.worker.options import consumer_settings
-from leasehold.worker.user_code.handler_runners import Function, InlineRunners
+from leasehold.worker.user_code.handler_runners import Function, HandlerRunners, InlineRunners
 
 E = TypeVar("E")
 
@@ -107,6 +107,7 @@ class WorkerWorld:
     shards: int = 1
     clock: VirtualClock = field(default_factory=VirtualClock)
     dead_letters: MemoryDeadLetters = field(default_factory=MemoryDeadLetters)
+    runners: HandlerRunners = field(default_factory=InlineRunners)
 
     def __post_init__(self) -> None:
         self.service = KinesisModel()
@@ -150,7 +151,7 @@ class WorkerWorld:
         )
         handler = BatchHandler(code) if callable(code) else code
         stop = asyncio.Event()
-        worker = run_worker(settings, handler, ports, InlineRunners(), stop)
+        worker = run_worker(settings, handler, ports, self.runners, stop)
         return RunningWorker(asyncio.ensure_future(worker), stop, events)
 
     async def lease(self, shard: ShardId = SHARD) -> Lease:

@@ -26,6 +26,14 @@ _NAME_LENGTH_MAX: Final = 100
 _COMPACT: Final = (",", ":")
 
 
+def _parse_integer(digits: str) -> int | str:
+    """Parse an integer; thousands of digits stay text, since Python refuses to parse them."""
+    return int(digits) if len(digits) <= _NUMBER_LENGTH_MAX else digits
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_parse_integer)
+
+
 class ActionName(Enum):
     """The actions that a daemon sends."""
 
@@ -92,6 +100,7 @@ class CheckpointRequest:
     sequence_number: str | None = None
     sub_sequence_number: int | None = None
     is_readable: bool = True  # False: a field has a type that no sequence number has
+    is_early: bool = False  # written before the action during which it is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +213,17 @@ def decode_line(line: bytes) -> ChildMessage:
             return Junk(text, may_be_logged="records" not in members and "data" not in members)
 
 
+def decode_part(part: bytes) -> Junk:
+    """Return what a part of a line is that is too long for a message. It may be an action that was written back."""
+    text = part.decode("utf-8", "replace").strip()
+    return Junk(text, may_be_logged=not text.startswith("{"))
+
+
 def _parse_object(text: str) -> Mapping[str, Any] | None:
     if not text.startswith("{"):
         return None
     try:
-        found, _ = json.JSONDecoder().raw_decode(text)
+        found, _ = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, Generic, TypeVar
 
 from leasehold.errors import LeaseLostError
@@ -34,16 +34,20 @@ class EngineCalls:
         caller_loop = _running_loop()
         if caller_loop is self._loop:
             return caller_loop.create_task(work)
-        try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:  # the loop is closed
-            work.close()
-            raise _engine_stopped() from error
+        future = self._submit(work)
         if caller_loop is not None:
             return asyncio.wrap_future(future)
+        return _Completed(_result_of(future))
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the engine and wait, on any other thread, also in a coroutine of an event loop there."""
+        return _result_of(self._submit(work))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
-            return _Completed(future.result())
-        except CancelledError as error:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            work.close()
             raise _engine_stopped() from error
 
     def call_soon(self, function: Callable[[], object]) -> None:
@@ -57,6 +61,13 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _result_of(future: Future[T]) -> T:
+    try:
+        return future.result()
+    except CancelledError as error:
+        raise _engine_stopped() from error
 
 
 def _engine_stopped() -> LeaseLostError:
