@@ -165,3 +165,12 @@ class UnavailableError(ServiceError):
 
 class IteratorExpiredError(ServiceError):
     """The shard iterator has expired. Get a new one at the last position."""
+
+
+def own_sentence(error: BaseException) -> str:
+    """The message of an error of this package, which contains no payload. Empty for any other error.
+
+    >>> own_sentence(ConfigError("there is no such folder: create it")), own_sentence(ValueError("order 17"))
+    ('there is no such folder: create it', '')
+    """
+    return str(error) if isinstance(error, LeaseholdError) and type(error).__module__ == __name__ else ""

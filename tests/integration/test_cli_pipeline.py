@@ -192,6 +192,18 @@ def test_a_stream_that_does_not_exist_is_refused_before_spark_starts(
     )
 
 
+def test_an_archive_that_cannot_be_opened_is_refused_before_spark_starts(
+    tmp_path: Path, write_file: Callable[[str], str]
+) -> None:
+    """Its folder cannot be created below a file. Each task of Spark would fail four times."""
+    (tmp_path / "file").touch()
+    done = run_cli("pipeline", write_file('[sink]\nkind = "archive"\npath = "file/orders"'), folder=tmp_path)
+    assert done.code == 1
+    assert "starting Spark" not in done.out
+    assert done.err.startswith("Error: url='file/orders': ")
+    assert "or choose another one" in done.err
+
+
 def test_a_file_that_cannot_be_written_is_one_sentence(
     tmp_path: Path, write_file: Callable[[str], str]
 ) -> None:

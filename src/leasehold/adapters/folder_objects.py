@@ -84,7 +84,10 @@ class FolderObjects(ObjectStore):
                 f"{operation} {key} in {self._root}: {error.strerror}; check the permissions of this folder"
             ) from error
         except OSError as error:
-            raise UnavailableError(f"{operation} {key} in {self._root}: {error.strerror or error}") from error
+            raise UnavailableError(
+                f"{operation} {key} in {self._root}: {error.strerror or error}; check that the folder exists, and that "
+                "its disk works and has space"
+            ) from error
 
     def _path(self, key: str) -> Path:
         segments = key.split("/")

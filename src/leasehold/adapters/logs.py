@@ -210,6 +210,8 @@ _USER_CODE_ERRORS: Final = (HandlerFailed, RecordDeadLettered, RecordSkipped, Wo
 _HOW_TO_SEE_MORE: Final = (
     ' more="for the traceback, log leasehold.worker at DEBUG (leasehold run --log-level debug)"'
 )
+# The sentence of an error of this package, which contains no payload.
+_REASON: Final = " reason=%s"
 
 
 def _level(event: Event, line: Line) -> int:
@@ -266,6 +268,9 @@ class LogObserver:
         values = map(format_value, _values(event, line))
         if times > 1:
             line.logger.log(level, line.repeated_template, *values, times)
+        elif isinstance(event, HandlerFailed) and event.reason:
+            template = line.template + _REASON
+            line.logger.log(level, template, *values, format_value(event.reason))
         elif isinstance(event, HandlerFailed) and event.attempt == 1 and not line.logger.isEnabledFor(DEBUG):
             template = line.template + _HOW_TO_SEE_MORE
             line.logger.log(level, template, *values)

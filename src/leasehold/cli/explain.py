@@ -12,7 +12,7 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
-from leasehold.cli.output import format_count, print_json, print_line
+from leasehold.cli.output import format_count, print_json, print_line, progress_lines
 from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
 from leasehold.core.observing.explain.facts import FleetFacts
@@ -60,7 +60,8 @@ def explain(
     The command reads the lease table twice and each shard at its checkpoint, and writes nothing. SHARD limits the
     output to one shard. Lines that begin with ! need action; the exit code is 1 if there is one.
     """
-    facts = asyncio.run(_read(connection, stream or connection.stream, watch, status))
+    with progress_lines(lambda: f"watching the fleet for {watch:g} s"):
+        facts = asyncio.run(_read(connection, stream or connection.stream, watch, status))
     explanation = _limit_to(explain_fleet(facts), shard)
     if as_json:
         print_json(_to_json(explanation))

@@ -58,6 +58,7 @@ def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_cla
 
     description = read_pipeline(file)
     _check_source(description)
+    _check_sink(description)
     at_terminal = sys.stdout.isatty()
     if log is None and at_terminal:
         log = _log_file(description.name)
@@ -88,6 +89,22 @@ def _check_source(description: Pipeline) -> None:
         problem = check_source(source)
     if problem is not None:
         print_line(f"{escape_unprintable(str(problem))}; the pipeline starts, and retries until it works")
+
+
+def _check_sink(description: Pipeline) -> None:
+    """Report an archive that cannot be opened, before Spark starts: each of its tasks would try it four times.
+
+    The tasks of a cluster may reach what this machine does not.
+    """
+    from leasehold.archive.archive import Archive  # noqa: PLC0415 - extras
+    from leasehold.spark.archive_sink import archive_settings  # noqa: PLC0415
+    from leasehold.spark.pipeline.pipeline_file import SinkKind  # noqa: PLC0415
+    from leasehold.spark.pipeline.run_pipeline import spark_settings  # noqa: PLC0415
+    from leasehold.spark.pipeline.session import DEFAULT_MASTER, MASTER, is_local  # noqa: PLC0415
+
+    is_archive = description.sink.kind is SinkKind.ARCHIVE
+    if is_archive and is_local(spark_settings(description).get(MASTER, DEFAULT_MASTER)):
+        Archive.open(archive_settings(description.sink.options))
 
 
 class _PipelineRun:

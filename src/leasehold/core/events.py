@@ -348,13 +348,17 @@ class BatchHandled(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailed(ShardEvent):
-    """A handler raised. `error` is the exception's type only, because its text may contain payload."""
+    """A handler raised. `error` is the exception's type only, because its text may contain payload.
+
+    `reason` is the sentence of an error of this package, which contains none.
+    """
 
     start: Position
     end: Position
     records: int
     attempt: int
     error: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

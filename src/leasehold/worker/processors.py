@@ -21,7 +21,7 @@ from leasehold.core.events import HandlerFailed, ProcessorCalled
 from leasehold.core.model import ChildShard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
-from leasehold.errors import CheckpointRejectedError
+from leasehold.errors import CheckpointRejectedError, own_sentence
 from leasehold.worker.batch import Batch, PreparedCheckpoint
 from leasehold.worker.checkpointing.checkpoints import Checkpoints
 from leasehold.worker.delivery.poison_search import retry_wait_ms
@@ -273,6 +273,5 @@ class _ProcessorConsumer(RetryingConsumer):
 
     def _report_callback_failure(self, outcome: Raised, attempt: int) -> None:
         done = self._checkpoints.progress.done
-        self._shard.observe(
-            HandlerFailed(self._held.shard, done, done, 0, attempt, type(outcome.error).__name__)
-        )
+        name, reason = type(outcome.error).__name__, own_sentence(outcome.error)
+        self._shard.observe(HandlerFailed(self._held.shard, done, done, 0, attempt, name, reason))

@@ -220,3 +220,12 @@ def test_the_first_failure_of_a_handler_says_how_to_see_more(caplog: pytest.LogC
         log.observe(first)
         log.observe(retry)
         assert ["--log-level debug" in line for line in log.lines()] == hints
+
+
+def test_the_sentence_of_our_own_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """It names cause and remedy, for example of a folder to which a handler of ours cannot write."""
+    log = EventLog(caplog)
+    sentence = "out: Permission denied: choose another folder"
+    log.observe(HandlerFailed(SHARD, Position("1"), Position("2"), 1, 1, "ConfigError", sentence))
+    (line,) = log.lines()
+    assert line.endswith(f'error=ConfigError reason="{sentence}"')

@@ -16,7 +16,14 @@ from leasehold.core.events import (
     RecordSkipped,
 )
 from leasehold.core.position import TRIM_HORIZON
-from leasehold.errors import HandlerError, MalformedRowError, ServiceError, ThrottledError, UnavailableError
+from leasehold.errors import (
+    ConfigError,
+    HandlerError,
+    MalformedRowError,
+    ServiceError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
 from leasehold.worker.dead_letters import DeadLetter
@@ -39,6 +46,28 @@ def test_a_failed_batch_is_retried_unchanged() -> None:
         await world.until(lambda: bool(worker.events_of(BatchHandled)))
         assert calls == [(attempt, ["0", "1", "2"]) for attempt in (1, 2, 3)]
         assert [event.error for event in worker.events_of(HandlerFailed)] == ["ConnectionError"] * 2
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_only_an_error_of_this_package_is_reported_with_its_sentence() -> None:
+    """The message of another error may contain a payload."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(1)
+
+        async def fail_twice(batch: Batch) -> None:
+            if batch.attempt == 1:
+                raise ConfigError("the folder is missing: create it")
+            if batch.attempt == 2:
+                raise ValueError("order 17")
+
+        worker = world.start(fail_twice)
+        await world.until(lambda: bool(worker.events_of(BatchHandled)))
+        failures = [(event.error, event.reason) for event in worker.events_of(HandlerFailed)]
+        assert failures == [("ConfigError", "the folder is missing: create it"), ("ValueError", "")]
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())

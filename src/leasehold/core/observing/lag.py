@@ -223,8 +223,8 @@ def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None
             | Checkpointed(position=position)
         ):
             progress.mark_done(position, now_ms)
-        case HandlerFailed(error=error):
-            progress.add_failure(f"the handler raises {error}")
+        case HandlerFailed(error=error, reason=reason):
+            progress.add_failure(f"the handler raises {error}{reason and f': {reason}'}")
         case ReadFailed(error=error):
             progress.add_failure(f"reading fails: {error}")
         case SubscriptionLost(reason=reason):

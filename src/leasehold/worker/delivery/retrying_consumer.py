@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from leasehold.core.events import HandlerFailed
-from leasehold.errors import LeaseLostError
+from leasehold.errors import LeaseLostError, own_sentence
 from leasehold.tasks import first_of
 from leasehold.worker.batch import Batch
 from leasehold.worker.batching.batch_builder import PendingBatch
@@ -134,7 +134,9 @@ class RetryingConsumer(ShardConsumer):
             "handler failed shard=%s %s at\n%s", self._held.lease.key, name, traceback_without_message(error)
         )
         self._shard.observe(
-            HandlerFailed(batch.shard, batch.start, batch.end, len(batch), batch.attempt, name)
+            HandlerFailed(
+                batch.shard, batch.start, batch.end, len(batch), batch.attempt, name, own_sentence(error)
+            )
         )
         return error
 
