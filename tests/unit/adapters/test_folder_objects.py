@@ -131,7 +131,9 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(UnavailableError, match=f"^put a/object in {tmp_path}: No space left on device; check that"):
+    with pytest.raises(
+        UnavailableError, match=f"^put a/object in {tmp_path}: No space left on device; check that"
+    ):
         put(FolderObjects(tmp_path), "a/object")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
