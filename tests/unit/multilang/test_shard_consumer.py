@@ -145,6 +145,29 @@ def test_only_the_processor_moves_the_checkpoint() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_number_before_all_records_of_the_shard_is_not_stored() -> None:
+    """It is of another shard, or invented. The next owner would take it for a sign that the stream was recreated."""
+    errors: list[str | None] = []
+
+    async def mistaken(action: Action, checkpoint: Checkpoint) -> None:
+        if isinstance(action, ProcessRecords):
+            first = action.records[0].sequence_number
+            errors.extend(
+                [await checkpoint("1"), await checkpoint(str(int(first) - 1)), await checkpoint(first)]
+            )
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"ab")
+        worker = start(world, MemoryProcessors(mistaken))
+        await world.until(lambda: len(errors) == 3)
+        assert errors == ["IllegalArgumentException", "IllegalArgumentException", None]
+        assert await world.checkpoint() == "a"
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
 def test_the_end_of_a_shard_is_sent_until_it_is_stored() -> None:
     """A client may swallow the error of its checkpoint. Then its children wait only until the next attempt."""
 

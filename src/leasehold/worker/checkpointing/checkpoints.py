@@ -62,6 +62,7 @@ class Checkpoints:
         """Record that a batch is delivered to user code."""
         self.held.note_progress()
         self.all_done.clear()
+        self.progress.note_first(pending.records[0].position if pending.records else pending.end)
         return self.progress.begin(pending.end, len(pending.records), pending.buffered_bytes)
 
     def advance(self, batch: InFlightBatch, to: Position) -> None:
@@ -106,6 +107,7 @@ class Checkpoints:
                     f"shard {self.held.shard}: {at} is before {self.progress.stored}, which is stored already; "
                     "checkpoints never move backwards"
                 )
+            self._require_within_shard(at)
             self.progress.declare_done(at)
             self._after_progress()
             if at > self.progress.stored:
@@ -119,6 +121,7 @@ class Checkpoints:
         """
         async with self._writing:
             self._require_open()
+            self._require_within_shard(end)
             if self.progress.stored < start <= self.progress.done:
                 await self._write(start)
             await self.held.prepare_checkpoint(end, state)
@@ -186,6 +189,14 @@ class Checkpoints:
         self._stored_at_ms = self._clock.now_ms()
         self._observe(Checkpointed(self.held.shard, at, self._stored_at_ms - began_ms))
         return True
+
+    def _require_within_shard(self, at: Position) -> None:
+        """Raise if `at` comes before all records, as a number of another shard may: nobody could read from there."""
+        if self.progress.is_before_first(at):
+            raise CheckpointRejectedError(
+                f"shard {self.held.shard}: {at} is before {self.progress.first}, the first record delivered to the "
+                "handler; checkpoint only records of this shard"
+            )
 
     def _require_open(self) -> None:
         if self._is_closed:

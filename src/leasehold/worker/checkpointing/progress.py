@@ -42,6 +42,7 @@ class Progress:
         self.prepared = prepared  # a two-phase checkpoint that is not committed yet
         self.done = stored
         self.delivered = stored
+        self.first: Position | None = None  # the first record of this lease session
         self.records_since_stored = 0
         self._freed_bytes = 0
         self._in_flight: deque[InFlightBatch] = deque()
@@ -50,6 +51,20 @@ class Progress:
     def is_all_done(self) -> bool:
         """True if no delivered batch is unfinished."""
         return not self._in_flight
+
+    def note_first(self, first: Position) -> None:
+        """Remember the first position that was delivered, if it is that of a record."""
+        if self.first is None and first.is_record:
+            self.first = first
+
+    def is_before_first(self, at: Position) -> bool:
+        """Whether `at` comes before all records. After a stored record, it is between records of this shard."""
+        return (
+            self.first is not None
+            and self.stored.is_sentinel
+            and at.is_record
+            and at.number < self.first.number
+        )
 
     def begin(self, end: Position, records: int, buffered_bytes: int = 0) -> InFlightBatch:
         """Add a batch that is delivered after all others and ends at `end`."""
