@@ -69,7 +69,10 @@ def _parse_line(line: str, number: int) -> Property:
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in {"=", ":"}:
         rest = rest[1:].lstrip(_BLANKS)
-    return Property(_unescape(line[:end]), _unescape(rest), number)
+    try:
+        return Property(_unescape(line[:end]), _unescape(rest), number)
+    except UnicodeDecodeError:
+        raise ConfigError(f"line {number}: \\u escapes have half of a character; write both halves") from None
 
 
 def _end_of_key(line: str) -> int:
@@ -86,4 +89,5 @@ def _unescape(text: str) -> str:
             return chr(int(found[1], 16))
         return _ESCAPES.get(found[2], found[2]) if found[2] else ""
 
-    return _ESCAPE.sub(replace, text)
+    # A character above U+FFFF is written as two escapes.
+    return _ESCAPE.sub(replace, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")

@@ -7,7 +7,6 @@ unknown key causes a warning that suggests the nearest known one.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +25,8 @@ _FAILOVER_DEFAULT_MS: Final = 10_000
 _REFRESH_DEFAULT_MS: Final = 1_800
 _IDLE_POLL_MIN_MS: Final = 200
 _CREDENTIALS: Final = "AwsCredentialsProvider"
-_SPACES: Final = re.compile(" +")
+_QUOTED: Final = re.compile(r"""(?<![^ =])(?:"[^"]*"|'[^']*')(?![^ ])""")
+_WORD: Final = re.compile(f"(?:{_QUOTED.pattern}|[^ ])+")
 _MODES: Final = {
     "CLIENT_VERSION_CONFIG_3X": "auto",
     "CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X": "auto",
@@ -86,6 +86,8 @@ def _known_properties(properties: Iterable[Property], notes: list[Note]) -> dict
     """Return the values by the right spelling of their keys. Notes those that Java would ignore."""
     given: dict[str, str] = {}
     by_lower_case = {key.lower(): key for key in keys.KNOWN}
+    properties = list(properties)
+    exact = {each.key for each in properties}
     for each in properties:
         key, value = each.key, each.value.rstrip(" \t\f")
         known = key if key in keys.KNOWN else by_lower_case.get(key.lower())
@@ -94,7 +96,12 @@ def _known_properties(properties: Iterable[Property], notes: list[Note]) -> dict
                 raise ConfigError(f"{key}: of a client, only region and endpointOverride have a setting here")
             match = nearest(key, keys.KNOWN, cutoff=0.8)
             hint = "it is ignored, as in Java" if match is None else f"it is ignored; did you mean {match}?"
-            notes.append(Note(key, f"this is not a property of the KCL: {hint}"))
+            notes.append(Note(ascii(key)[1:-1], f"this is not a property of the KCL: {hint}"))
+            continue
+        if not value.replace("\t", " ").isprintable():
+            raise ConfigError(f"{key}={value!r}: it contains a character that cannot be printed; remove it")
+        if known != key and known in exact:
+            notes.append(Note(key, f"it is ignored, because {known} is given as well; Java ignores it, too"))
             continue
         if known != key and not key.lower().startswith(_CREDENTIALS.lower()):
             notes.append(Note(key, f"read as {known}; Java ignores a key in another case"))
@@ -171,11 +178,20 @@ def _translate_command(given: Mapping[str, str], result: KclProperties) -> None:
         raise ConfigError(
             "executableName is missing: it is the program that processes the records of a shard"
         )
-    has_quotes = '"' in text or "'" in text
-    try:
-        result.command = tuple(shlex.split(text) if has_quotes else _SPACES.split(text))
-    except ValueError as error:
-        raise ConfigError(f"executableName={text!r}: {error}") from None
+    result.command = tuple(_split_command(text))
+
+
+def _split_command(text: str) -> list[str]:
+    """Split at spaces, as Java does. Quotes only count around spaces: Java passes on all others.
+
+    >>> _split_command("'/opt/my app/run' --name=it's --names='all'")
+    ['/opt/my app/run', "--name=it's", "--names='all'"]
+    """
+
+    def unquote(quoted: re.Match[str]) -> str:
+        return quoted[0][1:-1] if " " in quoted[0] else quoted[0]
+
+    return [_QUOTED.sub(unquote, word) for word in _WORD.findall(text)]
 
 
 def _translate_process(given: Mapping[str, str], result: KclProperties) -> None:

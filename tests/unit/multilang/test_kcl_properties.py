@@ -101,9 +101,14 @@ def test_a_key_becomes_a_setting(line: str, setting: str, value: object) -> None
         ("python  my app.py", ("python", "my", "app.py")),
         ('"/opt/my app/run" --debug', ("/opt/my app/run", "--debug")),
         ("node sample_kcl_app.js", ("node", "sample_kcl_app.js")),
+        ("run --name it's --json={\"a\":1} 'x'", ("run", "--name", "it's", '--json={"a":1}', "'x'")),
+        ("run --folder='/my data' it's Bob's", ("run", "--folder=/my data", "it's", "Bob's")),
+        ("'app", ("'app",)),
     ],
 )
-def test_a_command_is_split_at_spaces_unless_it_has_quotes(value: str, command: tuple[str, ...]) -> None:
+def test_a_command_is_split_at_spaces_and_quotes_only_count_around_spaces(
+    value: str, command: tuple[str, ...]
+) -> None:
     """Java knows no quotes."""
     assert translate(f"executableName = {value}").command == command
 
@@ -155,7 +160,8 @@ def test_what_differs_is_reported(line: str, text: str) -> None:
         ("AwsCredentialsProviderDynamoDB = ProfileCredentialsProvider|x", "one set of credentials"),
         ("AwsCredentialsProvider = my.Own", "none of these can be used here"),
         ("clientVersionConfig = 3", "expected one of CLIENT_VERSION_CONFIG_3X"),
-        ("executableName = 'app", "No closing quotation"),
+        ("executableName = a\\u0000b", "a character that cannot be printed"),
+        ("workerId = \\ud83d", "half of a character"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(line: str, text: str) -> None:
@@ -163,6 +169,16 @@ def test_what_cannot_be_applied_is_refused(line: str, text: str) -> None:
     with pytest.raises(ConfigError) as raised:
         translate(line)
     assert text in str(raised.value)
+
+
+def test_a_key_in_another_case_does_not_replace_the_right_one() -> None:
+    """Java ignores it, so the file means the other stream."""
+    result = translate("streamname = returns\nk\\u0001 = 1")
+    assert result.settings["stream"] == "orders"
+    assert "streamname: it is ignored, because streamName is given as well" in "\n".join(
+        map(str, result.notes)
+    )
+    tomllib.loads(to_toml(result, "x.properties"))
 
 
 @pytest.mark.parametrize("missing", ["executableName", "applicationName", "streamName"])
