@@ -18,7 +18,7 @@ from leasehold.archive import rows as archive_rows
 from leasehold.archive.archive import Archive
 from leasehold.archive.listings import Listing
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings, Retrieval
-from leasehold.core.assignment import peer_assignment
+from leasehold.core.assignment import leader_assignment, peer_assignment
 from leasehold.core.exactly_once import pinned_batch
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges
 from leasehold.core.exactly_once.position_ranges import Range
@@ -87,6 +87,7 @@ class PlantedBug:
     retrieval: Retrieval
     start: Start
     streams: StreamChoice
+    has_load: bool
 
 
 @contextmanager
@@ -113,6 +114,7 @@ def _plant(
     retrieval: Retrieval = Retrieval.POLLING,
     start: Start = Start.OLDEST,
     streams: StreamChoice = StreamChoice.ONE,
+    has_load: bool = False,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -132,6 +134,7 @@ def _plant(
         retrieval,
         start,
         streams,
+        has_load,
     )
 
 
@@ -984,4 +987,12 @@ _plant(
     "refusals-are-told",
     (Fault.REFUSALS,),
     (Operations, "report_failure", _always(None)),
+)
+_plant(
+    "the leader moves no lease of a busy worker",
+    "busy-workers-are-relieved",
+    (),
+    (leader_assignment, "plan_moves", _always([])),
+    mode=Mode.LEADER,
+    has_load=True,
 )

@@ -26,6 +26,7 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     retrieval=planted_bug.retrieval,
                     start=planted_bug.start,
                     streams=planted_bug.streams,
+                    load=planted_bug.has_load,
                 )
             )
         if outcome.broken:

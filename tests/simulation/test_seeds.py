@@ -151,6 +151,23 @@ def test_every_promise_is_kept_for_each_stream(seed: int, mode: Mode, streams: S
     )
 
 
+def test_a_leader_relieves_a_slow_worker() -> None:
+    """One of two workers needs twice the processor time, and one shard delivers more than the others together."""
+    _assert_passes(
+        SimulationOptions(
+            seed=4,
+            faults=frozenset(),
+            faults_ms=10_000,
+            workers=2,
+            shards=4,
+            mode=Mode.LEADER,
+            runtime=Runtime.WORKER,
+            retrieval=Retrieval.POLLING,
+            load=True,
+        )
+    )
+
+
 @pytest.mark.parametrize(("seed", "mode"), FRESH)
 def test_every_promise_is_kept_with_a_fresh_seed(seed: int, mode: Mode) -> None:
     """Workers that poll from the oldest record."""

@@ -95,6 +95,11 @@ _DEFAULT_MINUTES: Final = 1.0
     "--wide", is_flag=True, help="Also draw several streams, streams that come and go, and denied access."
 )
 @click.option(
+    "--load/--no-load",
+    default=None,
+    help="With --mode leader: unequal loads after the faults.  [default: no, drawn with --wide]",
+)
+@click.option(
     "--streams",
     type=click.Choice(["drawn", "one", "several", "listed", "function"]),
     default="drawn",
@@ -126,6 +131,12 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
     minutes, runtime, retrieval = given["minutes"], given["runtime"], given["retrieval"]
     if not math.isfinite(minutes) or minutes < 0.02:
         raise ConfigError(f"--minutes {minutes}: expected at least 0.02, one simulated second")
+    if given["load"] and (given["mode"] != "leader" or runtime not in ("drawn", "worker")):
+        raise ConfigError(
+            "--load: only workers with a leader balance by load; add --mode leader --runtime worker"
+        )
+    if given["load"] and given["streams"] not in ("drawn", "one"):
+        raise ConfigError("--load: unequal loads are simulated for one stream; leave out --streams")
     options = SimulationOptions(
         seed=seed,
         workers=given["workers"],
@@ -137,8 +148,11 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
         retrieval=None if retrieval == "drawn" else Retrieval(retrieval),
         start=None if given["start"] == "drawn" else Start(given["start"].replace("-", " ")),
         is_wide=given["wide"],
+        load=given["load"],
         streams=None if given["streams"] == "drawn" else StreamChoice(given["streams"]),
     )
+    if options.load:
+        options = replace(options, runtime=Runtime.WORKER, streams=StreamChoice.ONE)
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):
             pass

@@ -35,6 +35,8 @@ def repeat_command(options: SimulationOptions) -> str:
         parts.append(f"--start {options.start.value.replace(' ', '-')}")
     if options.is_wide:
         parts.append("--wide")
+    if options.load is not None:
+        parts.append("--load" if options.load else "--no-load")
     if options.streams is not None:
         parts.append(f"--streams {options.streams.value}")
     if options.mode is not _DEFAULT.mode:

@@ -8,20 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leasehold.config.settings import FanOutSettings, Mode, Retrieval
+from leasehold.config.settings import BalanceBy, FanOutSettings, Mode, Retrieval
 from leasehold.simulation.checkers.balance import is_balanced
 from leasehold.simulation.checkers.base import BrokenPromise
 from leasehold.simulation.checkers.former_streams import has_former_leases
 from leasehold.simulation.checkers.hash_coverage import find_holes
+from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.process import Role, SimulatedLoop
-from leasehold.simulation.environment.streams import StreamChoice
+from leasehold.simulation.environment.streams import ONE_STREAM, StreamChoice, StreamPlan
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.fault_injection import FaultInjector, RestartedQuery
 from leasehold.simulation.faults import Fault, FaultMix, draw_fan_out_mix, draw_fault_mix, without_poison
+from leasehold.simulation.loads import hold_load
 from leasehold.simulation.producing import Producing
 from leasehold.simulation.runtime import Runtime, draw_runtime
 from leasehold.simulation.starts import Start, draw_start
 from leasehold.simulation.wide_worlds import (
+    draw_load_plan,
     draw_stream_plan,
     failing_lists,
     with_streams,
@@ -37,13 +40,17 @@ _REFRESH_MS: Final = 1_500
 # For movements that were decided before: requested handoffs, and the cleanup of finished shards.
 _BEFORE_STEADY_STATE_MS: Final = 30_000
 _STOP_BOUND_MS: Final = 60_000
+_LOAD_DONE_BOUND_MS: Final = 120_000
 # Longer than every bound of the checkers, so that a checker with a more precise message reports first.
 _RECOVERY_BOUND_MS: Final = 1_500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationOptions:
-    """The options of a run. The seed decides on options that are None."""
+    """The options of a run. The seed decides on options that are None.
+
+    It has more than 12 attributes because each option of the command is one.
+    """
 
     seed: int
     workers: int | None = None
@@ -56,6 +63,7 @@ class SimulationOptions:
     retrieval: Retrieval | None = None
     start: Start | None = None  # drawn only if the faults are drawn as well
     is_wide: bool = False  # also draw what `wide_worlds` adds
+    load: bool | None = None  # unequal loads; drawn only in a wide run
     streams: StreamChoice | None = None  # drawn only in a wide run; otherwise one stream
 
 
@@ -109,6 +117,16 @@ def _settings_and_main(
 
     settings = archiving.archiving_settings(mix, options.mode, start.initial, rng)
     return settings, archiving.archiving_worker_main
+
+
+def _draw_load(
+    options: SimulationOptions, runtime: Runtime, streams: StreamPlan, mix: FaultMix
+) -> LoadPlan | None:
+    """Draw unequal loads. Only workers of one stream with a leader have them."""
+    if runtime is not Runtime.WORKER or options.mode is not Mode.LEADER or streams is not ONE_STREAM:
+        return None
+    rng = random.Random(f"{options.seed}:load")  # noqa: S311
+    return draw_load_plan(rng, options.load, mix, is_wide=options.is_wide, seed=options.seed)
 
 
 def _draw_start(mix: FaultMix, options: SimulationOptions) -> Start:
@@ -192,8 +210,17 @@ class _Run:
         if options.faults is None:
             mix = with_wide_faults(rng, mix, plan, is_wide=options.is_wide, runtime=runtime)
         settings = with_streams(settings, plan, self._list_streams)
+        load = _draw_load(options, runtime, plan, mix)
+        if load is not None:
+            settings = replace(settings, fleet=replace(settings.fleet, balance_by=BalanceBy.LOAD))
         spec = WorldSpec(
-            seed=options.seed, shards=shards, mix=mix, settings=settings, runtime=runtime, streams=plan
+            seed=options.seed,
+            shards=shards,
+            mix=mix,
+            settings=settings,
+            runtime=runtime,
+            streams=plan,
+            load=load,
         )
         world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
@@ -216,6 +243,8 @@ class _Run:
         begins = f"{spec.runtime.value}, {reading}, {self._workers} workers, {shards} shards; {spec.mix}"
         if spec.streams.choice is not StreamChoice.ONE:
             begins += f"; {spec.streams.choice.value} streams, {spec.streams.more_shards} more shards"
+        if spec.load is not None:
+            begins += "; unequal loads" + (", a slow worker" if spec.load.has_slow_worker else "")
         self.world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
@@ -224,7 +253,10 @@ class _Run:
         try:
             await self._inject_faults()
             await self._wait_for_recovery()
-            await self._hold_steady_state()
+            if world.spec.load is None:
+                await self._hold_steady_state()
+            else:
+                await self._hold_load(world.spec.load)
             await self._stop()
         finally:
             ticking.cancel()
@@ -280,6 +312,13 @@ class _Run:
         self.world.promises.notify(lambda checker: checker.steady_state_began())
         await self.world.clock.sleep_ms(self.options.steady_refreshes * _REFRESH_MS)
         self.world.promises.notify(lambda checker: checker.steady_state_ended())
+
+    async def _hold_load(self, plan: LoadPlan) -> None:
+        """Let some shards deliver more than others. The leader must even that out."""
+        self.world.promises.notify(lambda checker: checker.load_began())
+        await hold_load(self.world, plan)
+        self.world.promises.notify(lambda checker: checker.load_ended())
+        await self._wait_until(lambda: not self.world.ledger.open_records, _LOAD_DONE_BOUND_MS)
 
     async def _stop(self) -> None:
         if self._query is not None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.streams import ONE_STREAM, STREAM, StreamChoice, StreamPlan
 from leasehold.simulation.faults import Fault, FaultMix
 from leasehold.simulation.runtime import Runtime
@@ -19,6 +20,7 @@ from leasehold.worker.settings import ConsumerSettings, StreamSettings
 
 DISCOVER_EVERY: Final = timedelta(seconds=5)
 _REFUSALS_SHARE: Final = 0.35
+_LOAD_SHARE: Final = 0.3
 # How often the user's function fails while faults are injected.
 _FAILING_LISTS: Final = 0.2
 
@@ -36,6 +38,15 @@ def draw_stream_plan(
     # A stream that the function leaves out for long would start over if its leases were deleted.
     is_deleting = deletes_former and chosen is StreamChoice.LISTED
     return StreamPlan(chosen, more_shards, timedelta(seconds=3 * mix.failover_s) if is_deleting else None)
+
+
+def draw_load_plan(
+    rng: random.Random, has_load: bool | None, mix: FaultMix, *, is_wide: bool, seed: int
+) -> LoadPlan | None:
+    """Draw whether a run has unequal loads, unless the options say so."""
+    is_drawn, has_slow_worker = rng.random() < _LOAD_SHARE and is_wide, rng.random() < 0.5
+    plan = LoadPlan(seed, has_slow_worker, is_steady=not mix.slow_handler_share)
+    return plan if (is_drawn if has_load is None else has_load) else None
 
 
 def with_wide_faults(

@@ -17,6 +17,7 @@ from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.services import APPLICATION
 from leasehold.simulation.environment.streams import STREAM
 from leasehold.simulation.faults import FaultMix
+from leasehold.simulation.loads import SimulatedMeter
 from leasehold.simulation.world import World
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
@@ -104,6 +105,7 @@ async def run_simulated_worker(
         clock=process.clock,
         rng=world.spec.rng_for(f"{process.name}:engine"),
         observe=lambda event: world.observe(process, event),
+        load=None if world.load is None else SimulatedMeter(world, process, world.load),
         directory=services.directory_for(process, world) if identity.is_discovering else None,
         open_fan_out=lambda name: services.fan_out_for(process, world, name),
     )
@@ -126,6 +128,7 @@ def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Del
         )
         return None
     first, last = indexes[0], indexes[-1]
+    process.handled_bytes += sum(len(each.data) for each in batch.records)
     kept_from = max(first, world.ledger.shard(shard).trimmed_before)
     kept = [index for index in indexes if index >= kept_from]
     if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):

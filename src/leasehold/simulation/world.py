@@ -21,6 +21,7 @@ from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
 from leasehold.simulation.environment.archived_objects import ArchivedObject, read_archived_object
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.network import Dependency
 from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, Ownerships, lease_change
@@ -60,6 +61,7 @@ class WorldSpec:
     settings: ConsumerSettings
     runtime: Runtime = Runtime.WORKER
     streams: StreamPlan = ONE_STREAM
+    load: LoadPlan | None = None  # None: all records are alike, and the leader counts leases
 
     def rng_for(self, purpose: str) -> random.Random:
         """Return a random generator for one purpose, so that draws for one purpose do not change the others."""
@@ -110,6 +112,11 @@ class World:
     def settings(self) -> ConsumerSettings:
         """The settings of every worker."""
         return self.spec.settings
+
+    @property
+    def load(self) -> LoadPlan | None:
+        """The unequal loads of the run, if it has any."""
+        return self.spec.load
 
     @property
     def handlers_fail_at_random(self) -> bool:

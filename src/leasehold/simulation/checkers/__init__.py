@@ -19,6 +19,7 @@ from leasehold.simulation.checkers.former_streams import FormerStreams
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
 from leasehold.simulation.checkers.initial_position import BeginsAtTheInitialPosition
 from leasehold.simulation.checkers.lag_to_zero import LagToZero
+from leasehold.simulation.checkers.load import LoadIsEven
 from leasehold.simulation.checkers.losses_reported import DataLossStopsTheQuery, LossesAreReported
 from leasehold.simulation.checkers.no_bugs import NoBugs
 from leasehold.simulation.checkers.nothing_lost import NothingLost
@@ -85,6 +86,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     EveryShardOwned,
     LagToZero,
     BalancedAndStable,
+    LoadIsEven,
     CallsWithinBudget,
     CleanStop,
 )

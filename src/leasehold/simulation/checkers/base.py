@@ -11,6 +11,7 @@ from leasehold.core.model import LeaseKey
 from leasehold.ports import Page
 from leasehold.simulation.environment.archived_objects import ArchivedObject
 from leasehold.simulation.environment.ledger import Ledger
+from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.network import Dependency
 from leasehold.simulation.environment.objects import Put
 from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownerships
@@ -43,6 +44,8 @@ class WorldView(Protocol):
     def rows_were_destroyed(self) -> bool: ...
     @property
     def shards_were_trimmed(self) -> bool: ...
+    @property
+    def load(self) -> LoadPlan | None: ...
     @property
     def handlers_fail_at_random(self) -> bool: ...
     @property
@@ -130,6 +133,12 @@ class Checker:
 
     def faults_ended(self) -> None:
         """The last fault is over; no more records will be produced."""
+
+    def load_began(self) -> None:
+        """All records are done. Records of unequal load follow, and from now on only load moves leases."""
+
+    def load_ended(self) -> None:
+        """The unequal load is over."""
 
     def steady_state_began(self) -> None:
         """All records are done and the shards are balanced. From now on no lease should move."""

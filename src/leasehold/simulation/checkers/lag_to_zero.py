@@ -26,6 +26,9 @@ class LagToZero(Checker):
         self._faults_ended_ms = self.world.now_ms()
         self._backlog = self.world.ledger.open_records
 
+    def load_began(self) -> None:
+        self.steady_state_ended()
+
     def steady_state_ended(self) -> None:
         self._faults_ended_ms = None
 

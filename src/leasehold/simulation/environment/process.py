@@ -183,6 +183,8 @@ class SimulatedProcess:
         self.steps_left: int | None = None  # until it is killed; None: no kill is scheduled
         self.on_killed: Callable[[], None] = lambda: None
         self.stop = asyncio.Event()
+        self.handled_bytes = 0  # that its handlers got
+        self.slowness = 1.0  # the processor time for a byte, compared with other processes
         self.main: asyncio.Task[Any] | None = None
         self._loop = loop
         self._context = contextvars.copy_context()
