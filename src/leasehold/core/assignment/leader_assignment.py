@@ -34,7 +34,12 @@ from leasehold.core.assignment.lease_loads import (
 from leasehold.core.assignment.move_cooldowns import RecentMoves, next_recent_moves, with_moves
 from leasehold.core.assignment.rebalancing import Balancing, is_uneven, plan_moves
 from leasehold.core.assignment.worker_costs import BASE_UTILISATION, WorkerCosts, next_worker_costs
-from leasehold.core.assignment.worker_health import WorkerHealth, WorkerHistories, next_worker_health
+from leasehold.core.assignment.worker_health import (
+    WorkerHealth,
+    WorkerHistories,
+    next_worker_health,
+    without_leases,
+)
 from leasehold.core.coordinator.worker_metrics import ALPHA, WorkerReport
 from leasehold.core.leases.liveness import Observations, unchanged_for_ms, was_just_assigned
 from leasehold.core.model import Lease, LeaseKey, WorkerId, lease_key
@@ -186,7 +191,7 @@ def _assess(view: LeaderView, limits: LeaderLimits) -> _Fleet:
         > _patience_ms(lease, just_assigned, limits)
     }
     health = next_worker_health(
-        view.memory.workers,
+        without_leases(view.memory.workers, view.memory.moved.keys()),
         view.reports,
         leases=readable,
         silent=silent,

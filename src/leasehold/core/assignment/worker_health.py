@@ -120,6 +120,19 @@ def next_worker_health(
     )
 
 
+def without_leases(histories: WorkerHistories, moved: AbstractSet[LeaseKey]) -> WorkerHistories:
+    """Forgets that workers had these leases, which this leader has moved by handoff.
+
+    A worker that gave its last lease would seem to be dead, as if another leader had found it so.
+    """
+    return {
+        worker: history
+        if history.leases.isdisjoint(moved)
+        else replace(history, leases=history.leases - moved)
+        for worker, history in histories.items()
+    }
+
+
 def leases_by_owner(leases: Iterable[Lease]) -> dict[WorkerId, frozenset[LeaseKey]]:
     """The keys of the leases that each worker serves now."""
     owned: dict[WorkerId, set[LeaseKey]] = {}
