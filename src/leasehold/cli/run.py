@@ -17,6 +17,7 @@ import click
 from leasehold.cli.kclpy_processors import ProcessorOptions, make_processor_consumer, parse_options
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
+from leasehold.kclpy.alias import NAME as KCLPY
 from leasehold.worker.consumer import Consumer
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -212,7 +213,9 @@ def _describe_import_error(name: str, error: Exception) -> str:
         return f"module {name} cannot be imported: {error.msg} ({error.filename}, line {error.lineno})"
     last = traceback.extract_tb(error.__traceback__)[-1]
     kind = type(error).__name__
-    return f"module {name} cannot be imported: {kind}: {error} ({last.filename}, line {last.lineno})"
+    is_kclpy = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(KCLPY)
+    remedy = f": give --kclpy-alias (kclpy_alias = true), or install {KCLPY}" if is_kclpy else ""
+    return f"module {name} cannot be imported: {kind}: {error} ({last.filename}, line {last.lineno}){remedy}"
 
 
 def _get_attribute(owner: Any, name: str, target: str) -> Any:

@@ -39,6 +39,11 @@ def levels() -> Iterator[None]:
         (("app:consumer", "--restart-failed"), 2, "--restart-failed need --kclpy"),
         (("--kclpy", "nothing_here:Processor"), 1, "module nothing_here is neither in"),
         (
+            ("--kclpy", "needs_kclpy:Processor"),
+            1,
+            "give --kclpy-alias (kclpy_alias = true), or install amazon_kclpy",
+        ),
+        (
             ("--config", "typo.toml"),
             1,
             "restart_faild is not a setting of a processor: did you mean restart_failed?",
@@ -58,6 +63,7 @@ def test_a_wrong_processor_is_refused_in_one_sentence(
 ) -> None:
     """Before any lease is taken."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "needs_kclpy.py").write_text("from amazon_kclpy import kcl\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "kclpy_app_of_this_test.py").write_text("five = 5\n")
     name = "kclpy_app_of_this_test:five"
