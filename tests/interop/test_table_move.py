@@ -22,11 +22,12 @@ def test_a_fleet_moves_to_one_table(fleet_run: FleetRun) -> None:
     migrations = Migrations(fleet_run.table)
     java = fleet_run.fleet.start_java(THREE_TABLES)
     fleet_run.wait_until_read_by(java, leases=8)
-    # Java reports its throughput here. A Java leader would not compare it with the CPU of others, and not balance.
-    python = fleet_run.fleet.start_python(**PYTHON_HURRY, measure_load=False)
+    python = fleet_run.fleet.start_python(**PYTHON_HURRY)
     fleet_run.wait_for_report_of(python)
     for phase, options in zip(("DEPLOYED", "COMPLETE"), TWO_PHASES, strict=True):
         old, java = java, fleet_run.fleet.start_java(NEWEST, **JAVA_HURRY, **options)
+        # Java reports its throughput here, Python its processor use. A Java leader does not compare the two, so the new
+        # member gets only shards that are free.
         fleet_run.wait_for_report_of(java)
         fleet_run.stop(old)
         fleet_run.wait_until_read_by(java)

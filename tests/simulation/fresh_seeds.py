@@ -36,7 +36,6 @@ def draw_fresh_seeds(commit: str, mode: Mode) -> range:
 def repeat_fresh_seeds(commit: str) -> list[str]:
     """The commands that repeat the fresh seeds of a commit."""
     return [
-        f"leasehold simulate --seed {draw_fresh_seeds(commit, mode).start} --seeds {FRESH_SEEDS} --mode {mode.value} "
-        "--runtime worker --retrieval polling --start oldest"
+        f"leasehold simulate --seed {draw_fresh_seeds(commit, mode).start} --seeds {FRESH_SEEDS} --mode {mode.value}"
         for mode in (Mode.PEER, Mode.LEADER)
     ]

@@ -10,7 +10,6 @@ from leasehold.simulation.environment.streams import StreamChoice
 from leasehold.simulation.report import repeat_command
 from leasehold.simulation.runtime import Runtime
 from leasehold.simulation.simulate import SimulationOptions, simulate
-from leasehold.simulation.starts import Start
 from tests.simulation.fresh_seeds import FRESH_SEEDS, current_commit, draw_fresh_seeds, repeat_fresh_seeds
 
 COMMIT = current_commit()
@@ -170,17 +169,8 @@ def test_a_leader_relieves_a_slow_worker() -> None:
 
 @pytest.mark.parametrize(("seed", "mode"), FRESH)
 def test_every_promise_is_kept_with_a_fresh_seed(seed: int, mode: Mode) -> None:
-    """Workers that poll from the oldest record."""
-    _assert_passes(
-        SimulationOptions(
-            seed=seed,
-            steady_refreshes=30,
-            mode=mode,
-            runtime=Runtime.WORKER,
-            retrieval=Retrieval.POLLING,
-            start=Start.OLDEST,
-        )
-    )
+    """The same with seeds that no commit before has run."""
+    _assert_passes(SimulationOptions(seed=seed, steady_refreshes=30, mode=mode))
 
 
 @pytest.mark.parametrize(("seed", "mode", "runtime"), sorted(ONCE_FAILED, key=str))

@@ -19,6 +19,7 @@ from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Stream
 from leasehold.steering.bounded_stream import BoundedStream
+from leasehold.tasks import cancel_and_wait
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.engine.run_worker import WorkerPorts
 from leasehold.worker.settings import ConsumerSettings
@@ -89,13 +90,16 @@ async def run_replay(
     streams: dict[str, Stream] = {name: bounded}
     inner = replace(ports, table=table, streams=streams, observe=observe, directory=None, open_fan_out=None)
     worker = asyncio.ensure_future(consumer.run_with_ports(inner, runners, stop, settings=settings))
-    while not worker.done() and not await _is_done(table, bounded, progress):
-        tell(progress)
-        await asyncio.wait({worker}, timeout=_CHECK_EVERY_MS / 1000)
-        if stop.is_set():
-            break
-    stop.set()
-    reason = await worker
+    try:
+        while not worker.done() and not await _is_done(table, bounded, progress):
+            tell(progress)
+            await asyncio.wait({worker}, timeout=_CHECK_EVERY_MS / 1000)
+            if stop.is_set():
+                break
+        stop.set()
+        reason = await worker
+    finally:
+        await cancel_and_wait(worker)
     if reason is not None:
         raise reason
     return progress
