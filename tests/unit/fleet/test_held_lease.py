@@ -285,6 +285,22 @@ def test_a_worker_that_takes_its_own_lease_again_does_not_read_for_the_first_tim
     run_in_virtual_time(scenario())
 
 
+@pytest.mark.parametrize(
+    ("counter", "switches", "is_first"), [(1, 0, True), (2, 0, True), (3, 0, False), (1, 1, False)]
+)
+def test_the_first_reading_is_known_from_the_counters_of_the_row(
+    counter: int, switches: int, is_first: bool
+) -> None:
+    """A lease is assigned and begun with two increments. With a third, another member has sent a heartbeat."""
+
+    async def scenario() -> None:
+        lease = replace(_child(), counter=counter, owner_switches=switches)
+        held = _hold(lease, LeaseTable(MemoryRows()), VirtualClock())
+        assert held.is_first_reading == is_first
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_handoff_is_noticed_however_the_row_is_read() -> None:
     """If the response to a heartbeat was lost, the row that is read to resolve it may show a handoff."""
 
