@@ -9,7 +9,7 @@ import click
 
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, dynamodb_connection_options
-from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.cli.output import format_count, print_json, print_line, print_table, progress_lines
 from leasehold.cli.steering import confirm, say
 from leasehold.core.steering.unused_applications import JudgedApplication, application_to_json
 from leasehold.core.time_text import format_time
@@ -83,13 +83,14 @@ async def _clean_up(
     )
     try:
         say(f"watching the tables for {watch:g} s")
-        found = await judge_applications(
-            directory,
-            SystemClock(),
-            prefix=prefix,
-            watch_ms=round(watch * 1000),
-            idle_s=round(idle_for * _DAY_S),
-        )
+        with progress_lines(lambda: "still watching the tables"):
+            found = await judge_applications(
+                directory,
+                SystemClock(),
+                prefix=prefix,
+                watch_ms=round(watch * 1000),
+                idle_s=round(idle_for * _DAY_S),
+            )
         if delete is None:
             _show(found, as_json=as_json)
             return

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 import click
 
 from leasehold.cli.connections import Connection, connection_options
-from leasehold.cli.output import escape_unprintable, format_count, print_json, print_line, print_table
+from leasehold.cli.output import (
+    escape_unprintable,
+    format_count,
+    print_json,
+    print_line,
+    print_table,
+    progress_lines,
+)
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.leases.lease_view import (
     LeaseState,
@@ -41,7 +48,10 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
 
     For every shard: its state, owner, checkpoint, parents and children.
     """
-    listing, views = asyncio.run(_read_leases(connection, stream, watch))
+    with progress_lines(
+        lambda: "still reading the lease table" if watch is None else "still watching the leases"
+    ):
+        listing, views = asyncio.run(_read_leases(connection, stream, watch))
     if as_json:
         rejected, ignored = (
             [{"key": error.key, "problem": error.problem} for error in errors]

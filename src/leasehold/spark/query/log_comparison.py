@@ -112,13 +112,15 @@ class LogComparison:
 def explain_lost_leases(lost: Sequence[LostLease]) -> str:
     """The message of the error: the first contradiction, and the remedies."""
     others = len(lost) - 1
-    more = f" {others} more shards contradict it, too." if others else ""
+    subject = "One more shard contradicts" if others == 1 else f"{others} more shards contradict"
+    more = f" {subject} it, too." if others else ""
     return (
         f"{_contradiction(lost[0])}.{more} The lease table was deleted, restored from an older backup, or set back by "
         "`leasehold reset`. Restore the right table; or set onLeasesBehind=offsets to continue where the checkpoint "
         "location says (the last batch may be delivered twice); or set onLeasesBehind=leases to continue where the "
         "lease table says, as after a reset (what follows is delivered again, and the archive drops duplicates; "
-        "from LATEST, records are skipped)"
+        "from LATEST, records are skipped). If the checkpoint location is that of a query with another applicationName "
+        "or streamName, use a new one for this query instead"
     )
 
 
