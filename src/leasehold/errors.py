@@ -168,9 +168,14 @@ class IteratorExpiredError(ServiceError):
 
 
 def own_sentence(error: BaseException) -> str:
-    """The message of an error of this package, which contains no payload. Empty for any other error.
+    """The message of an error that this package has raised, which contains no payload. Empty for any other error.
 
-    >>> own_sentence(ConfigError("there is no such folder: create it")), own_sentence(ValueError("order 17"))
-    ('there is no such folder: create it', '')
+    >>> own_sentence(ConfigError("order 17"))  # raised by nobody
+    ''
     """
-    return str(error) if isinstance(error, LeaseholdError) and type(error).__module__ == __name__ else ""
+    raised_at = error.__traceback__
+    while raised_at is not None and raised_at.tb_next is not None:
+        raised_at = raised_at.tb_next
+    module = "" if raised_at is None else str(raised_at.tb_frame.f_globals.get("__name__"))
+    is_own = isinstance(error, LeaseholdError) and module.startswith("leasehold.")
+    return str(error) if is_own else ""

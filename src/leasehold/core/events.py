@@ -350,7 +350,7 @@ class BatchHandled(ShardEvent):
 class HandlerFailed(ShardEvent):
     """A handler raised. `error` is the exception's type only, because its text may contain payload.
 
-    `reason` is the sentence of an error of this package, which contains none.
+    `reason` is the sentence of an error that this package raised, which contains none.
     """
 
     start: Position

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leasehold.config.values import duration
 from leasehold.core.events import (
     BatchHandled,
     HandlerFailed,
@@ -51,8 +52,8 @@ def test_a_failed_batch_is_retried_unchanged() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_only_an_error_of_this_package_is_reported_with_its_sentence() -> None:
-    """The message of another error may contain a payload."""
+def test_only_an_error_that_this_package_raised_is_reported_with_its_sentence() -> None:
+    """The message of another error may contain a payload, also if it has a class of this package."""
 
     async def scenario() -> None:
         world = WorkerWorld()
@@ -60,14 +61,19 @@ def test_only_an_error_of_this_package_is_reported_with_its_sentence() -> None:
 
         async def fail_twice(batch: Batch) -> None:
             if batch.attempt == 1:
-                raise ConfigError("the folder is missing: create it")
+                duration("soon")
             if batch.attempt == 2:
+                raise ConfigError("order 17")
+            if batch.attempt == 3:
                 raise ValueError("order 17")
 
         worker = world.start(fail_twice)
         await world.until(lambda: bool(worker.events_of(BatchHandled)))
         failures = [(event.error, event.reason) for event in worker.events_of(HandlerFailed)]
-        assert failures == [("ConfigError", "the folder is missing: create it"), ("ValueError", "")]
+        (first, reason), *others = failures
+        assert first == "ConfigError"
+        assert "expected a duration" in reason
+        assert others == [("ConfigError", ""), ("ValueError", "")]
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())
