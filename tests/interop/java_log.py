@@ -31,6 +31,9 @@ HARMLESS = (
     r"LeaderDecider cannot be customized",
     # The operator's rollback deletes the index. For a moment a member still queries it.
     r"does not have the specified index: LeaseOwnerToLeaseKeyIndex",
+    # A Java daemon was stopped while it handed a lease over to another Java daemon: it waits for that lease until its
+    # time is up.
+    r"MultiLangDaemon - Encountered an error during shutdown\.\s+java\.util\.concurrent\.TimeoutException",
     # Fan-out: it gave a shard up, and the end of the subscription arrived after that.
     r"complete called on a cancelled subscription",
 )
