@@ -1,8 +1,6 @@
-"""The sample of the KCL for Node, unchanged, through `leasehold multilang`."""
+"""A record processor on the KCL for Node, the package of npm, through `leasehold multilang`."""
 
 import os
-import re
-import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,19 +13,16 @@ from tests.integration.multilang.daemon_world import PROGRAMS, DaemonWorld, is_r
 from tests.servers.install import is_installed, node, node_modules
 
 PARENT = "shardId-000000000000"
-SAMPLE = "samples/basic_sample/consumer/sample_kcl_app.js"
-LOGGED = re.compile(r"\(PID: (\d+)\).*ShardID: (\S+), Record: (\S+), SeqenceNumber: (\d+)")
+PROCESSOR = PROGRAMS / "node_processor.js"
 # Loaded into each child: prints to standard output, with and without line ends, as a careless library does.
 JUNK = "setInterval(() => process.stdout.write('junk of a library\\n{\"half\\n'), 20).unref();\n"
 
 
 class NodeWorld(DaemonWorld):
-    """The sample in its own folder, as in its repository."""
+    """The processor with the KCL for Node, and a library that prints junk."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shutil.copytree(PROGRAMS / "aws_kcl_samples", self.folder / "samples")
-        (self.folder / "index.js").write_text("module.exports = require('aws-kcl');\n")
         (self.folder / "junk.js").write_text(JUNK)
 
     def variables(self) -> Mapping[str, str]:
@@ -35,35 +30,25 @@ class NodeWorld(DaemonWorld):
         return {
             **super().variables(),
             "NODE_PATH": str(node_modules("kcl_clients")),
-            "NODE_LOG_DIR": str(self.folder),
             "NODE_OPTIONS": f"--no-deprecation --require {self.folder / 'junk.js'}",
         }
-
-    def handled(self) -> list[dict[str, object]]:
-        """Return what the sample has written to its log."""
-        path = self.folder / "application.log"
-        found = LOGGED.findall(path.read_text()) if path.exists() else []
-        return [
-            {"pid": int(pid), "shard": shard, "data": data, "number": number}
-            for pid, shard, data, number in found
-        ]
 
 
 @pytest.fixture
 def world(local_kinesis: LocalKinesis, tmp_path: Path, unique_name: Callable[[str], str]) -> NodeWorld:
-    """Create a stream and the folder of the sample."""
+    """Create a stream and a folder for the daemon."""
     if not is_installed("kcl_clients"):
         pytest.skip("the KCL for Node is not installed: run `make setup-servers`")
     return NodeWorld(local_kinesis, unique_name("orders"), tmp_path)
 
 
-def test_the_sample_for_node_unchanged(world: NodeWorld) -> None:
+def test_a_processor_for_node(world: NodeWorld) -> None:
     """It is split, killed and paused, and prints junk: every record at least once, in order, with its checkpoints."""
     first, second, third = (
         [f"{name}-{number}" for number in range(20)] for name in ("first", "second", "third")
     )
     world.put(*first)
-    with world.daemon(executableName=f"{node()} {SAMPLE}", timeoutInSeconds=3) as daemon:
+    with world.daemon(executableName=f"{node()} {PROCESSOR}", timeoutInSeconds=3) as daemon:
         daemon.wait_for(lambda: world.has_handled(*first))
         os.kill(daemon.children()[0], signal.SIGKILL)
         world.put(*second)
