@@ -1,0 +1,1 @@
+"""What the dashboard shows, as plain values: from facts about a fleet and their history. Has no effects."""

@@ -1,0 +1,34 @@
+// Small charts as SVG: a line over time, a bar of parts.
+
+import { svg } from './dom.js';
+
+// `points` are [seconds, value or null], oldest first. The last value lasts until `now`.
+export function sparkline(points, { width, height, now, floor, label, area = true, seconds = 600 }) {
+  const known = points.filter(([, value]) => value !== null);
+  const picture = svg('svg', { class: 'spark', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label, preserveAspectRatio: 'none' });
+  if (known.length === 0) return picture;
+  const from = Math.max(known[0][0], now - seconds);
+  const start = now - Math.max(60, now - from);
+  const top = Math.max(floor, ...known.map(([, value]) => value)) || 1;
+  const x = (at) => ((Math.max(at, start) - start) / (now - start)) * (width - 2) + 1;
+  const y = (value) => height - 2 - (value / top) * (height - 4);
+  const spots = known.map(([at, value]) => [x(at), y(value)]);
+  spots.push([x(now), spots[spots.length - 1][1]]);
+  const line = spots.map(([a, b], i) => `${i ? 'L' : 'M'}${a.toFixed(1)} ${b.toFixed(1)}`).join('');
+  if (area) picture.append(svg('path', { class: 'area', d: `${line}L${spots[spots.length - 1][0].toFixed(1)} ${height}L${spots[0][0].toFixed(1)} ${height}Z` }));
+  picture.append(svg('path', { class: 'line', d: line }));
+  return picture;
+}
+
+export function parts(counts, classes, { width, height, label }) {
+  const total = counts.reduce((a, b) => a + b, 0);
+  const picture = svg('svg', { class: 'parts', viewBox: `0 0 ${width} ${height}`, width: '100%', height, role: 'img', 'aria-label': label, preserveAspectRatio: 'none' });
+  let x = 0;
+  counts.forEach((number, i) => {
+    if (number === 0 || total === 0) return;
+    const share = (number / total) * width;
+    picture.append(svg('rect', { x: x.toFixed(2), y: 0, width: Math.max(share - 1, 0.7).toFixed(2), height, class: classes[i] }));
+    x += share;
+  });
+  return picture;
+}

@@ -1,0 +1,187 @@
+"""The HTTP side of the dashboard: hosts, methods, headers, hostile text, and events."""
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from leasehold.core.model import WorkerId
+from leasehold.core.observing.dashboard.fleet_history import FleetHistory
+from leasehold.core.observing.dashboard.fleet_view import judge_fleet, view_fleet, with_problem
+from leasehold.core.observing.dashboard.view_changes import View
+from leasehold.dashboard.recording import Playback
+from tests.dashboard.running_dashboard import RunningDashboard, run_dashboard, run_playback
+from tests.dashboard.sample_fleets import COSTS, SETTINGS, small_fleet, view_after, view_at
+
+HOSTILE = "</script><script>document.title='x'</script>\n\ndata: forged\r\n\u2028"
+
+
+def hostile_view() -> View:
+    """A view of leases whose owner wrote markup into its name."""
+    facts = small_fleet().facts(4)
+    leases = tuple(replace(lease, owner=WorkerId(HOSTILE)) for lease in facts.after.leases)
+    facts = replace(facts, after=replace(facts.after, leases=leases))
+    judged = judge_fleet(facts, SETTINGS)
+    return view_fleet(facts, judged, FleetHistory(), SETTINGS, costs=COSTS, wall_ms=1)
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Iterator[RunningDashboard]:
+    view, history = view_after(small_fleet(), 5)
+    with run_dashboard(view, history) as running:
+        yield running
+
+
+def ask(
+    dashboard: RunningDashboard, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    address = urlsplit(dashboard.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def next_event(response: http.client.HTTPResponse) -> tuple[str, Any]:
+    """The next message of an event stream."""
+    event, data = "", ""
+    while True:
+        line = response.readline().decode().rstrip("\n")
+        name, _, value = line.partition(": ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            data += value
+        elif not line and event:
+            return event, json.loads(data)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/view", "/api/events", "/static/main.js"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "10.1.2.3", ""]
+)
+def test_a_foreign_host_name_is_refused(dashboard: RunningDashboard, path: str, host: str) -> None:
+    response, body = ask(dashboard, path, Host=host)
+    assert response.status in {400, 421}
+    assert b"orders" not in body
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_only_reads_are_allowed(dashboard: RunningDashboard, method: str) -> None:
+    assert ask(dashboard, "/api/view", method)[0].status == 405
+
+
+def test_every_response_has_a_strict_policy(dashboard: RunningDashboard) -> None:
+    for path in ("/", "/api/view", "/missing", "/static/style.css"):
+        response, _ = ask(dashboard, path)
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e%2fapp.py",
+        "/static//etc/passwd",
+        "/api/view?frame=-1",
+        "/api/view?frame=x",
+        "/api/series?ids=1,x",
+        "/api/series?ids=%F0%9D%9F%99",
+        "/api/series?ids=" + "1," * 5000,
+        "/api/nothing",
+    ],
+)
+def test_other_files_and_wrong_arguments_are_refused(dashboard: RunningDashboard, path: str) -> None:
+    assert ask(dashboard, path)[0].status in {400, 404, 414}
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_parses_no_markup() -> None:
+    """All text of rows is set as text. No file names another host."""
+    for file in (files("leasehold.dashboard") / "static").iterdir():
+        content = file.read_text()
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", content
+        )
+        hosts = set(re.findall(r"https?://[^\s'\"]+", content))
+        assert hosts <= {"http://www.w3.org/2000/svg"}, file.name
+        assert not re.search(r"\sstyle=|\son\w+=\"", content), file.name
+
+
+def test_hostile_names_stay_inside_their_json(dashboard: RunningDashboard) -> None:
+    with run_dashboard(hostile_view()) as hostile:
+        response, body = ask(hostile, "/api/view")
+        assert response.headers["Content-Type"] == "application/json"
+        (owner,) = {row["owner"] for row in json.loads(body)["shards"].values()}
+        assert owner.startswith("</script><script>")
+        assert b"\\u2028" in body or b"\\\\u2028" in body
+        with_events = http.client.HTTPConnection(urlsplit(hostile.url).netloc, timeout=30)
+        with_events.request("GET", "/api/events")
+        event, view = next_event(with_events.getresponse())
+        assert (event, {row["owner"] for row in view["shards"].values()}) == ("view", {owner})
+        with_events.close()
+
+
+def test_a_browser_gets_the_view_then_only_changes_and_after_a_new_connection_the_view() -> None:
+    history = FleetHistory()
+    with run_dashboard(view_at(small_fleet(), 3, history), history) as dashboard:
+        for _ in range(2):
+            connection = http.client.HTTPConnection(urlsplit(dashboard.url).netloc, timeout=30)
+            connection.request("GET", "/api/events")
+            response = connection.getresponse()
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            event, view = next_event(response)
+            assert event == "view"
+            dashboard.publish(with_problem(view, f"the table is gone {_}"))
+            assert next_event(response) == ("change", {"unread": [f"the table is gone {_}"]})
+            connection.close()
+
+
+def test_browsers_that_leave_are_forgotten() -> None:
+    """A page that is closed while nothing changes, and one that is closed while it gets a view."""
+    view, history = view_after(small_fleet(), 4)
+    with run_dashboard(view, history) as dashboard:
+        assert dashboard.hub is not None
+        connections = []
+        for _ in range(5):
+            connection = http.client.HTTPConnection(urlsplit(dashboard.url).netloc, timeout=30)
+            connection.request("GET", "/api/events")
+            next_event(connection.getresponse())
+            connections.append(connection)
+        assert dashboard.hub.browsers == 5
+        for number, connection in enumerate(connections):
+            dashboard.publish(with_problem(view, f"problem {number}"))
+            connection.close()
+        deadline = time.monotonic() + 60
+        while dashboard.hub.browsers and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert dashboard.hub.browsers == 0
+        assert ask(dashboard, "/api/events", "HEAD")[0].status == 200
+
+
+def test_the_series_of_shards_is_known(dashboard: RunningDashboard) -> None:
+    _, body = ask(dashboard, "/api/series?ids=1,2,77")
+    found = json.loads(body)
+    assert {key: len(points) for key, points in found.items()} == {"1": 5, "2": 5}
+
+
+def test_a_recording_has_frames_and_no_events() -> None:
+    history = FleetHistory()
+    frames = [{"view": view_at(small_fleet(), step, history)} for step in range(3)]
+    with run_playback(Playback(frames)) as dashboard:
+        described = json.loads(ask(dashboard, "/api/source")[1])
+        assert (described["live"], len(described["times"])) == (False, 3)
+        assert json.loads(ask(dashboard, "/api/view?frame=1")[1])["at"] == frames[1]["view"]["at"]
+        assert ask(dashboard, "/api/events")[0].status == 404

@@ -1,0 +1,198 @@
+"""The page in a real Chromium. Screenshots are kept in build/screenshots."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from leasehold.core.model import WorkerId
+from leasehold.core.observing.dashboard.fleet_history import FleetHistory
+from leasehold.core.observing.dashboard.fleet_view import judge_fleet, view_fleet
+from leasehold.dashboard.recording import Playback
+from leasehold.errors import ConfigError
+from tests.dashboard.browser import Page, find_chromium, run_browser
+from tests.dashboard.running_dashboard import RunningDashboard, run_dashboard, run_playback
+from tests.dashboard.sample_fleets import (
+    COSTS,
+    SETTINGS,
+    STEP_MS,
+    SampleFleet,
+    large_fleet,
+    resharded_fleet,
+    small_fleet,
+    unhealthy_fleet,
+    view_after,
+    view_at,
+)
+
+SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+ROWS = "[...document.querySelectorAll('#shard-table .row')]"
+ARROW_DOWN, ENTER, ESCAPE, SLASH = ("ArrowDown", 40), ("Enter", 13), ("Escape", 27), ("/", 191)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("chromium is not installed: `make setup-browser` installs it on Debian")
+    with run_browser(chromium) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page) -> Iterator[Page]:
+    """A page on which no script may fail, and no policy may be broken."""
+    browser.errors.clear()
+    yield browser
+    browser.leave()
+    assert browser.errors == []
+
+
+@contextmanager
+def shown(page: Page, fleet: SampleFleet, steps: int, *, first: int = 0) -> Iterator[RunningDashboard]:
+    """Show a fleet as it is now, after some steps."""
+    fleet = replace(fleet, start_ms=round(time.time() * 1000) - (steps - 1) * STEP_MS)
+    view, history = view_after(fleet, steps, first=first)
+    with run_dashboard(view, history) as dashboard:
+        page.open(dashboard.url)
+        yield dashboard
+        page.leave()
+
+
+def row_texts(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(f"{ROWS}.map((row) => row.innerText)")
+    return found
+
+
+def test_three_shards(page: Page) -> None:
+    """A small healthy fleet: landmarks, headings, labels, sparklines, light and dark by the button."""
+    with shown(page, small_fleet(), 100):
+        page.wait_for("document.querySelectorAll('#shard-table .spark path').length >= 6")
+        page.screenshot(SCREENSHOTS / "three-shards.png")
+        assert len(row_texts(page)) == 3
+        tiles = page.evaluate("document.getElementById('tiles').textContent")
+        assert "Kinesis calls14/s0.5/s throttled · GetRecords 14/s · ListShards 0.01/s" in tiles
+        assert page.evaluate("document.getElementById('attention').innerText").startswith("Nothing.")
+        assert page.evaluate("['header', 'main', 'h1'].every((tag) => document.querySelector(tag))")
+        unlabelled = page.evaluate(
+            "[...document.querySelectorAll('input, select')].filter((e) => e.labels.length === 0).length"
+            " + [...document.querySelectorAll('button, th, [role=img]')]"
+            ".filter((e) => !e.innerText?.trim() && !e.textContent.trim() && !e.ariaLabel).length"
+        )
+        assert unlabelled == 0
+        assert page.evaluate("document.documentElement.dataset.theme") == "light"
+        page.evaluate("document.getElementById('theme').click()")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        page.evaluate("localStorage.clear()")
+
+
+def test_two_hundred_shards_with_a_reshard_by_keyboard(page: Page) -> None:
+    """The family tree, a search, the arrow keys, and the details of a shard."""
+    with shown(page, resharded_fleet(), 12):
+        page.wait_for("document.querySelectorAll('#family .block').length === 300")
+        page.screenshot(SCREENSHOTS / "two-hundred-shards-with-a-reshard.png")
+        assert "88 splits, 4 merges" in page.evaluate("document.getElementById('family-note').textContent")
+        page.evaluate("document.getElementById('filter-waiting').click()")
+        page.wait_for(f"{ROWS}.length === 8")
+        page.evaluate(f"{ROWS}[0].focus()")
+        page.press(*ARROW_DOWN)
+        page.press(*ENTER)
+        page.wait_for("!document.getElementById('detail').hidden")
+        assert "it waits until its parent is read to the end" in page.evaluate(
+            "document.getElementById('detail').innerText"
+        )
+        page.press(*ESCAPE)
+        page.wait_for("document.getElementById('detail').hidden")
+        assert page.evaluate(f"{ROWS}.indexOf(document.activeElement)") == 1
+        page.press(*SLASH, text="/")
+        assert page.evaluate("document.activeElement.id") == "search"
+
+
+def test_an_unhealthy_fleet(page: Page) -> None:
+    """Each problem has its sentence and its remedy; a new one is announced; markup in a name is only text."""
+    fleet = unhealthy_fleet()
+    with shown(page, fleet, 40) as dashboard:
+        page.wait_for("document.querySelectorAll('#shard-table .spark path').length >= 20")
+        page.screenshot(SCREENSHOTS / "unhealthy-fleet.png")
+        attention = page.evaluate("document.getElementById('attention').innerText")
+        assert "cannot be read: leaseCounter" in attention
+        assert "its handler hangs, fails each time" in attention
+        assert "Problems: " in page.evaluate("document.getElementById('announce').textContent")
+        facts = small_fleet().facts(4)
+        leases = tuple(
+            replace(lease, owner=WorkerId("<img src=x onerror=\"document.title='owned'\">"), counter=1)
+            for lease in facts.after.leases
+        )
+        facts = replace(
+            facts, before=replace(facts.before, leases=leases), after=replace(facts.after, leases=leases)
+        )
+        judged = judge_fleet(facts, SETTINGS)
+        now_ms = round(time.time() * 1000)
+        dashboard.publish(view_fleet(facts, judged, FleetHistory(), SETTINGS, costs=COSTS, wall_ms=now_ms))
+        page.wait_for(f"document.body.dataset.drawn === '{now_ms}'")
+        assert all("<img src=x" in row for row in row_texts(page))
+        assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
+        assert "New problem: " in page.evaluate("document.getElementById('announce').textContent")
+
+
+def test_dark(page: Page) -> None:
+    """Dark as the system says, with the details of a shard."""
+    with shown(page, unhealthy_fleet(), 40) as dashboard:
+        page.open(dashboard.url, scheme="dark")
+        page.evaluate(f"{ROWS}[0].click()")
+        page.wait_for("document.querySelectorAll('#detail figure .line').length === 2")
+        page.screenshot(SCREENSHOTS / "dark.png")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_ten_thousand_shards(page: Page) -> None:
+    """Only visible rows have elements; a search finds one shard; the last row is reached."""
+    with shown(page, large_fleet(), 4, first=3):
+        page.screenshot(SCREENSHOTS / "ten-thousand-shards.png")
+        assert page.evaluate("document.querySelectorAll('*').length") < 6000
+        assert len(row_texts(page)) < 80
+        page.evaluate("document.querySelector('#shard-table').scrollTop = 1e9")
+        page.wait_for(f"{ROWS}.at(-1).getAttribute('aria-rowindex') === '10001'")
+        page.evaluate("document.getElementById('search').focus()")
+        page.call("Input.insertText", text="shardId-000000009999")
+        page.wait_for(f"{ROWS}.length === 1")
+
+
+def test_the_page_reconnects_to_a_dashboard_that_was_restarted(page: Page) -> None:
+    view, history = view_after(small_fleet(), 4)
+    for tries_left in (2, 1, 0):
+        with run_dashboard(view, history) as dashboard:
+            page.open(dashboard.url)
+            port = urlsplit(dashboard.url).port or 0
+        page.wait_for("document.getElementById('status').textContent.startsWith('connection lost')")
+        try:
+            with run_dashboard({**view, "application": "restarted"}, history, port=port):
+                page.wait_for("document.getElementById('application').textContent === 'restarted'")
+                page.leave()
+            break
+        except ConfigError:  # another program has got the port meanwhile
+            if not tries_left:
+                raise
+    page.errors.clear()  # the refused connections
+
+
+def test_a_recording_has_a_time_slider(page: Page) -> None:
+    history = FleetHistory()
+    fleet = unhealthy_fleet()
+    frames = [{"view": view_at(fleet, step, history)} for step in range(12)]
+    with run_playback(Playback(frames)) as dashboard:
+        page.open(dashboard.url)
+        assert "being watched" in page.evaluate("document.getElementById('banner').textContent")
+        page.evaluate(
+            "{ const slider = document.getElementById('slider'); slider.value = '11';"
+            " slider.dispatchEvent(new Event('input')); }"
+        )
+        page.wait_for(f"document.body.dataset.drawn === '{frames[11]['view']['at']}'")
+        page.wait_for("document.querySelectorAll('#shard-table .spark path').length >= 20")
+        page.screenshot(SCREENSHOTS / "recording.png")
+        assert "12 of 12" in page.evaluate("document.getElementById('moment').textContent")
+        page.leave()

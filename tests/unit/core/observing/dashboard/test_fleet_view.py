@@ -1,0 +1,233 @@
+"""What the dashboard shows, from facts: states, findings, workers, totals, and rows that are hostile."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from leasehold.core.model import HashRange, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.observing.dashboard.fleet_changes import describe_changes
+from leasehold.core.observing.dashboard.fleet_history import POINTS_MAX, FleetHistory, Series
+from leasehold.core.observing.dashboard.fleet_view import empty_view, judge_fleet, view_fleet, with_problem
+from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
+from leasehold.core.observing.dashboard.view_changes import View, apply_change, diff_views
+from leasehold.core.observing.explain.facts import FleetFacts, TableRead
+from leasehold.core.position import SHARD_END, Position
+from tests.dashboard.sample_fleets import (
+    COSTS,
+    SETTINGS,
+    SampleFleet,
+    SampleShard,
+    resharded_fleet,
+    shard_id,
+    small_fleet,
+    unhealthy_fleet,
+    view_after,
+    view_at,
+)
+
+ROOT = HashRange(0, 2**128 - 1)
+LOW, HIGH = HashRange(0, 2**127 - 1), HashRange(2**127, 2**128 - 1)
+
+
+def by_shard(view: View) -> dict[str, dict[str, Any]]:
+    return {row["shard"]: row for row in view["shards"].values()}
+
+
+def codes(row: dict[str, Any]) -> list[str]:
+    return [finding["code"] for finding in row["findings"]]
+
+
+def view_of(facts: FleetFacts) -> View:
+    return view_fleet(
+        facts, judge_fleet(facts, SETTINGS), FleetHistory(), SETTINGS, costs=COSTS, wall_ms=1_000_000
+    )
+
+
+def test_a_healthy_fleet_needs_no_attention() -> None:
+    view, _ = view_after(small_fleet(), 5)
+    assert (view["findings"], view["groups"], view["totals"]["problems"]) == ([], [], 0)
+    assert {row["state"] for row in view["shards"].values()} == {"read"}
+    assert view["leader"] == "orders-7d4f9c-m4tzq"
+    assert {(row["name"], row["leases"], row["busy"], row["leader"]) for row in view["workers"].values()} == {
+        ("orders-7d4f9c-x2x9k", 2, 41.0, False),
+        ("orders-7d4f9c-m4tzq", 1, 27.5, True),
+    }
+    assert view["calls"]["heartbeats"] == 0.6  # three leases, renewed every five seconds
+    assert [each["operation"] for each in view["calls"]["workers"]] == ["GetRecords", "ListShards"]
+
+
+def test_each_shard_has_the_sentences_of_explain_with_the_remedy() -> None:
+    view, _ = view_after(unhealthy_fleet(), 5)
+    rows = by_shard(view)
+    assert {shard_id(3), shard_id(4)} == {key for key, row in rows.items() if row["state"] == "silent"}
+    assert codes(rows[shard_id(5)])[0] == "stuck"
+    assert "its handler hangs" in rows[shard_id(5)]["findings"][0]["remedy"]
+    assert codes(rows[shard_id(6)])[0] == "retention_nearly_reached"
+    assert codes(rows[shard_id(11)])[0] == "position_trimmed"
+    assert rows[shard_id(7)]["state"] == "free"
+    assert [finding["code"] for finding in view["findings"]] == ["unreadable_row"]
+    groups = {group["code"]: group["count"] for group in view["groups"]}
+    assert groups["owner_silent"] == 2
+    assert view["groups"][0]["severity"] == "problem"
+    assert all(
+        each["remedy"] for each in [*view["findings"], *view["groups"]] if each["severity"] == "problem"
+    )
+
+
+def test_nothing_is_judged_before_the_fleet_was_watched() -> None:
+    """Two reads that are too close would show every owner as silent."""
+    view = view_at(unhealthy_fleet(), 1, FleetHistory())
+    assert not view["judged"]
+    assert view["totals"]["problems"] == 0
+    assert all(row["active"] for row in view["workers"].values())
+
+
+def test_children_wait_and_parents_are_done() -> None:
+    view, _ = view_after(resharded_fleet(), 4)
+    rows = by_shard(view)
+    assert view["totals"]["waiting"] == 8
+    assert rows[shard_id(0)]["state"] == "done"
+    assert rows[shard_id(30)]["state"] == "read"
+    waiting = next(row for row in rows.values() if row["state"] == "waiting")
+    assert codes(waiting) == ["waits_for_parents"]
+    assert view["totals"]["handoffs"] == 1
+
+
+def test_a_parent_that_is_only_named_is_trimmed_and_covers_its_children() -> None:
+    parts = [
+        SampleShard(number=number, low=low, high=low + 0.25, parents=(1,))
+        for number, low in ((7, 0.5), (8, 0.75))
+    ]
+    view, _ = view_after(SampleFleet(shards=parts), 4)
+    parent = by_shard(view)[shard_id(1)]
+    assert (parent["state"], parent["place"]) == ("trimmed", [0, 1, 0.5, 1.0])
+
+
+def test_a_shard_begins_after_its_parents_and_ends_where_its_children_begin() -> None:
+    members = [
+        FamilyMember(1, (), LOW),
+        FamilyMember(2, (), HIGH),
+        FamilyMember(3, (2,), HIGH),
+        FamilyMember(4, (1, 3), ROOT),
+    ]
+    assert place_shards(members) == {
+        1: Place(0, 2, 0.0, 0.5),
+        2: Place(0, 1, 0.5, 1.0),
+        3: Place(1, 2, 0.5, 1.0),
+        4: Place(2, 3, 0.0, 1.0),
+    }
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [FamilyMember(1, (2,), None), FamilyMember(2, (1,), None)],
+        [FamilyMember(1, (1,), None)],
+        [FamilyMember(1, (99,), None), FamilyMember(2, (1,), None), FamilyMember(3, (1,), None)],
+        [],
+    ],
+)
+def test_a_cycle_and_unknown_ranges_are_drawn_too(members: Sequence[FamilyMember]) -> None:
+    places = place_shards(members)
+    assert set(places) == {member.id for member in members}
+    assert all(0 <= place.low < place.high <= 1 for place in places.values())
+
+
+def test_hostile_rows_are_shortened_escaped_and_valid_json() -> None:
+    """A page never gets a megabyte for a name, and never an infinity, which is no JSON."""
+    facts = small_fleet().facts(4)
+    hostile = [
+        replace(facts.after.leases[0], owner=WorkerId("<script>alert(1)</script>")),
+        replace(facts.after.leases[1], throughput_kbps=Decimal("1E+400")),
+        Lease(key=LeaseKey("s" * 10**6), shard_id=ShardId("s" * 10**6), checkpoint=Position("1")),
+        Lease(
+            key=LeaseKey("x"),
+            shard_id=ShardId("x"),
+            checkpoint=Position("1"),
+            owner=WorkerId("a\u202eb\x00" + "w" * 10**6),
+            parents=frozenset(ShardId(f"p{number}") for number in range(1000)),
+        ),
+    ]
+    view = view_of(replace(facts, after=replace(facts.after, leases=tuple(hostile))))
+    encoded = json.dumps(view, allow_nan=False)
+    assert len(encoded) < 60_000
+    assert by_shard(view)["x"]["owner"].startswith("a\\u202eb\\x00www")
+    assert by_shard(view)[shard_id(0)]["owner"] == "<script>alert(1)</script>"  # the page shows it as text
+    assert by_shard(view)[shard_id(1)]["kbps"] is None
+
+
+def test_a_change_contains_only_what_differs_and_leads_to_the_same_view() -> None:
+    history = FleetHistory()
+    views = [view_at(fleet, step, history) for fleet in (unhealthy_fleet(), small_fleet()) for step in (3, 4)]
+    for before, after in pairwise(views):
+        assert apply_change(before, diff_views(before, after)) == after
+    change = diff_views(views[0], views[1])
+    assert "application" not in change
+    assert all("shard" not in row for row in change["shards"].values())
+    assert diff_views(views[0], views[0]) == {}
+
+
+def test_a_failed_read_keeps_the_last_view_and_says_why() -> None:
+    view, _ = view_after(small_fleet(), 4)
+    failed = with_problem(view, "the fleet cannot be read: table orders-archive does not exist")
+    assert diff_views(view, failed) == {
+        "unread": ["the fleet cannot be read: table orders-archive does not exist"]
+    }
+    assert set(empty_view(SETTINGS, 1)) == set(view)
+
+
+def test_moves_ends_and_leaders_are_recent_changes() -> None:
+    before = small_fleet().read(3)
+    first, second, third = before.leases
+    moved = replace(first, owner=WorkerId("bert"))
+    ended = replace(second, checkpoint=SHARD_END)
+    back = replace(third, checkpoint=Position("1"))
+    after = replace(before, leases=(moved, ended, back), lock=None)
+    told = [(change.kind, change.text) for change in describe_changes(before, after, 7)]
+    assert told == [
+        ("leader", "the leader released its lock"),
+        ("ended", "it was read to its end"),
+        ("moved", "it moved from orders-7d4f9c-x2x9k to bert"),
+        ("moved_back", "its checkpoint was moved back"),
+    ]
+
+
+def test_many_equal_changes_are_one_sentence() -> None:
+    leases = resharded_fleet().read(3).leases
+    (change,) = describe_changes(TableRead(at_ms=0, leases=()), TableRead(at_ms=1, leases=leases), 7)
+    assert change.text == "300 shards: its lease was created"
+
+
+def test_the_age_of_a_checkpoint_counts_from_when_it_moved() -> None:
+    history = FleetHistory()
+    for step in range(6):
+        view = view_at(unhealthy_fleet(), step, history)
+    rows = by_shard(view)
+    assert (view["at"] - rows[shard_id(5)]["since"], rows[shard_id(5)]["exact"]) == (25_000, False)
+    assert (view["at"] - rows[shard_id(0)]["since"], rows[shard_id(0)]["exact"]) == (0, True)
+
+
+def test_a_series_keeps_its_newest_points() -> None:
+    series = Series()
+    for second in range(POINTS_MAX + 5):
+        series.add(second, None if second % 2 else second, None)
+    points = series.points()
+    assert (len(points), points[0], points[-1]) == (
+        POINTS_MAX,
+        (5, None, None),
+        (POINTS_MAX + 4, POINTS_MAX + 4, None),
+    )
+
+
+def test_the_history_of_shards_is_known_by_their_number_and_forgotten_with_them() -> None:
+    view, history = view_after(small_fleet(), 5)
+    number = next(int(key) for key, row in view["shards"].items() if row["shard"] == shard_id(2))
+    assert len(history.series([number, 999])[number]) == 5
+    view_at(SampleFleet(shards=[]), 6, history)
+    assert history.series([number]) == {}
+    assert history.shards.known == {}
