@@ -1,5 +1,7 @@
 """Writes records exactly once as objects in an object store or a folder, from the worker and from Spark.
 
+`read` reads them back.
+
 See docs/archive.md.
 
 from leasehold.archive import ArchiveSettings
@@ -14,12 +16,14 @@ if TYPE_CHECKING:
     # For type checkers and editors. At run time, `__getattr__` imports a name at its first use.
     from leasehold.archive.archive import Archive as Archive
     from leasehold.archive.archive import WriteReport as WriteReport
+    from leasehold.archive.reading import read as read
     from leasehold.archive.settings import ArchiveSettings as ArchiveSettings
 
 _HOMES: Final = {
     "Archive": "archive",
     "WriteReport": "archive",
     "ArchiveSettings": "settings",
+    "read": "reading",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a test compares it with what type checkers see

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, Final, Self, TypeVar
 
 import orjson
@@ -20,8 +21,9 @@ from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.archive.columns import STREAM
-from leasehold.archive.formats import decode_identity, encode
+from leasehold.archive.formats import decode_identity, decode_payloads, encode, require_library
 from leasehold.archive.listings import Listings, ListingsSince
+from leasehold.archive.raw_objects import payloads_of
 from leasehold.archive.rows import (
     ObjectRows,
     PinnedRange,
@@ -39,9 +41,11 @@ from leasehold.core.exactly_once.archive_plan import (
     ShardMemory,
     ranges_to_skip,
 )
-from leasehold.core.exactly_once.object_keys import ObjectKey, key_to_text
+from leasehold.core.exactly_once.archive_reading import PUTS_AHEAD
+from leasehold.core.exactly_once.object_keys import Layout, ObjectKey, key_to_text
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
+from leasehold.core.stream_lists import may_be_same_stream
 from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
 from leasehold.ports import Clock, Created, ObjectStore
 from leasehold.tasks import all_of, retry
@@ -50,7 +54,7 @@ T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 6
 
-# Names the stream of an archive. The underscore hides the object from Spark.
+# Names the stream of an archive, and its layout. The underscore hides the object from Spark.
 MARKER: Final = "_leasehold.json"
 
 
@@ -87,13 +91,16 @@ class Archive:
         self._rng = rng
         self._in_thread = in_thread  # the simulator runs without threads
         self._puts = asyncio.Semaphore(settings.max_concurrent_puts)
-        self._listings = Listings(store, settings.prefix)
+        self._listings = Listings(store, settings.prefix, settings.folders)
         self._memories: dict[ShardId, ShardMemory] = {}
-        self._stream: str | None = None
+        self._accepted: set[str | None] = (
+            set()
+        )  # streams that the marker allows; None: rows that name no stream
 
     @classmethod
     def open(cls, settings: ArchiveSettings) -> Self:
         """Open the archive of the settings. This reads and writes nothing."""
+        require_library([settings.extension])
         access = AwsAccess(
             region=settings.region,
             profile=settings.profile,
@@ -104,6 +111,10 @@ class Archive:
         store = open_object_store(settings.url, access, setting="url", extra="archive")
         # The random numbers only spread the pauses between attempts.
         return cls(store, settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+    def beside(self, settings: ArchiveSettings) -> Archive:
+        """Another archive in the same store."""
+        return Archive(self.store, settings, clock=self._clock, rng=self._rng, in_thread=self._in_thread)
 
     async def write(self, ranges: Iterable[PinnedRange]) -> WriteReport:
         """Write pinned ranges as objects, one range after the other. Every column is kept except `slice`.
@@ -121,8 +132,8 @@ class Archive:
 
     async def _write_range(self, pinned: PinnedRange, listings: ListingsSince) -> WriteReport:
         table = to_archive_rows(pinned.table)
-        await self._require_stream(table)
-        whole, minutes = range_of(table), arrival_minutes(table)
+        await self._require_stream_and_layout(pinned.stream or _stream_in(table))
+        whole, minutes = range_of(table), arrival_minutes(table, self.settings.folders.minutes)
         first_minute = pc.min(minutes).as_py()
         memory, archived = await self._recall(pinned, whole, first_minute, listings)
         report = await self._put_all(pinned.shard, parts_to_write(table, minutes, archived))
@@ -140,16 +151,23 @@ class Archive:
         if memory is not None and archived is not None:
             return memory, archived
         from_minute = max(0, first_minute - SLACK_MINUTES)
+        from_minute -= from_minute % self.settings.folders.minutes
         listing = await self._retry(lambda: listings.from_minute(from_minute))
         archived = listing.of(pinned.shard)
         return ShardMemory.of(pinned.lease_session, archived), archived
 
     async def _put_all(self, shard: ShardId, parts: Iterable[ObjectRows]) -> WriteReport:
-        return sum(await all_of(*(self._put(shard, part) for part in parts)), WriteReport())
+        total, rest = WriteReport(), iter(parts)
+        # Invariant: an object is begun only when all but the last PUTS_AHEAD before it exist. So a reader knows which
+        # objects may have a gap before them.
+        while some := list(islice(rest, PUTS_AHEAD)):
+            total = sum(await all_of(*(self._put(shard, part) for part in some)), total)
+        return total
 
     async def _put(self, shard: ShardId, part: ObjectRows) -> WriteReport:
         extension = self.settings.extension
-        key = key_to_text(ObjectKey(part.minute, shard, part.range, extension), self.settings.prefix)
+        named = ObjectKey(part.minute, shard, part.range, extension, layout=self.settings.folders)
+        key = key_to_text(named, self.settings.prefix)
         async with self._puts:
             body = await self._in_thread(encode, part.table, extension, self.settings.compression)
             if await self._create(key, body, part):
@@ -179,34 +197,47 @@ class Archive:
 
     async def _require_same_records(self, key: str, part: ObjectRows) -> None:
         """Compare records. Another version of pyarrow may write the same records with another size."""
-        body = await self._retry(lambda: self.store.get(key))
+        body, extension = await self._retry(lambda: self.store.get(key)), self.settings.extension
+        decode = decode_payloads if self.settings.is_raw else decode_identity
         try:
-            stored = await self._in_thread(decode_identity, body or b"", self.settings.extension)
+            stored: Any = await self._in_thread(decode, body or b"", extension)
         except ValueError as error:
             raise ArchiveConflictError(key, str(error)) from error
-        if not same_records(stored, part.table):
+        is_same = (
+            stored == payloads_of(part.table) if self.settings.is_raw else same_records(stored, part.table)
+        )
+        if not is_same:
             raise ArchiveConflictError(
-                key, f"holds other records ({stored.num_rows}, expected {part.table.num_rows})"
+                key, f"holds other records ({len(stored)}, expected {part.table.num_rows})"
             )
 
-    async def _require_stream(self, table: Any) -> None:
-        """Refuse a second stream: its shards have the same ids, so its records would count as archived."""
-        if STREAM not in table.column_names:
-            return
-        stream = table[STREAM][0].as_py()
-        if stream == self._stream:
+    async def _require_stream_and_layout(self, stream: str | None) -> None:
+        """Refuse a second stream: its shards have the same ids, so its records would count as archived.
+
+        With another layout, archived records would not count. So it is checked for rows that name no stream, too.
+        """
+        if stream in self._accepted:
             return
         marker = f"{self.settings.prefix}/{MARKER}" if self.settings.prefix else MARKER
-        await self._create_or_find(marker, orjson.dumps({"stream": stream}))
-        found = _stream_in(await self._retry(lambda: self.store.get(marker)))
+        mine = {} if stream is None else {"stream": stream}
+        if stream is None or self.settings.folders is not Layout.MINUTE:
+            mine["layout"] = self.settings.layout
+        await self._create_or_find(marker, orjson.dumps(mine))
+        found, layout = read_marker(await self._retry(lambda: self.store.get(marker)))
         archive = f"the archive at {self.settings.url} with prefix {self.settings.prefix!r}"
-        if found is None:
-            raise ConfigError(f"{archive} has a damaged {MARKER}: delete it if the archive holds {stream!r}")
-        if found != stream:
+        if layout is None:
+            ours = "this stream" if stream is None else repr(stream)
+            raise ConfigError(f"{archive} has a damaged {MARKER}: delete it if the archive holds {ours}")
+        if found is not None and stream is not None and not may_be_same_stream(found, stream):
             raise ConfigError(
                 f"{archive} holds stream {found!r}, not {stream!r}: give each stream its own prefix"
             )
-        self._stream = stream
+        if layout != self.settings.layout:
+            raise ConfigError(
+                f"{archive} has layout {layout!r}, not {self.settings.layout!r}: its records would not count as "
+                f"archived; set layout={layout!r}, or use a separate prefix"
+            )
+        self._accepted.add(stream)
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Retry a call. All calls are safe to repeat: none of them replaces an object."""
@@ -216,10 +247,19 @@ class Archive:
         await self._clock.sleep_ms(backoff_ms(attempt, self._rng.random()))
 
 
-def _stream_in(marker: bytes | None) -> str | None:
-    """The stream that a marker names. None: the marker is damaged."""
-    try:
-        found = orjson.loads(marker or b"")["stream"]
-    except (ValueError, TypeError, LookupError):
-        return None
+def _stream_in(table: Any) -> str | None:
+    """The stream in the column of this name. A program may have dropped the column, or given it another content."""
+    found = table[STREAM][0].as_py() if STREAM in table.column_names else None
     return found if isinstance(found, str) else None
+
+
+def read_marker(marker: bytes | None) -> tuple[str | None, str | None]:
+    """The stream and the layout that a marker names. No layout: it is damaged. No stream: the rows name none."""
+    try:
+        content = orjson.loads(marker or b"")
+        layout = content.get("layout", Layout.MINUTE.value)
+        found = None if content.keys() == {"layout"} else content["stream"]
+    except (ValueError, LookupError, AttributeError):
+        return None, None
+    is_valid = isinstance(layout, str) and (isinstance(found, str) or "stream" not in content)
+    return (found, layout) if is_valid else (None, None)

@@ -8,6 +8,7 @@ holds the Spark type and the Arrow type of each column.
 from __future__ import annotations
 
 import hashlib
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from leasehold.core.model import LeaseSessionId, ShardId
 from leasehold.core.record import UserRecord
+from leasehold.core.records.record_columns import UserRecordColumns, UserRecordSequence
 from leasehold.errors import ConfigError
 
 PARTITION_KEY: Final = "partitionKey"
@@ -28,7 +31,8 @@ SEQUENCE_NUMBER: Final = "sequenceNumber"
 ARRIVAL: Final = "approximateArrivalTimestamp"
 SUB_SEQUENCE_NUMBER: Final = "subSequenceNumber"
 EXPLICIT_HASH_KEY: Final = "explicitHashKey"
-# The index of a row in its pinned range, the number of rows of the range, and the lease session that pinned it.
+# The index of a row in its pinned range, the number of rows of the range, the lease session that pinned it, and in a
+# query of several streams the stream.
 SLICE: Final = "slice"
 
 DEFAULT_COLUMNS: Final = (PARTITION_KEY, DATA, STREAM, SHARD_ID, SEQUENCE_NUMBER, ARRIVAL)
@@ -36,11 +40,24 @@ ALL_COLUMNS: Final = (*DEFAULT_COLUMNS, SUB_SEQUENCE_NUMBER, EXPLICIT_HASH_KEY, 
 # The archive stores all columns except `slice`, which it only checks.
 ARCHIVE_COLUMNS: Final = ALL_COLUMNS
 
+# What a handler with `arrow=True` gets.
+HANDLER_COLUMNS: Final = tuple(name for name in ARCHIVE_COLUMNS if name != SLICE)
+
 ROWS_MAX: Final = 10_000  # Spark passes batches of at most this size to a sink
 BYTES_MAX: Final = 8 * 1024 * 1024  # Spark is fastest with batches of 1 to 10 MB
 
 _ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
-_SLICE_TYPE: Final = pa.struct([("index", pa.int32()), ("count", pa.int32()), ("session", pa.int64())])
+_SLICE_TYPE: Final = pa.struct(
+    [("index", pa.int32()), ("count", pa.int32()), ("session", pa.int64()), ("stream", pa.string())]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """The most rows of a batch, and the most bytes of their data."""
+
+    rows: int = ROWS_MAX
+    data_bytes: int = BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class _Run:
     session: int
     first: int  # the index of its first record in the range
     range_rows: int
+    names_stream: bool
 
     def __len__(self) -> int:
         return len(self.data)
@@ -95,22 +113,47 @@ def record_batches(
     shard: ShardId,
     columns: Sequence[str],
     session: int,
-    rows_max: int = ROWS_MAX,
-    bytes_max: int = BYTES_MAX,
+    names_stream: bool = False,
+    size: BatchSize | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Convert the records of one whole pinned range to batches of at most `rows_max` rows and `bytes_max` data bytes.
+    """Convert the records of one whole pinned range to batches of at most this size.
 
-    `session` is the `session_number` of the lease session that pinned the range. A record larger than `bytes_max`
-    becomes a batch of its own.
+    `session` is the `session_number` of the lease session that pinned the range. With `names_stream`, `slice` names the
+    stream: shards of two streams have the same ids. A larger record becomes a batch of its own.
     """
     schema = arrow_schema(columns)
     makers = [_COLUMNS[name].values for name in columns]
-    for first, stop in _batch_bounds([len(record.data) for record in records], rows_max, bytes_max):
-        data, keys, numbers, arrivals, _, subs, hash_keys, _ = zip(*records[first:stop], strict=True)
+    fields, sizes = _fields_and_sizes(records)
+    for first, stop in _batch_bounds(sizes, size or BatchSize()):
+        data, keys, numbers, arrivals, _, subs, hash_keys, _ = (
+            column[first:stop] if stop - first < len(sizes) else column for column in fields
+        )
         run = _Run(
-            data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, first, len(records)
+            data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, first, len(records), names_stream
         )  # fmt: skip
         yield pa.RecordBatch.from_arrays([make(run) for make in makers], schema=schema)
+
+
+def user_record_batch(records: Sequence[UserRecord], *, stream: str, shard: ShardId) -> pa.RecordBatch:
+    """Convert records to one batch with the columns of the archive, except `slice`."""
+    batches = record_batches(
+        records,
+        stream=stream,
+        shard=shard,
+        columns=HANDLER_COLUMNS,
+        session=0,
+        size=BatchSize(sys.maxsize, sys.maxsize),
+    )
+    schema = arrow_schema(HANDLER_COLUMNS)
+    return next(batches, None) or pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _fields_and_sizes(records: Sequence[UserRecord]) -> tuple[Sequence[Any], Sequence[int]]:
+    """The fields of the records, as lists or as Arrow arrays, and the size of the data of each record."""
+    if isinstance(records, UserRecordSequence) and (batch := records.arrow_batch) is not None:
+        return batch.columns, pc.binary_length(batch.column("data")).to_pylist()
+    fields = UserRecordColumns.of(records).columns
+    return fields, list(map(len, fields[0]))
 
 
 def session_number(session: LeaseSessionId) -> int:
@@ -130,12 +173,12 @@ def _column(name: str) -> _Column:
     return column
 
 
-def _batch_bounds(sizes: Sequence[int], rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+def _batch_bounds(sizes: Sequence[int], most: BatchSize) -> Iterator[tuple[int, int]]:
     """The first and the end index of each batch. Makes as few batches as the limits allow."""
     ends = list(accumulate(sizes))
     first, before_bytes = 0, 0
     while first < len(ends):
-        stop = bisect_right(ends, before_bytes + bytes_max, first, min(len(ends), first + rows_max))
+        stop = bisect_right(ends, before_bytes + most.data_bytes, first, min(len(ends), first + most.rows))
         stop = max(stop, first + 1)
         yield first, stop
         first, before_bytes = stop, ends[stop - 1]
@@ -145,11 +188,18 @@ def _constant(value: str, type_: Any, run: _Run) -> Any:
     return pa.repeat(pa.scalar(value, type_), len(run))
 
 
+def _array(values: Any, type_: Any) -> Any:
+    return values if isinstance(values, pa.Array) else pa.array(values, type_)
+
+
 def _arrivals(run: _Run) -> Any:
-    return pa.array(run.arrival_ms, pa.timestamp("ms", tz="UTC")).cast(_ARRIVAL_TYPE)
+    milliseconds = _array(run.arrival_ms, pa.int64())
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(_ARRIVAL_TYPE)
 
 
 def _hash_keys(run: _Run) -> Any:
+    if isinstance(run.explicit_hash_key, pa.Array):
+        return run.explicit_hash_key
     # In most streams no record has one.
     if not any(run.explicit_hash_key) and 0 not in run.explicit_hash_key:
         return pa.nulls(len(run), pa.string())
@@ -160,19 +210,23 @@ def _slice_structs(run: _Run) -> Any:
     index = pa.array(range(run.first, run.first + len(run)), pa.int32())
     count = pa.repeat(pa.scalar(run.range_rows, pa.int32()), len(run))
     session = pa.repeat(pa.scalar(run.session, pa.int64()), len(run))
-    return pa.StructArray.from_arrays([index, count, session], fields=list(_SLICE_TYPE))
+    named = pa.scalar(run.stream if run.names_stream else None, pa.string())
+    stream = pa.repeat(named, len(run))
+    return pa.StructArray.from_arrays([index, count, session, stream], fields=list(_SLICE_TYPE))
 
 
 _COLUMNS: Final[Mapping[str, _Column]] = {
-    PARTITION_KEY: _Column("STRING", pa.string(), lambda run: pa.array(run.partition_key, pa.string())),
-    DATA: _Column("BINARY", pa.binary(), lambda run: pa.array(run.data, pa.binary())),
+    PARTITION_KEY: _Column("STRING", pa.string(), lambda run: _array(run.partition_key, pa.string())),
+    DATA: _Column("BINARY", pa.binary(), lambda run: _array(run.data, pa.binary())),
     STREAM: _Column("STRING", pa.string(), lambda run: _constant(run.stream, pa.string(), run)),
     SHARD_ID: _Column("STRING", pa.string(), lambda run: _constant(run.shard, pa.string(), run)),
-    SEQUENCE_NUMBER: _Column("STRING", pa.string(), lambda run: pa.array(run.sequence_number, pa.string())),
+    SEQUENCE_NUMBER: _Column("STRING", pa.string(), lambda run: _array(run.sequence_number, pa.string())),
     ARRIVAL: _Column("TIMESTAMP", _ARRIVAL_TYPE, _arrivals),
     SUB_SEQUENCE_NUMBER: _Column(
-        "BIGINT", pa.int64(), lambda run: pa.array(run.sub_sequence_number, pa.int64())
+        "BIGINT", pa.int64(), lambda run: _array(run.sub_sequence_number, pa.int64())
     ),
     EXPLICIT_HASH_KEY: _Column("STRING", pa.string(), _hash_keys),
-    SLICE: _Column("STRUCT<index: INT, count: INT, session: BIGINT>", _SLICE_TYPE, _slice_structs),
+    SLICE: _Column(
+        "STRUCT<index: INT, count: INT, session: BIGINT, stream: STRING>", _SLICE_TYPE, _slice_structs
+    ),
 }

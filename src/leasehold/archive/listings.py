@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges, archived_by_shard
-from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, minute_path
+from leasehold.core.exactly_once.object_keys import Layout, ObjectKey, key_from_text, minute_path
 from leasehold.core.model import ShardId
 from leasehold.ports import ObjectStore
 
@@ -34,10 +34,11 @@ class Listing:
 class Listings:
     """Makes and shares the listings of one archive."""
 
-    def __init__(self, store: ObjectStore, prefix: str) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, layout: Layout = Layout.MINUTE) -> None:
         self.started = 0
         self._store = store
         self._prefix = prefix
+        self._layout = layout
         self._one_at_a_time = asyncio.Lock()
         self._wanted_minutes: list[int] = []
         # A listing may be large. It is kept only while a caller still uses it.
@@ -64,7 +65,7 @@ class Listings:
         self.started += 1
         number = self.started
         keys: list[ObjectKey] = []
-        offset = minute_path(from_minute, self._prefix)
+        offset = minute_path(from_minute, self._prefix, self._layout)
         async for page in self._store.list_after(offset, prefix=self._prefix):
             found = (key_from_text(each.key, self._prefix) for each in page)
             keys.extend(key for key in found if key is not None)

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SLICE, SUB_SEQUENCE_NUMBER
+from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SHARD_ID, SLICE, SUB_SEQUENCE_NUMBER
 from leasehold.archive.formats import IDENTITY_COLUMNS
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges, runs_to_write
+from leasehold.core.exactly_once.object_keys import ObjectKey
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
 from leasehold.core.position import Position
 from leasehold.errors import ConfigError
 
+NO_RECORDS: Final = "it holds no records"
 _MINUTE_US: Final = 60_000_000
+_POSITION_TYPES: Final[Mapping[str, Any]] = {
+    SHARD_ID: pa.string(),
+    SEQUENCE_NUMBER: pa.string(),
+    SUB_SEQUENCE_NUMBER: pa.int64(),
+}
 _ARRIVAL_TYPE: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedRange:
-    """All rows of one pinned range, in order. `lease_session` names the session in which the range was pinned."""
+    """All rows of one pinned range, in order. `lease_session` names the session in which the range was pinned.
+
+    `stream` is set if the shards of several streams are written: then each stream has an archive of its own.
+    """
 
     shard: ShardId
     lease_session: str
     table: Any
+    stream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +64,29 @@ def to_archive_rows(table: Any) -> Any:
     return table.set_column(index, ARRIVAL, table[ARRIVAL].cast(_ARRIVAL_TYPE))
 
 
-def arrival_minutes(table: Any) -> Any:
-    """The arrival minute of each row, counted from 1970. A record without arrival time gets minute 0."""
+def arrival_minutes(table: Any, unit: int = 1) -> Any:
+    """The arrival minute of each row, counted from 1970. A record without arrival time gets minute 0.
+
+    With a `unit` of several minutes, such as an hour, the first minute of its unit.
+    """
     arrived_us = table[ARRIVAL].cast(pa.int64()).fill_null(0)
-    return pc.divide(arrived_us, _MINUTE_US)
+    return pc.multiply(pc.divide(arrived_us, unit * _MINUTE_US), unit)
 
 
 def range_of(table: Any) -> Range:
     """The range from the first row to the last."""
     return Range(_position_at(table, 0), _position_at(table, table.num_rows - 1))
+
+
+def ends_mismatch(key: ObjectKey, table: Any) -> str | None:
+    """Describe how the first and the last row of an object differ from its key. None if they match."""
+    if not table.num_rows:
+        return NO_RECORDS
+    found = range_of(table)
+    ends = ((key.range.first, found.first), (key.range.last, found.last))
+    if any(named < other or other < named for named, other in ends):
+        return f"it begins at {found.first} and ends at {found.last}"
+    return None
 
 
 def positions_of(table: Any) -> Sequence[Position]:
@@ -84,11 +109,13 @@ def parts_to_write(table: Any, minutes: Any, archived: ArchivedRanges) -> Iterat
 
 
 def same_records(one: Any, other: Any) -> bool:
-    """True if two tables hold the same records in the same order. Compares shard and position."""
+    """True if two tables hold the same records in the same order. Compares shard and position.
+
+    A program may have other types for the same values, which a format does not keep.
+    """
     return all(
-        one[name].combine_chunks().equals(other[name].combine_chunks())
-        for name in IDENTITY_COLUMNS
-        if name != ARRIVAL
+        one[name].cast(kind).combine_chunks().equals(other[name].cast(kind).combine_chunks())
+        for name, kind in _POSITION_TYPES.items()
     )
 
 

@@ -1,10 +1,11 @@
 """Verifies an archive: every record is archived once, in the object whose key covers it.
 
 The archive alone shows overlaps (two objects of a shard and minute have overlapping ranges), duplicates (a record is in
-two objects, or twice in one), damage (an object cannot be read, or its records do not match its key) and strays (files
-that an interrupted writer left beside the objects, where readers read them). Sequence numbers have natural gaps, so
-missing records show only in comparison with the stream: records that the stream retains between the first and the last
-archived record, or up to the lease's checkpoint, and that the archive lacks. Trimmed records cannot be checked.
+two objects, or twice in one), damage (an object cannot be read, or its records do not match its key), strays (files
+that an interrupted writer left beside the objects, where readers read them) and omissions (readers ignore an object
+that a compacted one replaces, but some of its records are not in that one). Sequence numbers have natural gaps,
+so missing records show only in comparison with the stream: records that the stream retains between the first and the
+last archived record, or up to the lease's checkpoint, and that the archive lacks. Trimmed records cannot be checked.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ import pyarrow.compute as pc
 
 from leasehold.archive.archive import MARKER
 from leasehold.archive.columns import SHARD_ID
-from leasehold.archive.formats import decode_identity
-from leasehold.archive.rows import arrival_minutes, positions_of
+from leasehold.archive.compaction_lock import LOCK_FOLDER
+from leasehold.archive.formats import decode_identity, decode_payloads, require_library
+from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of
+from leasehold.core.exactly_once.archive_plan import NO_RANGES
+from leasehold.core.exactly_once.compaction_plan import ArchivedObject, covered_objects, in_order
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, unfinished_key_from_text
+from leasehold.core.exactly_once.position_ranges import Range, RangeSet
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate_all
@@ -38,6 +43,9 @@ RETRY_MS: Final = 500  # a running consumer shares the five reads per second of 
 RECORDS_PER_CALL: Final = 10_000
 STRAY_DETAIL: Final = "an interrupted writer left this file, and readers do not ignore it: delete it"
 
+# The positions of the records of an object in order, or their number if the object has no positions.
+Content = Sequence[Position] | int
+
 # Called with the number of objects that were checked since the last call.
 Progress = Callable[[int], None]
 
@@ -49,6 +57,7 @@ class ProblemKind(Enum):
     DUPLICATE = "duplicate"
     DAMAGE = "damage"
     STRAY = "stray"
+    OMISSION = "omission"
     GAP = "gap"
 
 
@@ -63,21 +72,17 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchivedObject:
-    """An object of the archive."""
-
-    name: str
-    key: ObjectKey
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ArchiveContents:
     """The objects of each shard, in stream order, and the strays. `others` counts objects with foreign keys."""
 
     shards: Mapping[ShardId, Sequence[ArchivedObject]]
     strays: Sequence[Problem]
     others: int
+
+    @property
+    def objects(self) -> Iterator[ArchivedObject]:
+        """All objects."""
+        return (each for objects in self.shards.values() for each in objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,11 @@ class ShardReport:
     first: Position | None
     last: Position | None
     positions: frozenset[Position]  # of all its records, if `keep_positions` was set
+    ranges: RangeSet = NO_RANGES  # of objects without positions: only their names show what they have
+
+    def has(self, position: Position) -> bool:
+        """Whether the archive has a record, as far as positions and names show."""
+        return position in self.positions or position in self.ranges
 
 
 async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
@@ -101,14 +111,24 @@ async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
         for each in page:
             key = key_from_text(each.key, prefix)
             if key is not None:
-                shards[key.shard].append(ArchivedObject(each.key, key, each.size_bytes))
+                shards[key.shard].append(ArchivedObject(each.key, key, each.size_bytes, each.modified_ms))
             elif (unfinished := unfinished_key_from_text(each.key, prefix)) is not None:
                 strays.append(Problem(ProblemKind.STRAY, unfinished.shard, each.key, STRAY_DETAIL))
-            elif not each.key.endswith(MARKER):
+            elif not each.key.endswith(MARKER) and f"{LOCK_FOLDER}/" not in each.key:
                 others += 1
-    for objects in shards.values():
-        objects.sort(key=lambda each: (_order(each.key.range.first), each.key.minute))
-    return ArchiveContents(dict(sorted(shards.items())), strays, others)
+    require_library({each.key.extension for objects in shards.values() for each in objects})
+    return ArchiveContents(
+        {shard: in_order(objects) for shard, objects in sorted(shards.items())}, strays, others
+    )
+
+
+async def has_archive(store: ObjectStore, prefix: str) -> bool:
+    """Whether an archive is below the prefix: an object, or the file that its writer has created before the first."""
+    marker = f"{prefix}/{MARKER}" if prefix else MARKER
+    async for page in store.list_after("", prefix=prefix):
+        if any(each.key == marker or key_from_text(each.key, prefix) is not None for each in page):
+            return True
+    return False
 
 
 async def verify_shard(
@@ -120,19 +140,29 @@ async def verify_shard(
     keep_positions: bool = False,
 ) -> ShardReport:
     """Read every object of a shard, in stream order, and compare it with its key and with the other objects."""
-    problems = list(_overlaps(shard, objects))
+    covered = covered_objects(objects)
+    problems = list(_overlaps(shard, [each for each in objects if each.name not in covered]))
     seen = _SeenRecords(keep_all=keep_positions)
     async for each, positions, problem in _contents(store, objects):
         progress(1)
         if problem:
             problems.append(Problem(ProblemKind.DAMAGE, shard, each.name, problem))
+        if isinstance(positions, int):
+            seen.add_unknown(each.key, positions)
+            continue
+        if each.name in covered:
+            if missing := seen.count_missing(each.key, positions):
+                detail = f"{missing} of {len(positions)} records are not in {covered[each.name].by.name}"
+                problems.append(Problem(ProblemKind.OMISSION, shard, each.name, detail))
+            continue
         repeated = seen.add(each.key, positions)
         if repeated:
             problems.append(
                 Problem(ProblemKind.DUPLICATE, shard, each.name, f"{repeated} of {len(positions)} records")
             )
     every = frozenset().union(*(positions for _, positions in seen.sets)) if keep_positions else frozenset()
-    return ShardReport(shard, seen.rows, tuple(problems), seen.first, seen.last, every)
+    ranges = RangeSet.of(seen.ranges)
+    return ShardReport(shard, seen.rows, tuple(problems), seen.first, seen.last, every, ranges)
 
 
 class _SeenRecords:
@@ -143,6 +173,7 @@ class _SeenRecords:
         self.first: Position | None = None
         self.last: Position | None = None
         self.sets: list[tuple[Position, frozenset[Position]]] = []
+        self.ranges: list[Range] = []  # of objects without positions
         self._keep_all = keep_all
 
     def add(self, key: ObjectKey, positions: Sequence[Position]) -> int:
@@ -151,12 +182,30 @@ class _SeenRecords:
         if not self._keep_all:
             # Objects are sorted by their first records. An object that ends before this one cannot overlap later ones.
             self.sets = [each for each in self.sets if each[0] >= key.range.first]
-        known = new & frozenset().union(*(seen for last, seen in self.sets if last >= key.range.first))
+        known = new & self._near(key)
         self.sets.append((key.range.last, new))
         self.rows += len(positions)
-        ends = [each for each in (self.first, self.last, *positions[:1], *positions[-1:]) if each is not None]
-        self.first, self.last = min(ends, key=_order, default=None), max(ends, key=_order, default=None)
+        self._extend(*positions[:1], *positions[-1:])
         return len(positions) - len(new) + len(known)
+
+    def add_unknown(self, key: ObjectKey, rows: int) -> None:
+        """Add the next object, which has so many records without positions."""
+        self.rows += rows
+        if rows:
+            self.ranges.append(key.range)
+            self._extend(key.range.first, key.range.last)
+
+    def _extend(self, *ends: Position) -> None:
+        every = [each for each in (self.first, self.last, *ends) if each is not None]
+        self.first, self.last = min(every, key=_order, default=None), max(every, key=_order, default=None)
+
+    def count_missing(self, key: ObjectKey, positions: Sequence[Position]) -> int:
+        """How many records of an object that a compacted object replaces were not seen before."""
+        return len(frozenset(positions) - self._near(key))
+
+    def _near(self, key: ObjectKey) -> frozenset[Position]:
+        """The records of the objects that this one could repeat."""
+        return frozenset().union(*(seen for last, seen in self.sets if last >= key.range.first))
 
 
 async def find_gap(
@@ -173,8 +222,8 @@ async def find_gap(
         return None
     missing: list[Position] = []
     async for position in _positions_in(stream, shard, until, clock):
-        is_expected = first <= position or (not report.positions and until.is_shard_end)
-        if is_expected and position not in report.positions:
+        is_expected = first <= position or (report.first is None and until.is_shard_end)
+        if is_expected and not report.has(position):
             missing.append(position)
     if not missing:
         return None
@@ -183,21 +232,23 @@ async def find_gap(
 
 
 def _overlaps(shard: ShardId, objects: Sequence[ArchivedObject]) -> Iterator[Problem]:
-    minutes: defaultdict[int, list[ArchivedObject]] = defaultdict(list)
+    before: list[ArchivedObject] = []  # that end after the next one begins
     for each in objects:
-        minutes[each.key.minute].append(each)
-    for members in minutes.values():
-        furthest = members[0]
-        for each in members[1:]:
-            if each.key.range.first <= furthest.key.range.last:
-                yield Problem(ProblemKind.OVERLAP, shard, each.name, f"with {furthest.name}")
-            furthest = max(furthest, each, key=lambda one: _order(one.key.range.last))
+        before = [one for one in before if one.key.range.last >= each.key.range.first]
+        other = next((one for one in reversed(before) if _has_common_minute(one.key, each.key)), None)
+        if other is not None:
+            yield Problem(ProblemKind.OVERLAP, shard, each.name, f"with {other.name}")
+        before.append(each)
+
+
+def _has_common_minute(one: ObjectKey, other: ObjectKey) -> bool:
+    return one.first_minute <= other.last_minute and other.first_minute <= one.last_minute
 
 
 async def _contents(
     store: ObjectStore, objects: Sequence[ArchivedObject]
-) -> AsyncIterator[tuple[ArchivedObject, Sequence[Position], str | None]]:
-    """Yield the positions in each object, in order, and its problem. Reads some objects concurrently."""
+) -> AsyncIterator[tuple[ArchivedObject, Content, str | None]]:
+    """Yield the content of each object, and its problem. Reads some objects concurrently."""
     for first in range(0, len(objects), MAX_CONCURRENT_READS):
         some = objects[first : first + MAX_CONCURRENT_READS]
         contents = await all_of(*(_content(store, each) for each in some))
@@ -205,34 +256,32 @@ async def _contents(
             yield each, positions, problem
 
 
-async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Sequence[Position], str | None]:
+async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Content, str | None]:
     body = await store.get(each.name)
     if body is None:
         return (), "it was listed, but does not exist any more"
     try:
+        if not each.key.has_positions:
+            rows = len(await asyncio.to_thread(decode_payloads, body, each.key.extension))
+            return rows, None if rows else NO_RECORDS
         table = await asyncio.to_thread(decode_identity, body, each.key.extension)
         positions = positions_of(table)
     except ValueError as error:
-        return (), str(error)
-    return positions, _key_mismatch(each.key, table, positions)
+        return () if each.key.has_positions else 0, str(error)
+    return positions, key_mismatch(each.key, table, positions)
 
 
-def _key_mismatch(key: ObjectKey, table: Any, positions: Sequence[Position]) -> str | None:
+def key_mismatch(key: ObjectKey, table: Any, positions: Sequence[Position]) -> str | None:
     """Describe how the content of an object differs from its key. None if it matches."""
-    if not positions:
-        return "it holds no records"
     if any(one >= other for one, other in pairwise(positions)):
         return "its records are out of order"
-    ends = (key.range.first, key.range.last)
-    if any(
-        named < found or found < named
-        for named, found in zip(ends, (positions[0], positions[-1]), strict=True)
-    ):
-        return f"it begins at {positions[0]} and ends at {positions[-1]}"
+    if problem := ends_mismatch(key, table):
+        return problem
     if pc.unique(table[SHARD_ID]).to_pylist() != [key.shard]:
         return "it holds records of another shard"
-    if pc.unique(arrival_minutes(table)).to_pylist() != [key.minute]:
-        return "it holds records of another minute"
+    minutes = pc.min_max(arrival_minutes(table)).as_py()
+    if minutes["min"] < key.first_minute or key.last_minute < minutes["max"]:
+        return f"it holds records of another {key.layout.value.removeprefix('hive-')}"
     return None
 
 

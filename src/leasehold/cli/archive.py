@@ -1,4 +1,6 @@
-"""`leasehold archive`: lists an archive, or verifies that it is complete. It only reads."""
+"""`leasehold archive`: lists an archive, or verifies that it is complete. `archive_compact` adds `compact`, and
+`archive_read` adds `read`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from leasehold.cli.archive_compact import compact
+from leasehold.cli.archive_read import read
+from leasehold.cli.archive_store import archive_options, no_archive, open_store
 from leasehold.cli.connections import Connection, optional_connection_options
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.leases import belongs_to_stream
 from leasehold.cli.output import format_count, print_json, print_line, print_table
+from leasehold.core.exactly_once.compaction_plan import ArchivedObject
 from leasehold.core.exactly_once.object_keys import minute_path, validate_prefix
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
@@ -24,27 +30,20 @@ from leasehold.errors import NotFoundError
 from leasehold.ports import ObjectStore, Stream
 
 if TYPE_CHECKING:
-    from leasehold.archive.verification import ArchiveContents, ArchivedObject, Problem, ShardReport
+    from leasehold.archive.verification import ArchiveContents, Problem, ShardReport
 
 
 @click.group()
 def archive() -> None:
-    """List or verify an archive."""
+    """List, read, verify or compact an archive."""
 
 
-def _archive_options(command: Any) -> Any:
-    for decorate in (
-        click.argument("url"),
-        click.option("--prefix", default="", metavar="PREFIX", help="Prefix of the archive below the URL."),
-        click.option("--s3-endpoint-url", metavar="URL", help="Endpoint for S3."),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    ):
-        command = decorate(command)
-    return command
+archive.add_command(compact)
+archive.add_command(read)
 
 
 @archive.command("list")
-@_archive_options
+@archive_options
 @optional_connection_options
 def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> None:
     """List the contents of the archive at URL, from the names of its objects.
@@ -52,7 +51,7 @@ def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> No
     URL is s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix or a folder.
     """
     verification = _import_verification()
-    store = _open_store(url, connection)
+    store = open_store(url, connection)
     contents: ArchiveContents = asyncio.run(verification.list_archive(store, validate_prefix(prefix)))
     unrecognized = contents.others + len(contents.strays)
     if as_json:
@@ -60,7 +59,7 @@ def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> No
         print_json({"shards": shards, "unrecognized_objects": unrecognized})
         return
     if not contents.shards:
-        print_line(_with_unrecognized(unrecognized, _no_archive(url, prefix)))
+        print_line(_with_unrecognized(unrecognized, no_archive(url, prefix)))
         return
     print_table(
         ("shard", "objects", "bytes", "from", "to"), [_listing_row(*each) for each in contents.shards.items()]
@@ -72,7 +71,7 @@ def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> No
 
 
 @archive.command()
-@_archive_options
+@archive_options
 @click.option("--stream", metavar="NAME", help="Find gaps: compare the archive with this stream.")
 @optional_connection_options
 @click.pass_context
@@ -93,22 +92,17 @@ def verify(
     """
     if connection.has_lease_option and stream is None:
         raise click.UsageError("Leases are used only to find gaps: add --stream NAME, or leave them out.")
-    store = _open_store(url, connection)
+    store = open_store(url, connection)
     result = asyncio.run(_verify(store, validate_prefix(prefix), connection, stream))
     # With leases, an archive without objects can be complete: no checkpoint has passed a record.
     if not sum(result.objects.values()) and not result.problems and not (stream and connection.has_leases):
-        raise NotFoundError(_no_archive(url, prefix))
+        raise NotFoundError(no_archive(url, prefix))
     if as_json:
         print_json(_result_to_json(result))
     else:
         _print_result(result, with_gaps=stream is not None)
     if result.problems:
         context.exit(1)
-
-
-def _no_archive(url: str, prefix: str) -> str:
-    below = f" below prefix {prefix!r}" if prefix else ""
-    return f"{url} has no object of an archive{below}: check the URL and --prefix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +164,6 @@ class _Reference:
 async def _open_reference(connection: Connection, stream_name: str | None) -> _Reference:
     if stream_name is None:
         return _Reference(None, {}, {})
-    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
-
     checkpoints: Mapping[ShardId, Position] = {}
     if connection.has_leases:
         async with connection.lease_table() as table:
@@ -179,16 +171,8 @@ async def _open_reference(connection: Connection, stream_name: str | None) -> _R
         checkpoints = {
             lease.shard_id: lease.checkpoint for lease in leases if belongs_to_stream(lease, stream_name)
         }
-    stream = KinesisStream(connection.kinesis(threads=2), stream_name)
+    stream = connection.stream_opener(threads=2)(stream_name)
     return _Reference(stream, {shard.id: shard for shard in await stream.list_shards()}, checkpoints)
-
-
-def _open_store(url: str, connection: Connection) -> ObjectStore:
-    from leasehold.adapters.obstore_objects import open_object_store  # noqa: PLC0415 - boto3 is slow
-    from leasehold.wiring import aws_access  # noqa: PLC0415
-
-    access = aws_access(connection.settings, connection.settings.s3_endpoint)
-    return open_object_store(url, access, setting="URL", extra="archive", make_folder=False)
 
 
 def _import_verification() -> Any:
@@ -256,17 +240,21 @@ def _result_to_json(result: _Result) -> Mapping[str, Any]:
 
 
 def _listing_row(shard: ShardId, objects: Sequence[ArchivedObject]) -> Sequence[str]:
-    minutes = [each.key.minute for each in objects]
     size = sum(each.size_bytes for each in objects)
-    return shard, str(len(objects)), f"{size:,}", minute_path(min(minutes)), minute_path(max(minutes))
+    return shard, str(len(objects)), f"{size:,}", *_first_and_last_minute(objects)
+
+
+def _first_and_last_minute(objects: Sequence[ArchivedObject]) -> tuple[str, str]:
+    first = min(each.key.first_minute for each in objects)
+    return minute_path(first), minute_path(max(each.key.last_minute for each in objects))
 
 
 def _listing_to_json(shard: ShardId, objects: Sequence[ArchivedObject]) -> Mapping[str, Any]:
-    minutes = [each.key.minute for each in objects]
+    first, last = _first_and_last_minute(objects)
     return {
         "shard": shard,
         "objects": len(objects),
         "bytes": sum(each.size_bytes for each in objects),
-        "from": minute_path(min(minutes)),
-        "to": minute_path(max(minutes)),
+        "from": first,
+        "to": last,
     }

@@ -21,10 +21,18 @@ from pyspark.sql.types import StructType
 from leasehold.archive.archive import Archive, WriteReport
 from leasehold.archive.columns import SLICE
 from leasehold.archive.formats import IDENTITY_COLUMNS
+from leasehold.archive.routing import RangeWriter, open_writer
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import ArchiveSettings
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
+from leasehold.spark.archive_source import (
+    READ_OPTIONS,
+    ArchiveReader,
+    FilteringArchiveReader,
+    archive_selection,
+    selection_ddl,
+)
 from leasehold.spark.delivery_reports import RangeName
 from leasehold.spark.range_assembly import assemble_ranges, range_name, require_delivered
 from leasehold.spark.task_reports import TaskReports
@@ -39,6 +47,10 @@ LOGGER: Final = logging.getLogger("leasehold.spark")
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "url",
     "prefix": "prefix",
+    "layout": "layout",
+    "partitionColumn": "partition_column",
+    "errorColumn": "error_column",
+    "errorPrefix": "error_prefix",
     "fileFormat": "format",
     "compression": "compression",
     "region": "region",
@@ -55,18 +67,19 @@ SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode
 
 
 def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
-    """Convert the options of `writeStream` to settings. Raises ConfigError for an unknown option."""
+    """Convert the options that name and describe the archive to settings. Raises ConfigError for an unknown option."""
     known = {name.lower(): setting for name, setting in OPTIONS.items()} | dict(ALIASES)
+    others = SPARK_OPTIONS | {name.lower() for name in READ_OPTIONS}
     given: dict[str, Any] = {}
     for name, value in options.items():
-        if name.lower() in SPARK_OPTIONS:
+        if name.lower() in others:
             continue
         if name.lower() not in known:
             raise _unknown(name)
         given[known[name.lower()]] = value
     if "url" not in given:
         raise ConfigError(
-            f"format({NAME!r}) has no path: .start('s3://bucket/prefix'), or .option('path', ...)"
+            f"format({NAME!r}) has no path: .start('s3://bucket/prefix') or .load('s3://bucket/prefix')"
         )
     if "max_concurrent_puts" in given:
         if not given["max_concurrent_puts"].isdecimal():
@@ -76,12 +89,18 @@ def archive_settings(options: Mapping[str, str]) -> ArchiveSettings:
 
 
 def _unknown(name: str) -> ConfigError:
-    hint = did_you_mean(name, OPTIONS, otherwise=f"expected one of {', '.join(OPTIONS)}")
+    known = [*OPTIONS, *READ_OPTIONS]
+    hint = did_you_mean(name, known, otherwise=f"expected one of {', '.join(known)}")
     return ConfigError(f"format({NAME!r}) has no option {name!r}: {hint}")
 
 
-def require_columns(names: list[str]) -> None:
-    """Raise ConfigError if a DataFrame lacks the columns that identify records and ranges."""
+def require_columns(names: list[str], settings: ArchiveSettings) -> None:
+    """Raise ConfigError if a DataFrame lacks the columns that identify records and ranges, or that divide them."""
+    for column in (settings.partition_column, settings.error_column):
+        if column is not None and column not in names:
+            raise ConfigError(
+                f"this DataFrame has no column {column!r}, by which the archive divides its rows"
+            )
     missing = [name for name in (*IDENTITY_COLUMNS, SLICE) if name not in names]
     if missing:
         raise ConfigError(
@@ -100,12 +119,13 @@ class ArchiveCommit(WriterCommitMessage):
 
 
 class ArchiveSink(DataSource):
-    """The data source that Spark finds by its name."""
+    """The data source that Spark finds by its name: the sink of a query, and the source of a batch read."""
 
     @SentenceFirst()
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._settings = archive_settings(options)
+        self._options = dict(options)
 
     @classmethod
     def name(cls) -> str:
@@ -113,11 +133,27 @@ class ArchiveSink(DataSource):
         return NAME
 
     @SentenceFirst()
+    def schema(self) -> str:
+        """The schema of a read without one of its own."""
+        return selection_ddl(archive_selection(self._settings, self._options))
+
+    @SentenceFirst()
+    def reader(self, schema: StructType) -> ArchiveReader:
+        """Create the reader for `spark.read`."""
+        selection = archive_selection(self._settings, self._options)
+        return (FilteringArchiveReader if selection.with_filters else ArchiveReader)(selection, schema)
+
+    @SentenceFirst()
     def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:  # noqa: N802 - Spark's name
         """Create the writer. Refuses to overwrite an archive."""
         if overwrite:
             raise ConfigError(f"format({NAME!r}) only appends: use outputMode('append')")
-        require_columns(schema.fieldNames())
+        only_for_reads = [name for name in self._options if name.lower() in map(str.lower, READ_OPTIONS)]
+        if only_for_reads:
+            raise ConfigError(
+                f"format({NAME!r}) does not write with option {only_for_reads[0]}: it selects what spark.read reads"
+            )
+        require_columns(schema.fieldNames(), self._settings)
         return ArchiveStreamWriter(self._settings)
 
 
@@ -161,7 +197,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing: the written objects are correct, and the next attempt finds them."""
 
 
-async def _write_all(archive: Archive, batches: Iterator[Any], received: set[RangeName]) -> WriteReport:
+async def _write_all(archive: RangeWriter, batches: Iterator[Any], received: set[RangeName]) -> WriteReport:
     def note_ranges() -> Iterator[PinnedRange]:
         for each in assemble_ranges(batches):
             received.add(range_name(each))
@@ -172,9 +208,9 @@ async def _write_all(archive: Archive, batches: Iterator[Any], received: set[Ran
 
 
 @cache
-def _archive(settings: ArchiveSettings) -> Archive:
+def _archive(settings: ArchiveSettings) -> RangeWriter:
     """The archive of this process, which caches what it learned about each shard."""
-    return Archive.open(settings)
+    return open_writer(settings, Archive.open)
 
 
 @cache

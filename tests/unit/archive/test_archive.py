@@ -279,6 +279,28 @@ def test_shards_that_begin_at_the_same_time_share_a_listing() -> None:
 # -- refused input ------------------------------------------------------------------------------------------------
 
 
+def test_an_archive_knows_its_stream_by_name_arn_and_identifier() -> None:
+    """But two streams of one name, in two accounts or regions, are two streams."""
+    store = MemoryObjects()
+    arn = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+    for number, name in enumerate((arn, "orders", "123456789012:orders:17")):
+        run(archive_on(store).write([PinnedRange(A, "one", table(records([number]), stream=name))]))
+    assert numbers_in(store) == [0, 1, 2]
+    others = (arn.replace("us-east", "us-west"), arn.replace("1234", "4321"), "1:orders:17")
+    for name in others:
+        with pytest.raises(ConfigError, match="holds stream"):
+            run(archive_on(store).write([PinnedRange(A, "one", table(records([9]), stream=name))]))
+
+
+def test_a_column_stream_that_is_not_text_names_no_stream() -> None:
+    """A program may use the name for something else. The marker then has the layout alone."""
+    store = MemoryObjects()
+    rows = table(records([1]))
+    place = rows.column_names.index("stream")
+    run(archive_on(store).write([PinnedRange(A, "one", rows.set_column(place, "stream", pa.array([7])))]))
+    assert numbers_in(store) == [1]
+
+
 def test_an_archive_holds_one_stream() -> None:
     """The shards of another stream have the same ids, so their records would count as archived."""
     store = MemoryObjects()

@@ -10,6 +10,7 @@ from leasehold.archive.columns import (
     ALL_COLUMNS,
     ARCHIVE_COLUMNS,
     DEFAULT_COLUMNS,
+    BatchSize,
     arrow_schema,
     record_batches,
     session_number,
@@ -40,8 +41,7 @@ def batches_of(
             shard=SHARD,
             columns=columns,
             session=7,
-            rows_max=rows_max,
-            bytes_max=bytes_max,
+            size=BatchSize(rows_max, bytes_max),
         )
     )
 
@@ -60,7 +60,7 @@ def test_a_row_contains_all_fields_of_a_record() -> None:
             "approximateArrivalTimestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
             "subSequenceNumber": 3,
             "explicitHashKey": str(2**127),
-            "slice": {"index": 0, "count": 1, "session": 7},
+            "slice": {"index": 0, "count": 1, "session": 7, "stream": None},
         }
     ]
 
@@ -102,7 +102,7 @@ def test_the_slice_index_continues_across_the_batches_of_a_range() -> None:
     """The count is that of the whole range."""
     batches = batches_of(records_of(1, 1, 1, 1, 1), ["slice"], rows_max=2)
     rows = [row["slice"] for batch in batches for row in batch.to_pylist()]
-    assert rows == [{"index": i, "count": 5, "session": 7} for i in range(5)]
+    assert rows == [{"index": i, "count": 5, "session": 7, "stream": None} for i in range(5)]
 
 
 def test_an_unknown_column_is_refused_with_the_known_columns() -> None:

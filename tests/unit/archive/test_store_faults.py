@@ -14,6 +14,7 @@ from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
 from leasehold.archive.archive import ATTEMPTS_MAX
 from leasehold.archive.rows import PinnedRange
+from leasehold.core.exactly_once.archive_reading import PUTS_AHEAD
 from leasehold.core.exactly_once.object_keys import key_from_text, key_to_text
 from leasehold.errors import ArchiveConflictError, ConfigError, UnavailableError
 from leasehold.ports import Created, Exists
@@ -48,6 +49,22 @@ class CountingPauses(NoWaiting):
     async def sleep_ms(self, duration_ms: int) -> None:
         assert duration_ms > 0
         self.pauses += 1
+
+
+def test_objects_after_a_missing_one_are_not_begun() -> None:
+    """A reader relies on it: only the newest objects of a shard may have a gap before them."""
+    store = MemoryObjects()
+    faulty = FaultyObjects(
+        store,
+        lambda operation, key: (
+            StoreFault.REQUEST_LOST if operation == "put" and "0003.0000000000-" in key else None
+        ),
+    )
+    with pytest.raises(UnavailableError):
+        run(archive_on(faulty).write([range_of(range(1, 40))]))
+    assert set(numbers_in(store)) <= set(range(1, PUTS_AHEAD + 1)) - {3}
+    run(archive_on(store).write([range_of(range(1, 40))]))
+    assert numbers_in(store) == list(range(1, 40))
 
 
 # -- "exists" -----------------------------------------------------------------------------------------------------

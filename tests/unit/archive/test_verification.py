@@ -235,15 +235,18 @@ class StreamOfTen:
             str(service.put_record(0, "orders", PutRequest("key", b"%d" % n, None)).number) for n in range(10)
         ]
 
-    def gap(self, archived: Sequence[int], done: Position | None = None) -> tuple[str, str] | None:
-        rows = [UserRecord(b"", "key", self.numbers[number], 1) for number in archived]
+    def gap(
+        self, archived: Sequence[int | Sequence[int]], done: Position | None = None, **archive: str
+    ) -> tuple[str, str] | None:
+        """The gap of an archive with an object for each number, or for several numbers."""
         store = MemoryObjects()
-        for row in rows:
-            run(
-                archive_on(store).write(
-                    [PinnedRange(self.shard.id, "one", table([row], shard=self.shard.id))]
-                )
-            )
+        for each in archived:
+            rows = [
+                UserRecord(b"", "key", self.numbers[number], 1)
+                for number in ([each] if isinstance(each, int) else each)
+            ]
+            pinned = PinnedRange(self.shard.id, "one", table(rows, shard=self.shard.id))
+            run(archive_on(store, **archive).write([pinned]))
         found = verify(store, keep=True)
         report = found[0] if found else ShardReport(self.shard.id, 0, (), None, None, frozenset())
         shard: Shard = self.shard

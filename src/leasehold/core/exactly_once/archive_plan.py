@@ -6,6 +6,9 @@ for each shard and *minute*. Arrival times are not monotonic around the change o
 says nothing about records of another minute between its ends. Within its own minute a range is complete, because every
 object was split from a whole pinned range.
 
+If the layout has another unit of time, hours or days take the place of minutes: the first minute of each stands for it.
+A compacted object stands for the objects that it replaces: its range counts in each of its minutes.
+
 The remaining records are split wherever an archived range lies between them. So the ranges of a shard and minute never
 overlap. Every attempt computes the same keys, or some of them, whether its listing is older or newer.
 """
@@ -90,8 +93,10 @@ def archived_by_shard(keys: Iterable[ObjectKey], from_minute: int) -> Mapping[Sh
     """Group the keys of a listing by shard."""
     ranges: defaultdict[ShardId, defaultdict[int, list[Range]]] = defaultdict(lambda: defaultdict(list))
     for key in keys:
-        if key.minute >= from_minute:
-            ranges[key.shard][key.minute].append(key.range)
+        # A compacted object has every archived record of its minutes in its range.
+        for minute in range(key.first_minute, key.minute + 1, key.layout.minutes):
+            if minute >= from_minute:
+                ranges[key.shard][minute].append(key.range)
     return {shard: _archived_ranges(minutes, from_minute) for shard, minutes in ranges.items()}
 
 

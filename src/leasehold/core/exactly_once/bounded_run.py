@@ -11,7 +11,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import ChildShard, InitialPosition, Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.model import (
+    ChildShard,
+    InitialPosition,
+    Lease,
+    LeaseKey,
+    ShardId,
+    StreamIdentifier,
+    WorkerId,
+    lease_key,
+)
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
 from leasehold.core.shards.lease_creation import awaited_parent, plan_missing_leases
 from leasehold.core.shards.shard_graph import ShardGraph
@@ -50,7 +59,7 @@ def leases_that_may_come(
     Such a lease has no owner, or its owner has not renewed it since it was first seen, or this member owns it and has
     not begun to read. If its counter has changed, another live member reads the shard, and also its descendants: a
     child cannot begin before its parent ends. For the same reason the descendants of `left_over` do not come: shards
-    whose rest this run leaves to the next one.
+    whose rest this run leaves to the next one. All leases and shards are of one stream.
     """
     unfinished = {lease.shard_id: lease for lease in leases if not lease.checkpoint.is_shard_end}
     read_by_others = {
@@ -68,32 +77,40 @@ def leases_that_may_come(
     }
 
 
-def must_wait_for_parent(children: Sequence[ChildShard], listing: LeaseListing) -> bool:
+def must_wait_for_parent(
+    children: Sequence[ChildShard], listing: LeaseListing, stream: StreamIdentifier | None = None
+) -> bool:
     """True if the end of a shard with these children cannot be written yet: the other parent of a merge has no lease.
 
     That parent gets its lease at the end of its own parent. If this run can bring that end about, another shard shows
     it: one that is not read to its tip, or a lease that may come, or that an audit will create.
     """
-    unreadable = {LeaseKey(shard) for shard in listing.unreadable_shards(None)}
+    unreadable = {lease_key(shard, stream) for shard in listing.unreadable_shards(stream)}
     leased = {lease.key for lease in listing.leases} | unreadable
-    return awaited_parent(children, leased, None) is not None
+    return awaited_parent(children, leased, stream) is not None
 
 
-def will_create_leases(listing: LeaseListing, graph: ShardGraph, initial: InitialPosition) -> bool:
+def will_create_leases(
+    listing: LeaseListing,
+    graph: ShardGraph,
+    initial: InitialPosition,
+    stream: StreamIdentifier | None = None,
+) -> bool:
     """True if shards have lost their leases, and the audits of the fleet will create them.
 
     A shard that was trimmed before it was read ends without naming its children, so nobody has created their leases
     yet. An audit acts on hash keys without a lease; only then is it certain that missing leases are created.
     """
     ranges = {shard.id: shard.hash_range for shard in graph.shards.values()}
-    audit = audit_leases(listing.leases, Sightings(), known_ranges=ranges, sightings_needed=1)
+    audit = audit_leases(listing.leases, Sightings(), stream=stream, known_ranges=ranges, sightings_needed=1)
     return audit.sync_now and bool(
         plan_missing_leases(
             graph,
             listing.leases,
             initial,
+            stream=stream,
             ignore_unexpected_children=True,
-            unreadable=listing.unreadable_shards(None),
+            unreadable=listing.unreadable_shards(stream),
         )
     )
 

@@ -4,6 +4,8 @@ The log knows how far the query has read each shard, and which shards it has fin
 behind the log would make the query deliver records again; a lease that begins at the tip, below a shard of the log,
 would make it skip records. The log also suffices to restore the leases (`plan_restore`).
 
+All functions compare one stream: its leases, its shards, and its part of the log.
+
 A missing lease is no loss if a descendant of the shard has one: then the shard was finished, and cleanup has deleted
 its lease. Nor if the shard has left the stream.
 """
@@ -15,12 +17,20 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from leasehold.core.exactly_once.query_offset import (
-    QueryOffset,
     ReadStart,
+    StreamOffset,
     finished_shards,
     is_lease_behind_log,
 )
-from leasehold.core.model import ChildShard, InitialPosition, Lease, Shard, ShardId, lease_key
+from leasehold.core.model import (
+    ChildShard,
+    InitialPosition,
+    Lease,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    lease_key,
+)
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, Position
 from leasehold.core.shards.lease_creation import plan_missing_leases
 from leasehold.core.shards.shard_graph import ShardGraph
@@ -66,7 +76,7 @@ class LoggedShards:
     descendants: AbstractSet[ShardId]  # of all shards that the log names
 
 
-def logged_shards(logged: QueryOffset, graph: ShardGraph | None) -> LoggedShards:
+def logged_shards(logged: StreamOffset, graph: ShardGraph | None) -> LoggedShards:
     """Without the shards of the stream (`graph`), only shards that the log names are known."""
     if graph is None:
         return LoggedShards(logged.known_starts, logged.finished, frozenset())
@@ -90,7 +100,7 @@ def compare_lease(lease: Lease, logged: LoggedShards) -> LostLease | None:
 
 def find_lost_leases(
     leases: Collection[Lease],
-    logged: QueryOffset,
+    logged: StreamOffset,
     graph: ShardGraph,
     unreadable: Collection[ShardId] = frozenset(),
 ) -> list[LostLease]:
@@ -100,7 +110,7 @@ def find_lost_leases(
     return [*lost, *_missing(present, logged, graph)]
 
 
-def _missing(present: Collection[ShardId], logged: QueryOffset, graph: ShardGraph) -> Iterator[LostLease]:
+def _missing(present: Collection[ShardId], logged: StreamOffset, graph: ShardGraph) -> Iterator[LostLease]:
     finished, covered = finished_shards(logged, graph), graph.upward_from(present)
     known = logged.known_starts
     for shard in sorted(logged.shards & graph.shards.keys() - covered):
@@ -126,10 +136,12 @@ class RestorePlan:
 
 def plan_restore(
     leases: Collection[Lease],
-    logged: QueryOffset,
+    logged: StreamOffset,
     graph: ShardGraph,
     initial: InitialPosition,
+    *,
     unreadable: Collection[ShardId] = frozenset(),
+    stream: StreamIdentifier | None = None,
 ) -> RestorePlan:
     """Plan the leases that the log knows and the table lacks.
 
@@ -142,20 +154,26 @@ def plan_restore(
     kept = {lease.shard_id: lease for lease in leases if lease.shard_id not in deleted}
     # Compared without the leases to delete: a lease that skips records does not show that its parents were finished.
     known = [
-        _restored(graph.shards[each.shard], each.logged, initial)
+        _restored(graph.shards[each.shard], each.logged, initial, stream)
         for each in find_lost_leases(kept.values(), logged, graph, unreadable)
         if isinstance(each, BehindLog) and each.lease is None
     ]
-    markers = _finished_markers(logged, graph, kept.keys() | {lease.shard_id for lease in known})
+    leased = kept.keys() | {lease.shard_id for lease in known}
+    markers = _finished_markers(logged, graph, leased, stream)
     present = [*kept.values(), *known, *markers]
     missing = plan_missing_leases(
-        graph, present, initial, unreadable=unreadable, ignore_unexpected_children=True
+        graph, present, initial, stream=stream, unreadable=unreadable, ignore_unexpected_children=True
     )
     # Known positions first: while they are missing, another member could create them at another position.
     return RestorePlan(tuple(delete), (*known, *markers, *missing))
 
 
-def _finished_markers(logged: QueryOffset, graph: ShardGraph, leased: Collection[ShardId]) -> list[Lease]:
+def _finished_markers(
+    logged: StreamOffset,
+    graph: ShardGraph,
+    leased: Collection[ShardId],
+    stream: StreamIdentifier | None,
+) -> list[Lease]:
     """Leases of finished shards with a child that has no record yet, or no lease: the marker lets the child begin.
 
     A merged child without a record also needs it: otherwise it would wait for a parent without a lease, which seems
@@ -166,26 +184,30 @@ def _finished_markers(logged: QueryOffset, graph: ShardGraph, leased: Collection
     accounted = {*begun, *finished, *(shard for shard in leased if shard not in starts)}
     return [
         Lease(
-            key=lease_key(shard),
+            key=lease_key(shard, stream),
             shard_id=shard,
             checkpoint=SHARD_END,
             parents=frozenset(graph.shards[shard].parents),
             children=frozenset(graph.children_of(shard)),
             hash_range=graph.shards[shard].hash_range,
+            stream=stream,
         )
         for shard in sorted(finished & graph.shards.keys() - set(leased))
         if not accounted.issuperset(graph.children_of(shard))
     ]
 
 
-def _restored(shard: Shard, start: ReadStart, initial: InitialPosition) -> Lease:
+def _restored(
+    shard: Shard, start: ReadStart, initial: InitialPosition, stream: StreamIdentifier | None
+) -> Lease:
     checkpoint, latest_at_ms = _checkpoint_of(start, initial)
     return Lease(
-        key=lease_key(shard.id),
+        key=lease_key(shard.id, stream),
         shard_id=shard.id,
         checkpoint=checkpoint,
         parents=frozenset(shard.parents),
         hash_range=shard.hash_range,
+        stream=stream,
         latest_at_ms=latest_at_ms,
     )
 

@@ -11,6 +11,9 @@ restarts. For this, an offset also names shards that the query does not read any
 An offset does not grow for ever. If it names a shard, all ancestors of the shard are finished, so they need not be
 named. Nor need a shard that has left the stream: no lease of it can be created again.
 
+Shards of two streams have the same ids, so an offset names a shard by the key of its lease, which in a query of one
+stream is the shard id. Decisions about families of shards are made stream by stream (`StreamOffset`).
+
 Spark compares offsets as text, so the keys have a fixed order. The planner makes no plan that changes nothing.
 """
 
@@ -20,10 +23,19 @@ import re
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.model import InitialPosition, Lease, ShardId
+from leasehold.core.model import (
+    InitialPosition,
+    Lease,
+    LeaseKey,
+    ShardId,
+    StreamIdentifier,
+    is_stream_identifier,
+    lease_key,
+    parse_lease_key,
+)
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import ShardGraph
 from leasehold.errors import ConfigError, InvalidPositionError
@@ -31,9 +43,12 @@ from leasehold.errors import ConfigError, InvalidPositionError
 # Constant, because Spark asks for it again when it repeats the first batch.
 INITIAL_OFFSET: Final[Mapping[str, Any]] = {"generation": 0}
 _FORMAT: Final = 2
+_FORMAT_OF_SEVERAL_STREAMS: Final = 3
 _FORMAT_WITHOUT_FORMER_SHARDS: Final = (
     1  # of a development version; its offsets name only shards that the query reads
 )
+T = TypeVar("T")
+
 _QUERY_ID: Final = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -73,11 +88,10 @@ def read_start_from_text(text: str) -> ReadStart:
 
 
 @dataclass(frozen=True, slots=True)
-class QueryOffset:
-    """The plan of one generation: where each shard of the query begins, and what became of its former shards."""
+class StreamOffset:
+    """What an offset says about the shards of one stream."""
 
-    generation_id: GenerationId
-    starts: Mapping[ShardId, ReadStart]
+    starts: Mapping[ShardId, ReadStart] = field(default_factory=dict)
     released: Mapping[ShardId, ReadStart] = field(default_factory=dict)
     finished: frozenset[ShardId] = frozenset()
 
@@ -91,16 +105,64 @@ class QueryOffset:
         """All shards that the offset names."""
         return self.starts.keys() | self.released.keys() | self.finished
 
+
+@dataclass(frozen=True, slots=True)
+class QueryOffset:
+    """The plan of one generation: where each shard of the query begins, and what became of its former shards.
+
+    `streams` are those of a query of several; a query of one stream has none, and its keys are shard ids.
+    """
+
+    generation_id: GenerationId
+    starts: Mapping[LeaseKey, ReadStart]
+    released: Mapping[LeaseKey, ReadStart] = field(default_factory=dict)
+    finished: frozenset[LeaseKey] = frozenset()
+    streams: frozenset[StreamIdentifier] = frozenset()
+
+    @property
+    def known_starts(self) -> Mapping[LeaseKey, ReadStart]:
+        """The last known position of each shard that the query has not finished."""
+        return {**self.released, **self.starts}
+
+    def in_stream(self, stream: StreamIdentifier | None) -> StreamOffset:
+        """The part of one stream; None: the only stream of the query."""
+        return StreamOffset(
+            shards_of_stream(self.starts, stream),
+            shards_of_stream(self.released, stream),
+            frozenset(shards_of_stream(dict.fromkeys(self.finished), stream)),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The JSON that Spark logs."""
+        several = {"streams": sorted(self.streams)} if self.streams else {}
         return {
-            "format": _FORMAT,
+            "format": _FORMAT_OF_SEVERAL_STREAMS if self.streams else _FORMAT,
             "query": self.generation_id.query_id,
             "generation": self.generation_id.number,
-            "from": {shard: str(self.starts[shard]) for shard in sorted(self.starts)},
-            "released": {shard: str(self.released[shard]) for shard in sorted(self.released)},
+            **several,
+            "from": {key: str(self.starts[key]) for key in sorted(self.starts)},
+            "released": {key: str(self.released[key]) for key in sorted(self.released)},
             "finished": sorted(self.finished),
         }
+
+
+def shards_of_stream(values: Mapping[LeaseKey, T], stream: StreamIdentifier | None) -> dict[ShardId, T]:
+    """The values of the shards of one stream, by shard id."""
+    parsed = ((parse_lease_key(key), value) for key, value in values.items())
+    return {shard: value for (named, shard), value in parsed if named == stream}
+
+
+def join_streams(
+    generation_id: GenerationId, parts: Mapping[StreamIdentifier | None, StreamOffset]
+) -> QueryOffset:
+    """The offset of a generation with these parts, one for each stream of the query."""
+    return QueryOffset(
+        generation_id,
+        {lease_key(shard, name): at for name, part in parts.items() for shard, at in part.starts.items()},
+        {lease_key(shard, name): at for name, part in parts.items() for shard, at in part.released.items()},
+        frozenset(lease_key(shard, name) for name, part in parts.items() for shard in part.finished),
+        frozenset(name for name in parts if name is not None),
+    )
 
 
 def offset_from_json(members: Mapping[str, Any]) -> QueryOffset | None:
@@ -124,14 +186,27 @@ def _parse_offset(members: Mapping[str, Any]) -> QueryOffset:
     if members["format"] == _FORMAT_WITHOUT_FORMER_SHARDS:
         return QueryOffset(generation_id, starts)
     finished = members["finished"]
-    if members["format"] != _FORMAT or not isinstance(finished, list):
+    if not isinstance(finished, list):
+        raise TypeError(finished)
+    keys = frozenset(LeaseKey(_require_text(key)) for key in finished)
+    return QueryOffset(
+        generation_id, starts, _parse_starts(members["released"]), keys, _parse_streams(members)
+    )
+
+
+def _parse_streams(members: Mapping[str, Any]) -> frozenset[StreamIdentifier]:
+    if members["format"] == _FORMAT:
+        return frozenset()
+    streams = members["streams"]
+    if members["format"] != _FORMAT_OF_SEVERAL_STREAMS or not isinstance(streams, list) or not streams:
         raise ValueError(members["format"])
-    shards = frozenset(ShardId(_require_text(shard)) for shard in finished)
-    return QueryOffset(generation_id, starts, _parse_starts(members["released"]), shards)
+    if not all(is_stream_identifier(_require_text(each)) for each in streams):
+        raise ValueError(streams)
+    return frozenset(map(StreamIdentifier, streams))
 
 
-def _parse_starts(starts: Mapping[str, Any]) -> Mapping[ShardId, ReadStart]:
-    return {ShardId(shard): read_start_from_text(text) for shard, text in starts.items()}
+def _parse_starts(starts: Mapping[str, Any]) -> Mapping[LeaseKey, ReadStart]:
+    return {LeaseKey(key): read_start_from_text(text) for key, text in starts.items()}
 
 
 def _require_text(value: object) -> str:
@@ -140,7 +215,7 @@ def _require_text(value: object) -> str:
     return value
 
 
-def finished_shards(logged: QueryOffset, graph: ShardGraph) -> frozenset[ShardId]:
+def finished_shards(logged: StreamOffset, graph: ShardGraph) -> frozenset[ShardId]:
     """The shards that are finished according to the log: those that it names, and the ancestors of all it names.
 
     A shard that is read again, because the user chose so, is not finished.
@@ -154,25 +229,26 @@ def _strict_ancestors(shards: Collection[ShardId], graph: ShardGraph) -> frozens
 
 
 def next_offset(
-    logged: QueryOffset,
+    logged: StreamOffset,
     starts: Mapping[ShardId, ReadStart],
     finished: AbstractSet[ShardId],
     graph: ShardGraph | None = None,
     forgotten: AbstractSet[ShardId] = frozenset(),
-) -> QueryOffset:
-    """The offset after `logged`: `starts` are the shards that the query reads, `finished` those that it has finished.
+) -> StreamOffset:
+    """The part of one stream after `logged`.
 
-    With the shards of the stream, shards that need not be named any more are dropped. `forgotten` shards are dropped,
-    too: the user has chosen to read an ancestor of them again.
+    `starts` are the shards that the query reads, `finished` those that it has finished. With the shards of the stream,
+    shards that need not be named any more are dropped. `forgotten` shards are dropped, too: the user has chosen to read
+    an ancestor of them again.
     """
     all_finished = (logged.finished | finished) - starts.keys() - forgotten
     gone = starts.keys() | all_finished | forgotten
     released = {shard: start for shard, start in logged.known_starts.items() if shard not in gone}
-    offset = QueryOffset(logged.generation_id.next, starts, released, all_finished)
+    offset = StreamOffset(starts, released, all_finished)
     return offset if graph is None else _without_obsolete(offset, graph)
 
 
-def _without_obsolete(offset: QueryOffset, graph: ShardGraph) -> QueryOffset:
+def _without_obsolete(offset: StreamOffset, graph: ShardGraph) -> StreamOffset:
     ancestors = _strict_ancestors(offset.shards, graph)
     needed = graph.shards.keys() - ancestors
     released = {shard: start for shard, start in offset.released.items() if shard in needed}

@@ -155,7 +155,7 @@ def next_phase(
 
     `resolve_start` translates a position of the lease, which may be LATEST, into a place to read from.
     """
-    known = logged.starts.get(lease.shard_id)
+    known = logged.starts.get(lease.key)
     committed_to = lease.pin.end if lease.pin else None
     match next_slice(lease, logged.generation_id, known.position if known else None):
         case ContinueReading(after):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from leasehold.core.record import UserRecord
+from leasehold.core.records.record_columns import UserRecordSequence, as_user_records
 
 T = TypeVar("T")
 
@@ -69,10 +70,11 @@ def deal_round_robin(items: Sequence[T], groups: int) -> list[list[T]]:
 
 def count_within(records: Sequence[UserRecord], limits: SliceLimits) -> int:
     """Count the records, from the first, that fit into a slice. The first record always fits, whatever its size."""
+    columns = as_user_records(records)
     within = min(
         len(records) if limits.records is None else limits.records,
-        _within_bytes(records, limits),
-        _within_arrival(records, limits),
+        len(records) if limits.size_bytes is None else columns.count_within_bytes(limits.size_bytes),
+        _within_arrival(columns, limits),
     )
     return min(len(records), max(1, within))
 
@@ -81,30 +83,20 @@ def has_late_record(records: Sequence[UserRecord], limits: SliceLimits) -> bool:
     """True if the last record arrived too late to share a slice with the first."""
     if not records or limits.arrival_span_ms is None:
         return False
-    return _is_late(records[-1], records[0], limits.arrival_span_ms)
+    return _is_late(records[-1].arrival_ms, records[0].arrival_ms, limits.arrival_span_ms)
 
 
-def _within_arrival(records: Sequence[UserRecord], limits: SliceLimits) -> int:
+def _within_arrival(records: UserRecordSequence, limits: SliceLimits) -> int:
     span_ms = limits.arrival_span_ms
     if not records or span_ms is None:
         return len(records)
-    late = (index for index, record in enumerate(records) if _is_late(record, records[0], span_ms))
+    arrivals_ms = records.arrivals_ms()
+    late = (index for index, each in enumerate(arrivals_ms) if _is_late(each, arrivals_ms[0], span_ms))
     return next(late, len(records))
 
 
-def _is_late(record: UserRecord, first: UserRecord, span_ms: int) -> bool:
+def _is_late(arrival_ms: int | None, first_ms: int | None, span_ms: int) -> bool:
     """A record without an arrival time is not late, and none is late after it. Amazon Kinesis always sends the time."""
-    if record.arrival_ms is None or first.arrival_ms is None:
+    if arrival_ms is None or first_ms is None:
         return False
-    return record.arrival_ms > first.arrival_ms + span_ms
-
-
-def _within_bytes(records: Sequence[UserRecord], limits: SliceLimits) -> int:
-    left = limits.size_bytes
-    if left is None:
-        return len(records)
-    for index, record in enumerate(records):
-        left -= len(record.data) + len(record.partition_key)
-        if left < 0:
-            return index
-    return len(records)
+    return arrival_ms > first_ms + span_ms

@@ -20,7 +20,9 @@ from leasehold.core.model import (
     LeaseKey,
     Shard,
     ShardId,
+    StreamIdentifier,
     WorkerId,
+    lease_key,
 )
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import shard_graph
@@ -157,3 +159,21 @@ def test_a_lease_that_is_assigned_to_a_dead_member_may_come() -> None:
     assert leases_that_may_come([assigned], ME, set(), then) == {PARENT}
     renewed = lease(PARENT, OTHER, 4)
     assert not leases_that_may_come([renewed], ME, set(), next_first_seen(then, [renewed]))
+
+
+def test_leases_of_another_stream_with_the_same_shard_ids_say_nothing() -> None:
+    """Neither about the other parent of a merge, nor about hash keys without a lease."""
+    orders, returns = StreamIdentifier("1:orders:17"), StreamIdentifier("1:returns:17")
+    other = LeaseKey("shardId-000000000007")
+    merged = [ChildShard(ShardId(CHILD), (ShardId(PARENT), ShardId(other)), HashRange(0, 9))]
+
+    def leased(key: LeaseKey, stream: StreamIdentifier) -> Lease:
+        prefixed = lease_key(ShardId(key), stream)
+        return replace(lease(key, ME), key=prefixed, stream=stream, hash_range=EVERY_KEY)
+
+    listing = LeaseListing((leased(PARENT, orders), leased(other, returns)))
+    assert must_wait_for_parent(merged, listing, orders)
+    ended = replace(leased(PARENT, orders), checkpoint=SHARD_END)
+    listing = LeaseListing((ended, leased(CHILD, returns)))
+    assert will_create_leases(listing, CHILD_ONLY, FROM_START, orders)
+    assert not will_create_leases(listing, CHILD_ONLY, FROM_START, returns)

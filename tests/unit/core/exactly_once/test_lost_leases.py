@@ -12,14 +12,21 @@ from leasehold.core.exactly_once.lost_leases import (
     logged_shards,
     plan_restore,
 )
-from leasehold.core.exactly_once.pinned_batch import GenerationId
-from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
-from leasehold.core.model import HashRange, InitialPosition, Lease, Pin, Shard, ShardId, lease_key
+from leasehold.core.exactly_once.query_offset import ReadStart, StreamOffset
+from leasehold.core.model import (
+    HashRange,
+    InitialPosition,
+    Lease,
+    Pin,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+    lease_key,
+)
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import shard_graph
 
 TOP = 2**128
-STAMP = GenerationId("00c0ffee", 3)
 FROM_START, FROM_TIP = InitialPosition(TRIM_HORIZON), InitialPosition(LATEST)
 AT_10 = ReadStart(Position("10"))
 
@@ -46,10 +53,9 @@ GRAPH = shard_graph(
 )
 
 
-def log(*finished: str, released: tuple[str, ...] = (), **starts: ReadStart) -> QueryOffset:
+def log(*finished: str, released: tuple[str, ...] = (), **starts: ReadStart) -> StreamOffset:
     """An offset that names these shards. Released shards are known up to record 10."""
-    return QueryOffset(
-        STAMP,
+    return StreamOffset(
         {ShardId(name): start for name, start in starts.items()},
         {ShardId(name): AT_10 for name in released},
         frozenset(map(ShardId, finished)),
@@ -77,7 +83,7 @@ def lease(name: str, at: Position = TRIM_HORIZON, pin: Position | None = None) -
         (lease("aa"), log(released=("aa", "aab"))),
     ],
 )
-def test_a_finished_shard_with_an_unfinished_lease(found: Lease, logged: QueryOffset) -> None:
+def test_a_finished_shard_with_an_unfinished_lease(found: Lease, logged: StreamOffset) -> None:
     """The log names the shard, or a descendant of it."""
     assert compare_lease(found, logged_shards(logged, GRAPH)) == Unfinished(found.shard_id, found)
 
@@ -96,7 +102,7 @@ def test_a_finished_shard_with_an_unfinished_lease(found: Lease, logged: QueryOf
         (lease("unlisted", LATEST), log("a"), False),
     ],
 )
-def test_a_lease_that_skips_records(found: Lease, logged: QueryOffset, lost: bool) -> None:
+def test_a_lease_that_skips_records(found: Lease, logged: StreamOffset, lost: bool) -> None:
     """A descendant of a shard in the log begins at its first record, never at the tip."""
     expected: LostLease | None = SkipsRecords(found.shard_id, found) if lost else None
     assert compare_lease(found, logged_shards(logged, GRAPH)) == expected
@@ -127,7 +133,7 @@ def test_without_the_shards_of_the_stream_only_named_shards_are_compared() -> No
     ],
 )
 def test_missing_leases_are_lost_unless_a_descendant_has_one(
-    leased: tuple[str, ...], logged: QueryOffset, lost: set[str]
+    leased: tuple[str, ...], logged: StreamOffset, lost: set[str]
 ) -> None:
     leases = [lease(name, Position("50")) for name in leased]
     assert {each.shard for each in find_lost_leases(leases, logged, GRAPH)} == lost
@@ -138,7 +144,7 @@ def test_a_row_that_cannot_be_read_is_not_missing() -> None:
 
 
 def restored(
-    *leases: Lease, logged: QueryOffset, initial: InitialPosition = FROM_START
+    *leases: Lease, logged: StreamOffset, initial: InitialPosition = FROM_START
 ) -> dict[str, Position]:
     """The leases that the plan creates, with their checkpoints."""
     plan = plan_restore(leases, logged, GRAPH, initial)
@@ -183,6 +189,15 @@ def test_leases_that_skip_records_are_replaced() -> None:
     plan = plan_restore(leases, log(a=AT_10, m=AT_10), GRAPH, FROM_TIP)
     assert {each.shard_id for each in plan.delete} == {"aaa", "aab", "ab"}
     assert {each.shard_id: each.checkpoint for each in plan.create} == {"a": Position("10")}
+
+
+def test_restored_leases_belong_to_their_stream() -> None:
+    """The leases of another stream with the same shard ids would not be found."""
+    stream = StreamIdentifier("1:orders:17")
+    for logged in (log(a=AT_10, m=AT_10), log("a", m=AT_10)):
+        created = plan_restore([], logged, GRAPH, FROM_START, stream=stream).create
+        assert created
+        assert all(each.key == f"{stream}:{each.shard_id}" and each.stream == stream for each in created)
 
 
 def test_the_time_of_latest_is_restored() -> None:

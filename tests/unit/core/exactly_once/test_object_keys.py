@@ -1,5 +1,6 @@
 """The keys of archived objects."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from leasehold.core.exactly_once.object_keys import (
     EXTENSIONS,
+    Layout,
     ObjectKey,
     key_from_text,
     key_to_text,
@@ -48,6 +50,60 @@ def test_keys_are_parsed_as_they_were_written(key: ObjectKey, prefix: str) -> No
     text = key_to_text(key, prefix)
     assert key_from_text(text, prefix) == key
     assert text.startswith(minute_path(key.minute, prefix) + "/")
+
+
+@given(
+    keys,
+    st.sampled_from(Layout),
+    st.sampled_from(["", "orders", "a/b=c/d", "2026/11", "dt=x"]),
+    st.booleans(),
+)
+def test_keys_of_every_layout_are_parsed_as_they_were_written(
+    key: ObjectKey, layout: Layout, prefix: str, is_compacted: bool
+) -> None:
+    """The folders alone show the layout: no two layouts have a name in common."""
+    minute = key.minute - key.minute % layout.minutes
+    placed = replace(key, minute=minute, layout=layout, since=minute if is_compacted else None)
+    text = key_to_text(placed, prefix)
+    assert key_from_text(text, prefix) == placed
+    assert text.startswith(minute_path(key.minute, prefix, layout) + "/")
+    assert (placed.first_minute, placed.last_minute) == (minute, minute + layout.minutes - 1)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        "2023/11",
+        "2023/11/14/22/13/05",
+        "dt=2023-11-14/22",
+        "dt=2023/hr=22",
+        "dt=2023-13-14",
+        "2023/11/14/hr=22",
+    ],
+)
+def test_other_folders_are_foreign(folders: str) -> None:
+    """A key has the folders of a layout, and a real time."""
+    assert key_from_text(TEXT.replace("2023/11/14/22/13", folders), "orders") is None
+
+
+@given(keys, st.integers(0, 2_000))
+def test_compacted_keys_are_parsed_as_they_were_written(key: ObjectKey, minutes: int) -> None:
+    """The first minute is part of the name. The object lies in the folder of its last minute."""
+    compacted = replace(key, since=max(0, key.minute - minutes))
+    text = key_to_text(compacted, "orders")
+    assert key_from_text(text, "orders") == compacted
+    assert text.startswith(minute_path(key.minute, "orders") + "/")
+    assert compacted.covers(key)
+    assert not key.covers(compacted)
+    assert not compacted.covers(compacted)
+
+
+def test_a_compacted_key_names_its_first_minute() -> None:
+    """It must be a minute, and not later than the last one."""
+    text = TEXT.replace(".parquet", ".since-202311142100.parquet")
+    assert key_to_text(replace(KEY, since=KEY.minute - 73), "orders") == text
+    for wrong in ("202311142214", "202313142100", "2023111421", "999999999999"):
+        assert key_from_text(text.replace("202311142100", wrong), "orders") is None
 
 
 @given(st.lists(keys, min_size=2, max_size=5))

@@ -10,22 +10,33 @@ from leasehold.core.exactly_once.query_offset import (
     INITIAL_OFFSET,
     QueryOffset,
     ReadStart,
+    StreamOffset,
     is_lease_behind_log,
+    join_streams,
     next_offset,
     offset_from_json,
     read_start_from_text,
     resolve_start,
 )
-from leasehold.core.model import HashRange, InitialPosition, Lease, LeaseKey, Pin, Shard, ShardId
+from leasehold.core.model import (
+    HashRange,
+    InitialPosition,
+    Lease,
+    LeaseKey,
+    Pin,
+    Shard,
+    ShardId,
+    StreamIdentifier,
+)
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import shard_graph
 from leasehold.errors import ConfigError, InvalidPositionError
 
 STAMP = GenerationId("00c0ffee", 3)
 STARTS = {
-    ShardId("shardId-000000000002"): ReadStart(Position("20", 4)),
-    ShardId("shardId-000000000001"): ReadStart(AT_TIMESTAMP, 1_700_000_000_000),
-    ShardId("shardId-000000000003"): ReadStart(TRIM_HORIZON),
+    LeaseKey("shardId-000000000002"): ReadStart(Position("20", 4)),
+    LeaseKey("shardId-000000000001"): ReadStart(AT_TIMESTAMP, 1_700_000_000_000),
+    LeaseKey("shardId-000000000003"): ReadStart(TRIM_HORIZON),
 }
 AT_10, AT_20 = ReadStart(Position("10")), ReadStart(Position("20"))
 FROM_LATEST = InitialPosition(LATEST)
@@ -35,9 +46,40 @@ NOW_MS = 1_800_000_000_000
 def test_an_offset_is_parsed_as_it_was_written() -> None:
     """Spark stores it as JSON."""
     offset = QueryOffset(
-        STAMP, STARTS, {ShardId("shardId-000000000000"): AT_10}, frozenset(map(ShardId, "ab"))
+        STAMP, STARTS, {LeaseKey("shardId-000000000000"): AT_10}, frozenset(map(LeaseKey, "ab"))
     )
     assert offset_from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+ORDERS, RETURNS = map(StreamIdentifier, ("1:orders:17", "1:returns:17"))
+
+
+def test_shards_of_two_streams_with_one_id_are_two_shards() -> None:
+    """Each stream has its own part, and the parts make up the offset again."""
+    first, second = ShardId("shardId-0"), ShardId("shardId-1")
+    parts: dict[StreamIdentifier | None, StreamOffset] = {
+        ORDERS: StreamOffset({first: AT_10}, {}, frozenset({second})),
+        RETURNS: StreamOffset({first: AT_20}, {second: AT_10}),
+    }
+    offset = join_streams(STAMP, parts)
+    assert offset.starts == {"1:orders:17:shardId-0": AT_10, "1:returns:17:shardId-0": AT_20}
+    assert offset.streams == {ORDERS, RETURNS}
+    assert {stream: offset.in_stream(stream) for stream in parts} == parts
+    assert offset.in_stream(None) == StreamOffset()
+    assert offset_from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+def test_an_offset_of_one_stream_is_written_as_before() -> None:
+    """An earlier version can read it."""
+    written = join_streams(STAMP, {None: StreamOffset({ShardId("a"): AT_10})}).to_json()
+    assert written == {
+        "format": 2,
+        "query": STAMP.query_id,
+        "generation": 3,
+        "from": {"a": "10"},
+        "released": {},
+        "finished": [],
+    }
 
 
 def test_the_initial_offset_of_existing_logs_is_recognised() -> None:
@@ -77,9 +119,9 @@ def test_an_offset_of_the_first_format_is_still_read() -> None:
 def test_shards_that_the_query_no_longer_reads_are_remembered() -> None:
     """Without the shards of the stream nothing is dropped."""
     a, b, c = map(ShardId, "abc")
-    logged = QueryOffset(STAMP, {a: AT_10, b: AT_10}, {c: AT_10})
+    logged = StreamOffset({a: AT_10, b: AT_10}, {c: AT_10})
     after = next_offset(logged, {b: AT_20}, {a})
-    assert after == QueryOffset(STAMP.next, {b: AT_20}, {c: AT_10}, frozenset({a}))
+    assert after == StreamOffset({b: AT_20}, {c: AT_10}, frozenset({a}))
     assert next_offset(after, {}, frozenset()).released == {b: AT_20, c: AT_10}
     assert next_offset(after, {a: AT_10}, frozenset(), forgotten={c}).shards == {a, b}, "a is read again"
 
@@ -89,7 +131,7 @@ def test_an_offset_does_not_grow_with_the_reshards_of_the_stream() -> None:
     whole = HashRange(0, 2**128 - 1)
     lower, upper = HashRange(0, 2**127 - 1), HashRange(2**127, 2**128 - 1)
     shards = [Shard(ShardId("m0"), whole, "1")]
-    logged = QueryOffset(STAMP, {shards[0].id: AT_10})
+    logged = StreamOffset({shards[0].id: AT_10})
     sizes = []
     for number in range(500):  # each is a split and a merge
         open_before = shards.pop()
@@ -114,7 +156,7 @@ def test_an_offset_does_not_grow_with_the_reshards_of_the_stream() -> None:
 def test_a_shard_that_has_left_the_stream_is_forgotten() -> None:
     """Another member has read all descendants, so the log names none."""
     graph = shard_graph([Shard(ShardId("b"), HashRange(0, 9), "1")])
-    logged = QueryOffset(STAMP, {}, {ShardId("a"): AT_10}, frozenset({ShardId("f")}))
+    logged = StreamOffset({}, {ShardId("a"): AT_10}, frozenset({ShardId("f")}))
     assert next_offset(logged, {ShardId("b"): AT_20}, frozenset(), graph).shards == {"b"}
 
 
@@ -127,6 +169,9 @@ def test_the_initial_offset_is_parsed_as_none() -> None:
     "change",
     [
         {"format": 3},
+        {"format": 3, "streams": []},
+        {"format": 3, "streams": ["orders"]},
+        {"format": 4, "streams": ["1:orders:17"]},
         {"released": None},
         {"released": {"s": "12x"}},
         {"finished": None},

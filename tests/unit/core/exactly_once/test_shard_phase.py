@@ -33,7 +33,7 @@ SHARD = ShardId("shardId-000000000000")
 CHILD = ChildShard(ShardId("shardId-000000000001"), (SHARD,), HashRange(0, 99))
 START, END = Position("10"), Position("20")
 COMMITTED = GenerationId("00c0ffee", 3)
-LOGGED = QueryOffset(COMMITTED, {SHARD: ReadStart(START)})
+LOGGED = QueryOffset(COMMITTED, {LeaseKey(SHARD): ReadStart(START)})
 
 
 def lease(metadata: PinMetadata | None = None, *, at: Position = START) -> Lease:
@@ -72,7 +72,7 @@ def test_a_replayed_slice_says_nothing_about_the_tip() -> None:
 
 def test_a_shard_that_the_batch_did_not_read_counts_nothing() -> None:
     """Its pin belongs to an older generation."""
-    log = QueryOffset(COMMITTED, {SHARD: ReadStart(END)})
+    log = QueryOffset(COMMITTED, {LeaseKey(SHARD): ReadStart(END)})
     found = lease(PinMetadata(GenerationId("00c0ffee", 2), records=5))
     assert next_phase(InBatch(), found, log, ReadStart) == PhaseDecision(Idle(found, ReadStart(END), END))
 
