@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from leasehold.worker.batch import PreparedCheckpoint as PreparedCheckpoint
     from leasehold.worker.consumer import Consumer as Consumer
     from leasehold.worker.dead_letters import DeadLetter as DeadLetter
+    from leasehold.worker.delivered_record import DeliveredRecord as DeliveredRecord
     from leasehold.worker.processors import Checkpointer as Checkpointer
     from leasehold.worker.processors import InitializeInput as InitializeInput
     from leasehold.worker.processors import LeaseLostInput as LeaseLostInput
@@ -57,6 +58,7 @@ _MODULES: Final = {
     "PreparedCheckpoint": "worker.batch",
     "Consumer": "worker.consumer",
     "DeadLetter": "worker.dead_letters",
+    "DeliveredRecord": "worker.delivered_record",
     "Checkpointer": "worker.processors",
     "InitializeInput": "worker.processors",
     "LeaseLostInput": "worker.processors",

@@ -1,33 +1,6 @@
 """All errors of the package.
 
-LeaseholdError
-+ ConfigError               a setting, or a combination of settings, is invalid (also a ValueError)
-+ InvalidPositionError      neither digits nor a sentinel, or far too long (also a ValueError)
-+ InvalidRangeError         not a set of ranges, or a range that ends before its start (also a ValueError)
-+ InvalidRecordError        Kinesis would refuse the record: too large, or a bad key (also a ValueError)
-+ MalformedAggregateError   a KPL aggregate cannot be deaggregated, or only at an unreasonable cost
-+ MalformedRowError         a row of the lease table is invalid
-+ BlockedLeasesError        leases are not created, because rows of the lease table are invalid
-+ RecreatedStreamError      the stream was deleted and created again, and its leases belong to the earlier one
-+ ShardListError            the list of shards is incomplete or inconsistent; list again
-+ LeaseLostError            another member owns the shard; stop working on it
-+ CheckpointRejectedError   the checkpoint would move backwards, or past the end of the shard
-+ DataLossError             records were trimmed before they were read, and the settings say to stop
-+ ArchiveConflictError      the archive has other records under the name of a range
-+ BrokenRangeError          rows of a pinned range are missing, duplicated or out of order
-+ OffsetMismatchError       a query's own log and the lease table disagree
-+ QueryFailedError          the Spark query of a pipeline has ended with an error
-  + JvmEndedError           the JVM of Spark has ended in the middle of the query
-+ HandlerError              user code fails in every attempt, and the settings say to stop rather than to skip
-  + ProcessorEndedError     the process of a record processor ended, hung or broke the MultiLang protocol
-+ ServiceError              a service refused a request or did not respond
-  + ThrottledError          too many requests; wait and retry
-  + NotFoundError           the stream, shard, consumer, table or index does not exist
-  + InUseError              a consumer exists already, or another of its subscriptions to the shard is active
-  + AccessDeniedError       the credentials are invalid, or their policy does not allow the request
-  + UnavailableError        no response, or a server error; a write may or may not have been applied
-  + IteratorExpiredError    a shard iterator is valid for five minutes; get a new one
-  + RefusedError            the Kinesis model refuses a request, with the service's message (kinesis_model.refusal)
+The docstring of each is its text in docs/reference/errors.md (`make reference`).
 
 A lost race is not an error: the lease table returns it as a value (`fleet.table.lease_table.Contended`). A programming
 error of this package is an AssertionError.
@@ -45,15 +18,15 @@ class ConfigError(LeaseholdError, ValueError):
 
 
 class InvalidPositionError(LeaseholdError, ValueError):
-    """A text is not a position in a shard."""
+    """A text is not a position in a shard: neither digits nor a sentinel, or far too long."""
 
 
 class InvalidRangeError(LeaseholdError, ValueError):
-    """A text or values are not a set of position ranges."""
+    """A text or values are not a set of position ranges, or a range ends before its start."""
 
 
 class InvalidRecordError(LeaseholdError, ValueError):
-    """Kinesis would refuse a record."""
+    """Kinesis would refuse a record: it is too large, or has a bad key."""
 
 
 class MalformedAggregateError(LeaseholdError):
@@ -83,11 +56,11 @@ class RecreatedStreamError(LeaseholdError):
 
 
 class ShardListError(LeaseholdError):
-    """The list of shards is incomplete or inconsistent."""
+    """The list of shards is incomplete or inconsistent. List again."""
 
 
 class LeaseLostError(LeaseholdError):
-    """Another member owns the shard."""
+    """Another member owns the shard. Stop working on it."""
 
 
 class CheckpointRejectedError(LeaseholdError):
@@ -107,6 +80,26 @@ class ArchiveConflictError(LeaseholdError):
             "prefix for each stream, and for each pipeline with different content"
         )
         self.key = key
+
+
+class DamagedObjectError(LeaseholdError):
+    """An object of the archive cannot be read."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(
+            f"object {key} of the archive is damaged: {problem}; list all damaged objects with `leasehold archive "
+            "verify`, and restore them from a copy"
+        )
+        self.key = key
+
+
+class CompactionLockedError(LeaseholdError):
+    """Another process compacts the archive."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another compaction of this archive runs, or has taken over: let it end, or try again in a minute"
+        )
 
 
 class BrokenRangeError(LeaseholdError):
@@ -132,11 +125,18 @@ class JvmEndedError(QueryFailedError):
 
 
 class HandlerError(LeaseholdError):
-    """User code fails in every attempt, and the settings say to stop. Its error is the `__cause__`."""
+    """User code fails in every attempt, and the settings say to stop rather than to skip.
+
+    The error of the user code is the `__cause__`.
+    """
 
 
 class ProcessorEndedError(HandlerError):
     """The process of a record processor ended, hung or broke the MultiLang protocol. Its shard begins again."""
+
+
+class ProcessesFailedError(LeaseholdError):
+    """Worker processes of a supervisor ended, and a restart would not help."""
 
 
 class ServiceError(LeaseholdError):
@@ -164,7 +164,7 @@ class UnavailableError(ServiceError):
 
 
 class IteratorExpiredError(ServiceError):
-    """The shard iterator has expired. Get a new one at the last position."""
+    """A shard iterator, which is valid for five minutes, has expired. Get a new one at the last position."""
 
 
 def own_sentence(error: BaseException) -> str:

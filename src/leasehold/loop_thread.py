@@ -45,8 +45,15 @@ class LoopThread:
         try:
             self.loop.run_forever()
         finally:
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.run_until_complete(_end_generators())
             self.loop.close()
+
+
+async def _end_generators() -> None:
+    """End asynchronous generators. One that was dropped before its end is closed by a task, which may not run yet."""
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _cancel_other_tasks() -> None:

@@ -7,13 +7,14 @@ exception from `leasehold.errors`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from leasehold.core.leases.row_writes import Row, RowWrite
 from leasehold.core.model import ChildShard, Shard, ShardId, StreamIdentifier
 from leasehold.core.record import Record
 from leasehold.core.records.iterators import IteratorStart
+from leasehold.core.shards.archived_shards import ArchivedShard
 from leasehold.core.shards.lease_creation import ShardFilter
 
 
@@ -82,7 +83,10 @@ class RowStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One GetRecords response. At the end of a shard `next_iterator` is None and `children` lists the child shards."""
+    """One GetRecords response. At the end of a shard `next_iterator` is None and `children` lists the child shards.
+
+    A page of an archive has `UserRecord`s instead: all that belong to one Kinesis record are in one page.
+    """
 
     records: Sequence[Record]
     next_iterator: str | None
@@ -100,9 +104,19 @@ class Stream(Protocol):
         """
         ...
 
+    async def get_retention_ms(self) -> int:
+        """How long the stream keeps a record. Raises as `get_identifier`."""
+        ...
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """All pages of the shards that are still retained, or of those that match the filter."""
         ...
+
+    async def list_archived(self, from_ms: int | None = None) -> Sequence[ArchivedShard]:  # noqa: ARG002
+        """The shards whose records can also be read from an archive, from this time on; also shards that have left the
+        stream. None without an archive.
+        """
+        return ()
 
     async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         """A shard iterator that starts at `start`. It expires after five minutes. NotFoundError: the shard is gone."""
@@ -266,6 +280,9 @@ class StoredObject:
 
     key: str
     size_bytes: int
+    modified_ms: int | None = field(
+        default=None, compare=False
+    )  # by the store's clock; None: the store has none
 
 
 class ObjectStore(Protocol):
@@ -285,6 +302,10 @@ class ObjectStore(Protocol):
 
     async def get(self, key: str) -> bytes | None:
         """The content of an object; None if it does not exist."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Delete an object. Does nothing if it does not exist."""
         ...
 
     def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:

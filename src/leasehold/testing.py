@@ -187,8 +187,8 @@ class _CountingRunners(HandlerRunners):
         self._inner = inner
         self.running = 0
 
-    def runner_for(self, name: str) -> HandlerRunner:
-        return _CountingRunner(self._inner.runner_for(name), self)
+    def runner_for(self, name: str, concurrency: int = 1) -> HandlerRunner:
+        return _CountingRunner(self._inner.runner_for(name, concurrency), self)
 
 
 class _CountingRunner(HandlerRunner):

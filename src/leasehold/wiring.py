@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from leasehold.adapters.aws import clients
+from leasehold.adapters.aws.call_counts import KinesisCalls
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows, TableSettings
 from leasehold.adapters.aws.kinesis_directory import KinesisDirectory
@@ -30,31 +31,41 @@ from leasehold.core.model import StreamIdentifier, is_stream_identifier
 from leasehold.fleet.table.lease_table import LeaseTable
 
 
-def open_streams(connection: ConnectionSettings, names: Iterable[str]) -> dict[str, KinesisStream]:
+def open_streams(
+    connection: ConnectionSettings, names: Iterable[str], calls: KinesisCalls | None = None
+) -> dict[str, KinesisStream]:
     """Open streams that share one client, each by its name, its ARN or its KCL stream identifier.
 
     An identifier is needed only if the Java members of the fleet use identifiers of their own.
     """
     client = _kinesis_client(connection)
     return {
-        name: KinesisStream(client, _stream_name(name), identifier=StreamIdentifier(name))
-        if is_stream_identifier(name)
-        else KinesisStream(client, name)
+        name: KinesisStream(
+            client,
+            kinesis_name(name),
+            identifier=StreamIdentifier(name) if is_stream_identifier(name) else None,
+            protocol=connection.kinesis_protocol,
+            calls=calls,
+        )
         for name in names
     }
 
 
 def open_fan_outs(
-    connection: ConnectionSettings, names: Iterable[str], *, http2: bool = False
+    connection: ConnectionSettings,
+    names: Iterable[str],
+    *,
+    http2: bool = False,
+    calls: KinesisCalls | None = None,
 ) -> dict[str, KinesisFanOut]:
     """Open enhanced fan-out of streams that share one client, each named as in `open_streams`."""
     client = _kinesis_client(connection)
-    return {name: KinesisFanOut(client, _stream_name(name), http2=http2) for name in names}
+    return {name: KinesisFanOut(client, kinesis_name(name), http2=http2, calls=calls) for name in names}
 
 
-def open_directory(connection: ConnectionSettings) -> KinesisDirectory:
+def open_directory(connection: ConnectionSettings, calls: KinesisCalls | None = None) -> KinesisDirectory:
     """Open the list of streams of an account."""
-    return KinesisDirectory(_kinesis_client(connection))
+    return KinesisDirectory(_kinesis_client(connection), connection.kinesis_protocol, calls)
 
 
 def open_stream(connection: ConnectionSettings, name: str) -> KinesisStream:
@@ -103,7 +114,7 @@ def _kinesis_client(connection: ConnectionSettings) -> Any:
     return clients.kinesis_client(access, response_s=connection.kinesis_timeout.total_seconds())
 
 
-def _stream_name(name: str) -> str:
+def kinesis_name(name: str) -> str:
     """The name or ARN of a stream that may be named by its KCL stream identifier."""
     return name.split(":")[1] if is_stream_identifier(name) else name
 

@@ -69,6 +69,10 @@ class FolderObjects(ObjectStore):
         """The content of a file."""
         return await self._call("get", key, lambda: _content(self._path(key)))
 
+    async def delete(self, key: str) -> None:
+        """Delete a file. Its folders stay: a writer may be about to use them."""
+        await self._call("delete", key, lambda: self._path(key).unlink(missing_ok=True))
+
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """All files page by page, including those that are no objects of an archive."""
         start = f"{prefix}/" if prefix else ""
@@ -210,7 +214,7 @@ def _files_below(folder: Path, start: str, offset: str) -> Iterator[StoredObject
                 yield from _files_below(Path(entry.path), below, offset)
         elif key > offset:
             try:
-                size = entry.stat().st_size
+                found_file = entry.stat()
             except FileNotFoundError:
-                continue  # a temporary file, deleted since it was found
-            yield StoredObject(key, size)
+                continue  # deleted since it was found: a temporary file, or one that a compaction replaced
+            yield StoredObject(key, found_file.st_size, int(found_file.st_mtime * 1000))

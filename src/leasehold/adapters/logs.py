@@ -30,12 +30,17 @@ from leasehold.core.events import (
     Event,
     FanOutRefused,
     FanOutResumed,
+    FindingBegan,
+    FindingEnded,
+    FindingsReviewed,
+    FleetDecided,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffRequested,
     IteratorExpired,
+    KinesisCallsCounted,
     LeadershipEnded,
     LeadershipTaken,
     LeaseAssigned,
@@ -69,6 +74,7 @@ from leasehold.core.events import (
     SubscriptionLost,
     WorkerFailed,
 )
+from leasehold.core.finding import Severity
 
 FLEET: Final = logging.getLogger("leasehold.fleet")
 WORKER: Final = logging.getLogger("leasehold.worker")
@@ -107,6 +113,12 @@ LINES: Final[Mapping[type[Event], Line]] = {
     MemberStopped: Line(FLEET, INFO, "member stopped worker={worker} released={released}"),
     FleetRefreshed: Line(
         FLEET, DEBUG, "fleet refreshed leases={leases} unclaimed={unclaimed} mine={mine} workers={workers}"
+    ),
+    FleetDecided: Line(
+        FLEET,
+        DEBUG,
+        "fleet decided leases={leases} workers={workers} expired={expired} left_free={left_free} assigned={assigned} "
+        "handed_off={handed_off} failed={failed} time_ms={time_ms}",
     ),
     ShardsSynced: Line(FLEET, DEBUG, "shards synced shards={shards} created={created} stream={stream}"),
     RowRejected: Line(FLEET, WARNING, "row rejected key={key} problem={problem} consequence={consequence}"),
@@ -199,6 +211,19 @@ LINES: Final[Mapping[type[Event], Line]] = {
     ProcessorCalled: Line(
         WORKER, DEBUG, "processor called shard={shard_key} method={method} time_ms={time_ms}"
     ),
+    KinesisCallsCounted: Line(FLEET, DEBUG, "kinesis calls counted calls={counts} time_ms={time_ms}"),
+    FindingBegan: Line(
+        FLEET,
+        WARNING,
+        "finding began shard={finding.shard} code={finding.code} subject={finding.subject} "
+        "severity={finding.severity.value} text={finding.text} remedy={finding.remedy}",
+    ),
+    FindingEnded: Line(
+        FLEET,
+        INFO,
+        "finding ended shard={finding.shard} code={finding.code} subject={finding.subject} lasted_ms={lasted_ms}",
+    ),
+    FindingsReviewed: Line(FLEET, DEBUG, "findings reviewed findings={codes}"),
     WorkerFailed: Line(WORKER, ERROR, "worker failed and stops error={error}"),
 }
 
@@ -214,34 +239,46 @@ _HOW_TO_SEE_MORE: Final = (
 _REASON: Final = " reason=%s"
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLevel:
+    """Another level of an event type, for some of its values. `text` says for which."""
+
+    level: int
+    text: str
+    applies: Callable[[Any], bool]
+
+
+# For example, the owner of a silent lease has failed: the records since its checkpoint will be processed again.
+OTHER_LEVELS: Final[Mapping[type[Event], OtherLevel]] = {
+    LeaseTaken: OtherLevel(WARNING, "if its owner was silent", lambda event: event.silent_ms is not None),
+    ShardsSynced: OtherLevel(INFO, "if leases were created", lambda event: bool(event.created)),
+    StreamRecreated: OtherLevel(WARNING, "if the member goes on", lambda event: not event.is_fatal),
+    FindingBegan: OtherLevel(INFO, "for a notice", lambda event: event.finding.severity is Severity.NOTICE),
+    DeaggregationFailed: OtherLevel(DEBUG, "if nothing was dropped", lambda event: event.dropped == 0),
+}
+
+
 def _level(event: Event, line: Line) -> int:
-    """The level of an event. Some event types have different levels depending on their values."""
-    match event:
-        case LeaseTaken(silent_ms=int()):
-            return WARNING  # the owner failed; records since its checkpoint will be processed again
-        case ShardsSynced(created=created) if created:
-            return INFO
-        case StreamRecreated(is_fatal=False):
-            return WARNING
-        case DeaggregationFailed(dropped=0):
-            return DEBUG  # delivered as a raw record, nothing dropped
-        case _:
-            return line.level
+    other = OTHER_LEVELS.get(type(event))
+    return other.level if other is not None and other.applies(event) else line.level
 
 
-def _repetition(event: Event) -> tuple[str, int] | None:
-    """For events that repeat while a condition lasts: their subject, and how long to wait before the first line."""
-    match event:
-        case RowRejected(key=key):
-            return key, 0
-        case ShardBlockedOnParents() | DeaggregationFailed() | SubscriptionLost():
-            return event.shard_key, 0
-        case ReadFailed() | ReadThrottled():
-            return event.shard_key, 30_000
-        case OperationFailed(operation=operation):
-            return operation, 0
-        case _:
-            return None
+READ_FAILURES_LOGGED_AFTER_MS: Final = 30_000
+# Events that repeat while a condition lasts: the attribute that names their subject.
+REPEATED: Final[Mapping[type[Event], str]] = {
+    RowRejected: "key",
+    ShardBlockedOnParents: "shard_key",
+    DeaggregationFailed: "shard_key",
+    SubscriptionLost: "shard_key",
+    ReadFailed: "shard_key",
+    ReadThrottled: "shard_key",
+    OperationFailed: "operation",
+}
+
+
+def first_line_delay_ms(kind: type[Event]) -> int:
+    """How long an event type must repeat before its first line."""
+    return READ_FAILURES_LOGGED_AFTER_MS if kind in {ReadFailed, ReadThrottled} else 0
 
 
 class LogObserver:
@@ -259,8 +296,8 @@ class LogObserver:
             self._reset_read_failures(event)
         elif isinstance(event, RowRecovered):
             self._streaks.pop((RowRejected, event.key), None)
-        elif level > DEBUG and (repetition := _repetition(event)):
-            times = self._count_if_due(type(event), *repetition)
+        elif level > DEBUG and (subject := REPEATED.get(type(event))):
+            times = self._count_if_due(type(event), getattr(event, subject), first_line_delay_ms(type(event)))
         if not times:
             level = DEBUG
         if not line.logger.isEnabledFor(level):

@@ -160,6 +160,15 @@ class ObstoreObjects(ObjectStore):
         except Exception as error:
             raise self._translate_error("get", key, error) from error
 
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
+        try:
+            await self._store.delete_async(key)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._translate_error("delete", key, error) from error
+
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """Objects page by page, as the store returns them."""
         try:
@@ -167,7 +176,10 @@ class ObstoreObjects(ObjectStore):
                 prefix=prefix or None, offset=offset or None, chunk_size=_LIST_PAGE_SIZE
             )
             async for page in listing:
-                yield [StoredObject(each["path"], each["size"]) for each in page]
+                yield [
+                    StoredObject(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000))
+                    for each in page
+                ]
         except Exception as error:
             raise self._translate_error("list", offset, error) from error
 

@@ -1,31 +1,47 @@
-"""The command group `leasehold` with all its commands."""
+"""The command group `leasehold` with all its commands.
+
+The module of a command is imported when the command is used. A worker then does not spend time and memory on the
+libraries of other commands.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final
 
 import click
 
-from leasehold.cli.archive import archive
-from leasehold.cli.cleanup import cleanup
-from leasehold.cli.completion import completion
-from leasehold.cli.consumers import consumers
-from leasehold.cli.demo import demo
-from leasehold.cli.explain import explain
-from leasehold.cli.iam_policy import iam_policy
-from leasehold.cli.lag import lag
-from leasehold.cli.leases import leases
-from leasehold.cli.local import local
-from leasehold.cli.multilang import import_properties, multilang
+from leasehold.adapters.native_decoder import native_version
+from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import escape_unprintable
-from leasehold.cli.pipeline import pipeline
-from leasehold.cli.put import put
-from leasehold.cli.release import release
-from leasehold.cli.replay import replay
-from leasehold.cli.reset import reset
-from leasehold.cli.run import run
-from leasehold.cli.simulate import simulate
 from leasehold.errors import LeaseholdError
+
+# The module below `leasehold.cli` that defines each command, under the name of the command.
+_MODULES: Final[Mapping[str, str]] = {
+    "archive": "archive",
+    "cleanup": "cleanup",
+    "completion": "completion",
+    "consumers": "consumers",
+    "dashboard": "dashboard",
+    "demo": "demo",
+    "explain": "explain",
+    "iam-policy": "iam_policy",
+    "import-properties": "multilang",
+    "lag": "lag",
+    "leases": "leases",
+    "local": "local",
+    "multilang": "multilang",
+    "pipeline": "pipeline",
+    "put": "put",
+    "release": "release",
+    "replay": "replay",
+    "reset": "reset",
+    "run": "run",
+    "simulate": "simulate",
+}
 
 
 class _Group(click.Group):
@@ -33,6 +49,18 @@ class _Group(click.Group):
 
     Ctrl-C ends them without a traceback.
     """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _MODULES:
+            return super().get_command(ctx, cmd_name)
+        with needs_extra("cli"):
+            module = import_module(f"leasehold.cli.{_MODULES[cmd_name]}")
+        found = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(found, click.Command), f"{cmd_name} is a command of {module.__name__}"
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -52,28 +80,22 @@ class _Group(click.Group):
             raise SystemExit(128 + signal.SIGINT) from None
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, is_requested: bool) -> None:
+    if not is_requested or context.resilient_parsing:
+        return
+    native = native_version()
+    click.echo(f"leasehold {version('leasehold')}" + (f", with leasehold-native {native}" if native else ""))
+    context.exit()
+
+
 @click.group(cls=_Group)
-@click.version_option(package_name="leasehold", message="leasehold %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def leasehold() -> None:
     """Consume Amazon Kinesis from Python, as one fleet with the Java KCL."""
-
-
-leasehold.add_command(archive)
-leasehold.add_command(cleanup)
-leasehold.add_command(completion)
-leasehold.add_command(consumers)
-leasehold.add_command(demo)
-leasehold.add_command(explain)
-leasehold.add_command(iam_policy)
-leasehold.add_command(import_properties)
-leasehold.add_command(lag)
-leasehold.add_command(leases)
-leasehold.add_command(local)
-leasehold.add_command(multilang)
-leasehold.add_command(pipeline)
-leasehold.add_command(put)
-leasehold.add_command(release)
-leasehold.add_command(replay)
-leasehold.add_command(reset)
-leasehold.add_command(run)
-leasehold.add_command(simulate)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -20,6 +20,9 @@ import click
 from leasehold.config.connection import SQLITE, ConnectionSettings
 from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
+
+if TYPE_CHECKING:
+    from leasehold.adapters.aws.kinesis_stream import KinesisStream
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,7 +53,23 @@ class Connection:
         from leasehold.adapters.aws.clients import kinesis_client  # noqa: PLC0415 - boto3 is slow
         from leasehold.wiring import aws_access  # noqa: PLC0415
 
-        return kinesis_client(aws_access(self.settings, self.settings.kinesis_endpoint), threads=threads)
+        access = aws_access(self.settings, self.settings.kinesis_endpoint)
+        return kinesis_client(
+            access, threads=threads, response_s=self.settings.kinesis_timeout.total_seconds()
+        )
+
+    def stream_opener(self, *, threads: int) -> Callable[[str], KinesisStream]:
+        """Open streams as the settings say, with one client, which is created for the first of them."""
+        from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
+
+        clients: list[Any] = []
+
+        def open_stream(name: str) -> KinesisStream:
+            if not clients:
+                clients.append(self.kinesis(threads=threads))
+            return KinesisStream(clients[0], name, threads=threads, protocol=self.settings.kinesis_protocol)
+
+        return open_stream
 
     @asynccontextmanager
     async def lease_table(self) -> AsyncIterator[LeaseTable]:
@@ -160,6 +179,11 @@ def kinesis_connection_options(command: Command) -> Command:
 def dynamodb_connection_options(command: Command) -> Command:
     """Add the options to a command that uses only DynamoDB, and pass their values as `connection`."""
     return _with_options(command, aws_options("dynamodb"))
+
+
+def s3_connection_options(command: Command) -> Command:
+    """Add the options to a command that uses only S3, and pass their values as `connection`."""
+    return _with_options(command, aws_options())
 
 
 def _with_options(command: Command, options: list[Callable[[Any], Any]]) -> Command:

@@ -13,15 +13,15 @@ from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
 from leasehold.cli.output import format_count, print_json, print_line, progress_lines
+from leasehold.core.finding import Explanation, Finding, Severity, finding_to_json
 from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
 from leasehold.core.observing.explain.facts import FleetFacts
-from leasehold.core.observing.explain.finding import Explanation, Finding, Severity, finding_to_json
 from leasehold.errors import NotFoundError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.inspection.fleet_facts import NamedStream, Streams, read_facts
 from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX
-from leasehold.inspection.worker_status import read_worker_problems
+from leasehold.inspection.worker_status import read_workers
 
 WATCH_S: Final = 15.0  # a worker with the default failover time sends a heartbeat every five seconds
 _MARKS: Final = {Severity.OK: " ", Severity.NOTICE: "?", Severity.PROBLEM: "!"}
@@ -75,7 +75,7 @@ def explain(
 async def _read(
     connection: Connection, stream: str | None, watch: float, status: Sequence[str]
 ) -> FleetFacts:
-    worker_problems = await asyncio.to_thread(read_worker_problems, status)
+    workers = await asyncio.to_thread(read_workers, status)
     async with connection.lease_table() as table, _open_streams(connection, table, stream) as streams:
         return await read_facts(
             table,
@@ -83,7 +83,7 @@ async def _read(
             SystemClock(),
             watch_ms=round(watch * 1000),
             application=connection.application or "",
-            worker_problems=worker_problems,
+            worker_findings=workers.findings,
         )
 
 
@@ -91,14 +91,9 @@ async def _read(
 async def _open_streams(
     connection: Connection, table: LeaseTable, stream: str | None
 ) -> AsyncIterator[Streams]:
-    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
-
     names = _names((await table.list()).leases, stream)
-    client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if names else None
-    opened = {
-        key: NamedStream(name, KinesisStream(client, name, threads=CONCURRENT_PROBES_MAX))
-        for key, name in names.items()
-    }
+    open_stream = connection.stream_opener(threads=CONCURRENT_PROBES_MAX)
+    opened = {key: NamedStream(name, open_stream(name)) for key, name in names.items()}
     try:
         yield opened
     finally:

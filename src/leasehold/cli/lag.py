@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 
+from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
 from leasehold.cli.output import format_count, print_json, print_line, print_table, progress_lines
+from leasehold.core.finding import format_duration
 from leasehold.core.leases.lease_view import (
     LeaseState,
     LeaseView,
@@ -20,9 +22,9 @@ from leasehold.core.leases.lease_view import (
     short_position,
     view_leases,
 )
-from leasehold.core.observing.explain.finding import format_duration
 from leasehold.errors import NotFoundError, UnavailableError
-from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX, ShardLag, measure_lags
+from leasehold.fleet.reading.checkpoint_probe import ShardLag
+from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX, measure_lags
 from leasehold.ports import Stream
 from leasehold.tasks import all_of
 
@@ -61,10 +63,10 @@ async def _measure(connection: Connection, stream: str | None) -> Sequence[tuple
         if belongs_to_stream(view.lease, stream):
             by_stream[stream_name(view.lease) or _require_stream(stream or connection.stream)].append(view)
     async with AsyncExitStack() as stack:
-        client = connection.kinesis(threads=CONCURRENT_PROBES_MAX) if by_stream else None
+        open_stream = connection.stream_opener(threads=CONCURRENT_PROBES_MAX)
         probes = []
         for name, members in by_stream.items():
-            opened = _open_stream(client, name)
+            opened = open_stream(name)
             stack.push_async_callback(opened.close)
             probes.append(_probe_stream(opened, members, streams=len(by_stream)))
         measured = await all_of(*probes)
@@ -86,7 +88,7 @@ async def _probe_stream(
     """Measure one of several streams. If it does not exist, the others are still shown."""
     leases = [view.lease for view in views]
     try:
-        lags = await measure_lags(stream, leases)
+        lags = await measure_lags(stream, leases, SystemClock())
     except NotFoundError:
         if streams == 1:
             raise
@@ -100,12 +102,6 @@ def _require_stream(stream: str | None) -> str:
             "The leases do not name their stream: add --stream NAME, or set LEASEHOLD_STREAM."
         )
     return stream
-
-
-def _open_stream(client: Any, name: str) -> Stream:
-    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
-
-    return KinesisStream(client, name, threads=CONCURRENT_PROBES_MAX)
 
 
 def _furthest_first(found: tuple[LeaseView, ShardLag]) -> tuple[bool, int, str]:

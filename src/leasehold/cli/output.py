@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 _PIPED_WIDTH: Final = 1_000
 PROGRESS_EVERY_S: Final = 10.0
@@ -24,6 +21,11 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table without borders, so that other tools can split its lines. Numbers are right-aligned."""
+    # Imported late, because a command that prints no table does not need it.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         is_number = bool(rows) and all(row[number].replace(",", "").isdigit() for row in rows)

@@ -58,6 +58,7 @@ def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_cla
 
     description = read_pipeline(file)
     _check_source(description)
+    _show_dashboard_command(description)
     _check_sink(description)
     at_terminal = sys.stdout.isatty()
     if log is None and at_terminal:
@@ -65,7 +66,8 @@ def _read_and_run(file: Path, log: Path | None, stop: StopRequest, *, record_cla
         print_line(f"Spark's log: {log}")
     if record_classes is None:
         record_classes = at_terminal or description.trigger.is_bounded
-    display = LiveTable(description.name) if at_terminal else PlainLines()
+    is_bounded = description.trigger.is_bounded
+    display = LiveTable(description.name, is_bounded=is_bounded) if at_terminal else PlainLines()
     with (
         _redirect_stderr(log) if log else nullcontext(),
         display,
@@ -85,10 +87,17 @@ def _check_source(description: Pipeline) -> None:
 
     source = source_options(description.source)
     with Ticker(print_line) as ticker:
-        ticker.wait_for(f"checking stream {source.stream}")
+        ticker.wait_for(f"checking stream {', '.join(source.names)}")
         problem = check_source(source)
     if problem is not None:
         print_line(f"{escape_unprintable(str(problem))}; the pipeline starts, and retries until it works")
+
+
+def _show_dashboard_command(description: Pipeline) -> None:
+    from leasehold.spark.dashboard_command import dashboard_command  # noqa: PLC0415 - extras
+    from leasehold.spark.options import source_options  # noqa: PLC0415
+
+    print_line(f"to see the fleet in the browser: {dashboard_command(source_options(description.source))}")
 
 
 def _check_sink(description: Pipeline) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -59,10 +60,14 @@ class PlainLines(Display):
 
 
 class LiveTable(Display):
-    """Shows the totals, the last batch, and the shards that are furthest behind."""
+    """Shows the totals, the last batch, and the shards that are furthest behind.
 
-    def __init__(self, name: str) -> None:
+    A pipeline that ends by itself also has a bar: how much of the lag at its start has been read.
+    """
+
+    def __init__(self, name: str, *, is_bounded: bool = False) -> None:
         self._name = name
+        self._completion = Completion() if is_bounded else None
         self._message = ""
         self._records = self._bytes = 0
         self._last: BatchProgress | None = None
@@ -77,6 +82,8 @@ class LiveTable(Display):
         self._records += progress.records
         self._bytes += progress.size_bytes
         self._behind = progress.behind_ms
+        if self._completion is not None:
+            self._completion.add(progress.max_behind_ms, time.monotonic())
         if progress.records:
             self._last = progress
             self._message = ""
@@ -99,7 +106,44 @@ class LiveTable(Display):
         ]
         if self._last is not None:
             lines.append(Text(format_batch(self._last)))
+        if self._completion is not None and (share := self._completion.share) is not None:
+            bar = Table.grid(padding=(0, 1))
+            left = format_seconds(self._completion.left_ms())
+            bar.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", f"{left} left")
+            return Group(*lines, bar, _shard_table(self._behind))
         return Group(*lines, _shard_table(self._behind)) if self._behind else Group(*lines)
+
+
+class Completion:
+    """How much of the lag at the start of a bounded run has been read, and how long the rest takes at this rate."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+
+    def add(self, behind_ms: int | None, now_s: float) -> None:
+        """Add the lag of the shard that is furthest behind."""
+        if behind_ms is None:
+            return
+        self._last = behind_ms, now_s
+        if self._first is None or behind_ms > self._first[0]:
+            self._first = behind_ms, now_s
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None before the first lag is known."""
+        if self._first is None or self._last is None:
+            return None
+        return 1.0 if not self._first[0] else 1 - self._last[0] / self._first[0]
+
+    def left_ms(self) -> int | None:
+        """The time until the end at the rate so far; None if nothing can be said."""
+        if self._first is None or self._last is None:
+            return None
+        read_ms, elapsed_s = self._first[0] - self._last[0], self._last[1] - self._first[1]
+        if not self._last[0]:
+            return 0
+        return None if read_ms <= 0 else round(self._last[0] * elapsed_s * 1000 / read_ms)
 
 
 class Ticker:

@@ -13,8 +13,9 @@ import click
 
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.cli.consumer_target import load_consumer
 from leasehold.cli.output import format_count, print_json, print_line
-from leasehold.cli.run import LEVELS, configure_logging, load_consumer
+from leasehold.cli.run import LEVELS, configure_logging
 from leasehold.cli.steering import say
 from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON
@@ -22,6 +23,7 @@ from leasehold.core.steering.reset_target import ToLatest, ToOldest, ToTime, par
 from leasehold.core.time_text import format_time
 from leasehold.errors import ConfigError
 from leasehold.loop_thread import LoopThread
+from leasehold.ports import Stream
 from leasehold.steering.replay import ReplayProgress, ReplayRange, replay_settings, run_replay
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.engine.engine_thread import stop_on_signals
@@ -139,7 +141,7 @@ async def _connect_and_run(
     clock = SystemClock()
     stream = open_stream(settings.connection, settings.identity.stream)
     try:
-        await _require_retained(stream, period, clock.wall_ms())
+        await require_retained(stream, period, clock.wall_ms())
         ports = WorkerPorts(
             worker=WorkerId(settings.identity.worker_id),
             table=LeaseTable(MemoryRows()),
@@ -154,8 +156,14 @@ async def _connect_and_run(
         await stream.close()
 
 
-async def _require_retained(stream: Any, period: ReplayRange, now_ms: int) -> None:
+async def require_retained(stream: Stream, period: ReplayRange, now_ms: int) -> None:
+    """Raise ConfigError if the period begins or ends before what the stream retains."""
     oldest_ms = now_ms - await stream.get_retention_ms()
+    if period.end_ms <= oldest_ms:
+        raise ConfigError(
+            f"--to {format_time(period.end_ms)}: the stream retains records since {format_time(oldest_ms)}, and older "
+            "ones are lost; choose a later time, or leave --to out"
+        )
     if period.start.timestamp_ms is not None and period.start.timestamp_ms < oldest_ms:
         raise ConfigError(
             f"--from {format_time(period.start.timestamp_ms)}: the stream retains records since "

@@ -110,6 +110,7 @@ async def _apply(
     for _ in range(_PLANS_MAX):
         outcome = await apply_reset(steering.capture(table, "reset"), read, timeout_ms=steering.timeout_ms)
         total.moved |= outcome.moved
+        total.forward |= outcome.forward
         total.past |= outcome.past
         total.created |= outcome.created
         total.kept = (*total.kept, *outcome.kept)
@@ -150,11 +151,9 @@ def _choose_stream(
 
 @asynccontextmanager
 async def _positions(connection: Connection, name: str) -> AsyncIterator[ShardPositions]:
-    from leasehold.adapters.aws.kinesis_stream import KinesisStream  # noqa: PLC0415 - boto3 is slow
-    from leasehold.wiring import new_rng  # noqa: PLC0415
+    from leasehold.wiring import new_rng  # noqa: PLC0415 - boto3 is slow
 
-    client = connection.kinesis(threads=CONCURRENT_READS_MAX)
-    stream = KinesisStream(client, name, threads=CONCURRENT_READS_MAX)
+    stream = connection.stream_opener(threads=CONCURRENT_READS_MAX)(name)
     try:
         yield ShardPositions(
             stream=stream, clock=SystemClock(), rng=new_rng(), retention_ms=await stream.get_retention_ms()
@@ -176,6 +175,10 @@ def _show_plan(plan: ResetPlan, options: _Options) -> None:
     parts += [f"{len(plan.create)} to create"] if plan.create else []
     parts += [f"{len(plan.unchanged)} already there"] if plan.unchanged else []
     print_line(", ".join(parts))
+    if forward := sum(move.is_forward for move in plan.moves):
+        print_line(
+            f"Warning: {format_count(forward, 'lease')} would move forward, and unread records would be skipped."
+        )
     if any(move.lease.generations and not move.is_forward for move in plan.moves):
         print_line(
             "A Spark query has read these shards. It stops with an error when they are set back, unless it runs with "
@@ -186,6 +189,7 @@ def _show_plan(plan: ResetPlan, options: _Options) -> None:
 def _show_outcome(outcome: ResetOutcome, options: _Options) -> None:
     fields: dict[str, Any] = {
         "moved": sorted(outcome.moved),
+        "forward": sorted(outcome.forward),
         "created": sorted(outcome.created),
         "past": sorted(outcome.past),
         "unchanged": sorted({each.key for each in outcome.kept}),
@@ -197,6 +201,9 @@ def _show_outcome(outcome: ResetOutcome, options: _Options) -> None:
         parts += [f"{len(outcome.created)} created"] if outcome.created else []
         parts += [f"{len(outcome.past)} had read past the position by then"] if outcome.past else []
         print_line(", ".join(parts))
+        if outcome.forward:
+            moved = format_count(len(outcome.forward), "lease")
+            print_line(f"Warning: {moved} moved forward, and unread records were skipped.")
     if outcome.kept:
         say(describe_kept(outcome.kept))
     if outcome.outdated:

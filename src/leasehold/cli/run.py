@@ -1,26 +1,28 @@
-"""`leasehold run`: runs a worker. Its consumer is a variable of a module, or is built from a TOML file."""
+"""`leasehold run`: runs a worker, or several worker processes below a supervisor.
+
+What only one of them needs is imported where it is used: a supervisor has no consumer, and most workers no processor of
+kclpy.
+"""
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import logging
-import sys
-import tomllib
-import traceback
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasehold.cli.kclpy_processors import ProcessorOptions, make_processor_consumer, parse_options
-from leasehold.config.did_you_mean import did_you_mean
-from leasehold.errors import ConfigError
-from leasehold.kclpy.alias import NAME as KCLPY
-from leasehold.worker.consumer import Consumer
+from leasehold.adapters.cpu_limits import count_usable_cpus
+from leasehold.core.supervision.process_count import parse_process_count
+from leasehold.core.supervision.restarts import EXPLAINED_CODE
+from leasehold.errors import ConfigError, LeaseholdError, ServiceError
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+if TYPE_CHECKING:
+    from leasehold.worker.consumer import Consumer
+
+LOG_HEAD: Final = "%(asctime)s %(levelname)s %(name)s"
 AWS_LOGGERS: Final = ("boto3", "botocore", "urllib3", "asyncio")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -65,15 +67,22 @@ LEVELS: Final = ("debug", "info", "warning", "error")
     is_flag=True,
     help="With --kclpy: do not skip a batch on which the processor fails. Its shard begins again from its checkpoint.",
 )
+@click.option(
+    "--processes",
+    metavar="NUMBER|auto",
+    callback=lambda _context, _option, value: _parse_processes(value),
+    help="Run this many worker processes, each a member of the fleet; auto: one for each processor that this process "
+    "may use. Crashed ones are restarted.",
+)
+# Given to the processes that a supervisor starts.
+@click.option("--member", metavar="NUMBER:DESCRIPTOR", hidden=True)
 def run(
     *,
-    target: str | None,
-    config: Path | None,
     log_level: str,
     log_aws: bool,
-    kclpy: str | None,
-    properties: Path | None,
-    **options: bool,
+    processes: int | None,
+    member: str | None,
+    **options: Any,
 ) -> None:
     """Run a worker.
 
@@ -84,148 +93,76 @@ def run(
     the consumer is built from the file. Its table [run] names the handler: handler = "module:function", or
     processor = "module:Class" for a record processor of kclpy.
     """
-    _check_usage(target, config, kclpy, properties, has_options=any(options.values()))
-    configure_logging(log_level.upper(), log_aws=log_aws)
-    if kclpy is not None:
-        chosen = ProcessorOptions(**options)
-        consumer = make_processor_consumer(load_target(kclpy), chosen, config=config, properties=properties)
+    _check_usage(options)
+    number = None if member is None else int(member.partition(":")[0])
+    configure_logging(log_level.upper(), log_aws=log_aws, process=number)
+    if processes is not None:
+        from leasehold.cli.processes import run_processes  # noqa: PLC0415
+
+        run_processes(processes, {"log_level": log_level, "log_aws": log_aws, **options})
+    elif member is None:
+        _make_consumer(options).run()
     else:
-        consumer = load_consumer(target, config)
-    consumer.run()
+        _run_member(member, options)
 
 
-def load_consumer(target: str | None, config: Path | None) -> Consumer:
-    """Load a consumer by name, or build it from a file."""
-    return _load_consumer(target) if target is not None else _build_consumer(Path(str(config)))
+def _parse_processes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_process_count(text) or count_usable_cpus()
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
 
 
-def _check_usage(
-    target: str | None, config: Path | None, kclpy: str | None, properties: Path | None, *, has_options: bool
-) -> None:
-    if kclpy is None:
+def _make_consumer(options: Mapping[str, Any]) -> Consumer:
+    from leasehold.cli.consumer_target import load_consumer, load_target  # noqa: PLC0415
+
+    if options["kclpy"] is None:
+        return load_consumer(options["target"], options["config"])
+    from leasehold.cli.kclpy_processors import ProcessorOptions, make_processor_consumer  # noqa: PLC0415
+
+    # First the options: the alias must exist before the module is imported.
+    chosen = ProcessorOptions(**{name: options[name] for name in ("kclpy_alias", "restart_failed")})
+    return make_processor_consumer(
+        load_target(options["kclpy"]), chosen, config=options["config"], properties=options["properties"]
+    )
+
+
+def _run_member(member: str, options: Mapping[str, Any]) -> None:
+    """Run one of the processes of a supervisor."""
+    from leasehold.worker.processes.member_link import MemberLink  # noqa: PLC0415
+
+    number, _, descriptor = member.partition(":")
+    with closing(MemberLink(int(number), int(descriptor))) as link:
+        try:
+            _make_consumer(options).run_as_member(link)
+        except ServiceError:
+            raise  # the service may respond after a restart
+        except LeaseholdError as error:
+            link.explain(str(error))
+            raise SystemExit(EXPLAINED_CODE) from error
+
+
+def _check_usage(options: Mapping[str, Any]) -> None:
+    target, config, properties = options["target"], options["config"], options["properties"]
+    if options["kclpy"] is None:
         if (target is None) == (config is None):
             raise click.UsageError("Give either MODULE:CONSUMER or --config FILE, or --kclpy MODULE:CLASS.")
-        if properties is not None or has_options:
+        if properties is not None or options["kclpy_alias"] or options["restart_failed"]:
             raise click.UsageError("--properties, --kclpy-alias and --restart-failed need --kclpy.")
     elif target is not None or (config is not None and properties is not None):
         raise click.UsageError("With --kclpy give one of --config and --properties, or none.")
 
 
-def configure_logging(level: str, *, log_aws: bool) -> None:
-    """Log to stderr. The AWS SDK writes a dozen debug lines for each call, which hide all others."""
-    logging.basicConfig(format=LOG_FORMAT)
+def configure_logging(level: str, *, log_aws: bool, process: int | None = None) -> None:
+    """Log to stderr, with the number of the process if there are several.
+
+    The AWS SDK writes a dozen debug lines for each call, which hide all others.
+    """
+    tag = "" if process is None else f"process={process} "
+    logging.basicConfig(format=f"{LOG_HEAD} {tag}%(message)s")
     logging.getLogger().setLevel(level)
     if not log_aws:
         for name in AWS_LOGGERS:
             logging.getLogger(name).setLevel(max(logging.INFO, logging.getLogger().level))
-
-
-def _load_consumer(target: str) -> Consumer:
-    found = load_target(target)
-    if not isinstance(found, Consumer):
-        raise ConfigError(
-            f"{target} is {_describe_type(found)}, not a Consumer: name the variable that contains the consumer"
-        )
-    return found
-
-
-def _build_consumer(config: Path) -> Consumer:
-    table = _read_run_table(config)
-    if "processor" in table:
-        # First the options: the alias must exist before the module is imported.
-        options = parse_options({key: table[key] for key in table if key != "processor"}, str(config))
-        return make_processor_consumer(
-            load_target(table["processor"]), options, config=config, properties=None
-        )
-    handler_name = table["handler"]
-    consumer = Consumer(config=config)
-    handler = load_target(handler_name)
-    if not callable(handler):
-        raise ConfigError(
-            f"{config} [run] handler={handler_name!r} is {_describe_type(handler)}, not a function or class"
-        )
-    is_processor = inspect.isclass(handler)
-    if is_processor:
-        consumer.processor(handler)
-    else:
-        consumer.batch(handler)
-    return consumer
-
-
-def _read_run_table(config: Path) -> dict[str, Any]:
-    """Return the table [run]: with `handler` alone, or with `processor` and its options."""
-    try:
-        content = tomllib.loads(config.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {config} is not TOML: {error}") from error
-    table = content.get("run")
-    named = [
-        key for key in ("handler", "processor") if isinstance(table, dict) and isinstance(table.get(key), str)
-    ]
-    if not isinstance(table, dict) or len(named) != 1:
-        raise ConfigError(
-            f'configuration file {config}: expected [run] with handler = "module:function", or with '
-            'processor = "module:Class"'
-        )
-    unknown = [key for key in table if key != "handler"]
-    if named == ["handler"] and unknown:
-        raise ConfigError(
-            f"configuration file {config} [run] {unknown[0]} is not a setting: the only setting is handler"
-        )
-    return table
-
-
-def load_target(target: str) -> Any:
-    """Import `module:name`, from the current directory first."""
-    module_name, _, path = target.partition(":")
-    if not module_name or not path:
-        raise ConfigError(f"{target!r}: expected MODULE:NAME, for example billing:consumer")
-    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
-        raise ConfigError(
-            f"{target!r}: {module_name} is not the name of a module: for the file app/billing.py, change to its folder "
-            "and write billing:consumer, or write app.billing:consumer"
-        )
-    found: Any = _import_module(module_name)
-    for name in path.split("."):
-        found = _get_attribute(found, name, target)
-    return found
-
-
-def _import_module(name: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigError(
-                f"module {name} is neither in {folder} nor installed: check the name, or change to its folder"
-            ) from error
-        raise ConfigError(_describe_import_error(name, error)) from error
-    except Exception as error:
-        raise ConfigError(_describe_import_error(name, error)) from error
-
-
-def _describe_import_error(name: str, error: Exception) -> str:
-    """Describe the error and where it was raised, instead of a traceback."""
-    if isinstance(error, SyntaxError):
-        return f"module {name} cannot be imported: {error.msg} ({error.filename}, line {error.lineno})"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    kind = type(error).__name__
-    is_kclpy = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith(KCLPY)
-    remedy = f": give --kclpy-alias (kclpy_alias = true), or install {KCLPY}" if is_kclpy else ""
-    return f"module {name} cannot be imported: {kind}: {error} ({last.filename}, line {last.lineno}){remedy}"
-
-
-def _get_attribute(owner: Any, name: str, target: str) -> Any:
-    try:
-        return getattr(owner, name)
-    except AttributeError as error:
-        public = [each for each in dir(owner) if not each.startswith("_")]
-        hint = did_you_mean(name, public, otherwise="check the name")
-        raise ConfigError(f"{target}: there is no {name!r}: {hint}") from error
-
-
-def _describe_type(found: object) -> str:
-    return f"a {type(found).__name__}"

@@ -8,9 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.output import format_count, print_line, progress_lines
 from leasehold.config.settings import Mode, Retrieval
-from leasehold.errors import ConfigError
+from leasehold.errors import ConfigError, LeaseholdError
 
 if TYPE_CHECKING:
     from leasehold.simulation.simulate import SimulationOptions, SimulationOutcome
@@ -92,12 +94,24 @@ _DEFAULT_MINUTES: Final = 1.0
     help="The initial position.",
 )
 @click.option(
-    "--wide", is_flag=True, help="Also draw several streams, streams that come and go, and denied access."
+    "--wide",
+    is_flag=True,
+    help="Also draw concurrent handlers, several streams, streams that come and go, and denied access.",
 )
 @click.option(
     "--load/--no-load",
     default=None,
     help="With --mode leader: unequal loads after the faults.  [default: no, drawn with --wide]",
+)
+@click.option(
+    "--concurrency/--no-concurrency",
+    default=None,
+    help="Handlers get single records, several at a time.  [default: no, drawn with --wide]",
+)
+@click.option(
+    "--compaction",
+    is_flag=True,
+    help="Workers archive, and the archive is compacted and read meanwhile. Needs several --minutes.",
 )
 @click.option(
     "--streams",
@@ -137,6 +151,10 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
         )
     if given["load"] and given["streams"] not in ("drawn", "one"):
         raise ConfigError("--load: unequal loads are simulated for one stream; leave out --streams")
+    if given["concurrency"] and runtime not in ("drawn", "worker"):
+        raise ConfigError("--concurrency: only workers with handlers have it; add --runtime worker")
+    if given["compaction"] and (runtime not in ("drawn", "archive") or given["load"] or given["concurrency"]):
+        raise ConfigError("--compaction: only workers that archive have it; add --runtime archive")
     options = SimulationOptions(
         seed=seed,
         workers=given["workers"],
@@ -149,10 +167,16 @@ def _parse_options(seed: int, given: Mapping[str, Any]) -> SimulationOptions:
         start=None if given["start"] == "drawn" else Start(given["start"].replace("-", " ")),
         is_wide=given["wide"],
         load=given["load"],
+        concurrency=given["concurrency"],
+        has_compaction=given["compaction"],
         streams=None if given["streams"] == "drawn" else StreamChoice(given["streams"]),
     )
     if options.load:
         options = replace(options, runtime=Runtime.WORKER, streams=StreamChoice.ONE)
+    if options.concurrency:
+        options = replace(options, runtime=Runtime.WORKER)
+    if options.has_compaction:
+        options = replace(options, runtime=Runtime.ARCHIVE)
     if options.runtime is not Runtime.WORKER:
         with needs_extra("archive"):
             pass
@@ -173,17 +197,33 @@ def _run_one(options: SimulationOptions) -> None:
 
 
 def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
-    from leasehold.simulation.report import result_lines, summary_lines  # noqa: PLC0415
+    from leasehold.simulation.report import summary_lines  # noqa: PLC0415
 
     began_s = monotonic()
     outcomes: list[SimulationOutcome] = []
+    try:
+        with _on_signals(sys.exit):
+            _collect(outcomes, runs, jobs)
+    except SystemExit:
+        print_line(f"stopped; {len(outcomes)} of {format_count(len(runs), 'seed')} have run")
+        raise
+    for line in summary_lines(outcomes, monotonic() - began_s):
+        print_line(line)
+    if not all(outcome.has_passed for outcome in outcomes):
+        raise SystemExit(1)
+
+
+def _collect(outcomes: list[SimulationOutcome], runs: Sequence[SimulationOptions], jobs: int) -> None:
+    """Run all seeds, add their outcomes to the list, and print those that failed."""
+    from leasehold.simulation.report import result_lines  # noqa: PLC0415
+
     console = Console(stderr=True)
     columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with (
-        _on_signals(sys.exit),
+        # First, because the others start threads, which would take the signals that it blocks.
+        _outcomes(runs, jobs) as running,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
         nullcontext() if console.is_terminal else _progress_lines(outcomes, len(runs)),
-        _outcomes(runs, jobs) as running,
     ):
         task = progress.add_task("seeds", total=len(runs))
         for outcome in running:
@@ -192,10 +232,6 @@ def _run_many(runs: Sequence[SimulationOptions], jobs: int) -> None:
             if not outcome.has_passed:
                 for line in result_lines(outcome):
                     print_line(line)
-    for line in summary_lines(outcomes, monotonic() - began_s):
-        print_line(line)
-    if not all(outcome.has_passed for outcome in outcomes):
-        raise SystemExit(1)
 
 
 def _progress_lines(outcomes: Sequence[SimulationOutcome], total: int) -> AbstractContextManager[None]:
@@ -208,27 +244,57 @@ def _progress_lines(outcomes: Sequence[SimulationOutcome], total: int) -> Abstra
 
 @contextmanager
 def _outcomes(runs: Sequence[SimulationOptions], jobs: int) -> Iterator[Iterator[SimulationOutcome]]:
-    """Run all seeds in processes. If the block is left early, the processes end at once."""
+    """Run all seeds in processes, which end at once when the block is left.
+
+    A pool of processes may wait for ever if a signal comes while its processes start; these have only a pipe each.
+    """
     # Spawned, not forked: this process may have threads, which do not survive a fork.
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
-    futures = []
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[Connection, BaseProcess] = {}
+    # Started first, because its start unblocks the signals that are blocked below.
+    resource_tracker.ensure_running()
+    # Ctrl-C also reaches the processes, which inherit that it is blocked: only this process reacts to it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        # Ctrl-C also reaches the processes, which inherit that it is blocked: only this process reacts to it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        try:
-            futures = [pool.submit(_run_without_trace, options) for options in runs]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield (future.result() for future in as_completed(futures))
-    except BaseException:
-        print_line(
-            f"stopped; {sum(each.done() for each in futures)} of {format_count(len(runs), 'seed')} have run"
-        )
-        for process in multiprocessing.active_children():
-            process.kill()
-        raise
+        for number in range(min(jobs, len(runs))):
+            pipe, end_of_process = context.Pipe(duplex=False)
+            process = context.Process(target=_send_outcomes, args=(end_of_process, runs[number::jobs]))
+            process.start()
+            pipes[pipe] = process
+            end_of_process.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield _receive_outcomes(pipes, len(runs))
     finally:
-        pool.shutdown(cancel_futures=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for started in pipes.values():
+            started.kill()
+            started.join()
+
+
+def _receive_outcomes(pipes: Mapping[Connection, BaseProcess], count: int) -> Iterator[SimulationOutcome]:
+    """Yield the outcomes as they come. Raises LeaseholdError if a process ends before its last one."""
+    open_pipes = list(pipes)
+    while count:
+        for ready in wait(open_pipes):
+            assert isinstance(ready, Connection)
+            try:
+                yield ready.recv()
+                count -= 1
+            except EOFError:
+                open_pipes.remove(ready)
+                pipes[ready].join()
+                if pipes[ready].exitcode:
+                    raise LeaseholdError(
+                        f"a process of the simulation has ended with exit code {pipes[ready].exitcode}"
+                    ) from None
+
+
+def _send_outcomes(pipe: Connection, runs: Sequence[SimulationOptions]) -> None:
+    """Run seeds and send their outcomes, without the traces, which are long."""
+    from leasehold.simulation.simulate import simulate as run  # noqa: PLC0415
+
+    for options in runs:
+        pipe.send(replace(run(options), trace=()))
 
 
 @contextmanager
@@ -241,9 +307,3 @@ def _on_signals(react: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _run_without_trace(options: SimulationOptions) -> SimulationOutcome:
-    from leasehold.simulation.simulate import simulate as run  # noqa: PLC0415
-
-    return replace(run(options), trace=())

@@ -16,8 +16,8 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.output import escape_unprintable, format_count
 from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.finding import format_duration
 from leasehold.core.model import WorkerId
-from leasehold.core.observing.explain.finding import format_duration
 from leasehold.core.steering.capture import CaptureLimits
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.steering.lease_capture import CapturePorts, LeaseCapture, Waiting

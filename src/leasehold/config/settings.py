@@ -10,6 +10,7 @@ from typing import Final
 
 from leasehold.errors import ConfigError
 
+_NAMESPACE: Final = re.compile(r"(?!AWS/|:)[A-Za-z0-9._/#: -]{1,255}")
 _CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _CONSUMER_ARN: Final = re.compile(r"arn:[^:]+:kinesis:[^:]*:[0-9]+:stream/[^:/]+/consumer/[^:/]+:[0-9]+")
 
@@ -50,43 +51,164 @@ class FleetSettings:
     """
 
     mode: Mode = Mode.AUTO
+    """How leases are assigned: `auto` joins the existing fleet, and gives a new fleet a leader; `leader`: one
+    member, elected, assigns by load (KCL 3.x); `peer`: each member takes its share (KCL 2.x).
+
+    KCL: clientVersionConfig
+    """
     failover_after: timedelta = timedelta(seconds=10)
-    refresh_every: timedelta = timedelta(seconds=1.8)  # reads of the lease table, unless nudges replace them
-    max_leases: int | None = None  # of this member, and as a leader of each member; None: no limit
-    # Free leases that a member gets in one refresh, also from a leader that has this setting; None: its whole share.
+    """A lease that has not been renewed for so long is free. Must be the same for all members, Java members
+    included.
+
+    KCL: failoverTimeMillis
+    """
+    refresh_every: timedelta = timedelta(seconds=1.8)
+    """How often a member reads the lease table; less often under a leader of ours, which nudges its members."""
+    max_leases: int | None = None
+    """The most leases of this member; a leader with this setting applies it to each member.
+
+    Unit: leases
+    Default: no limit
+    KCL: maxLeasesForWorker
+    """
     leases_to_acquire: int | None = None
-    # Leases of other members that a member requests in one refresh, or that a leader moves in one round; None: by need.
+    """Free leases that this member takes in one refresh; a leader with this setting assigns so many to each member
+    in one decision, and decides again after `refresh_every` while leases remain.
+
+    Unit: leases
+    Default: its whole share
+    """
     leases_to_request: int | None = None
-    # Leases move by handoff, which repeats nothing. False: they are taken by force, as beside members that know none.
+    """Leases of others that this member requests in one refresh to even out the numbers; a leader with this setting
+    lets so many be moved at one time.
+
+    Unit: leases
+    Default: a quarter of what it lacks
+    KCL: maxLeasesToStealAtOneTime
+    """
     handoff: bool = True
-    handoff_timeout: timedelta = timedelta(seconds=30)  # for the old owner to finish its delivered records
-    stalled_after: timedelta = timedelta(minutes=15)  # a shard without progress is released after this time
-    cooldown_after_failure: timedelta = timedelta(
-        seconds=10
-    )  # before a member takes a shard again that failed
-    check_parents_every: timedelta = timedelta(seconds=1)  # while a shard waits for the end of its parents
+    """Whether leases move by handoff, which repeats nothing. With false they are taken by force, and the batch in
+    flight is repeated: for [fleets with KCL 1.x](docs/java.md#joining), whose members know no handoff.
+
+    KCL: isGracefulLeaseHandoffEnabled
+    """
+    handoff_timeout: timedelta = timedelta(seconds=30)
+    """The time for an owner to finish its batch; after that it declines the request. An owner that does not react
+    loses the lease. Must be the same for all members, Java members included.
+
+    KCL: gracefulLeaseHandoffTimeoutMillis
+    """
+    stalled_after: timedelta = timedelta(minutes=15)
+    """A shard without progress for so long is given up (one from which nothing was ever read, after a minute)."""
+    cooldown_after_failure: timedelta = timedelta(seconds=10)
+    """How long a member waits before it takes a shard again that was given up."""
+    check_parents_every: timedelta = timedelta(seconds=1)
+    """How often a shard checks whether its parents have ended.
+
+    KCL: parentShardPollIntervalMillis
+    """
     first_audit_after: timedelta = timedelta(seconds=60)
+    """When a member first searches for shards without a lease, after its start."""
     audit_every: timedelta = timedelta(seconds=120)
+    """How often it does so after that.
+
+    KCL: leasesRecoveryAuditorExecutionFrequencyMillis
+    """
     audit_confirmations: int = 3
-    clean_up: bool = True  # delete the leases of finished shards; False: they stay for ever
+    """How many audits in a row must see a shard without a lease before it gets one.
+
+    Unit: audits
+    KCL: leasesRecoveryAuditorInconsistencyConfidenceThreshold
+    """
+    clean_up: bool = True
+    """Whether leases of finished shards are deleted; with false they stay, and are harmless.
+
+    KCL: cleanupLeasesUponShardCompletion
+    """
     clean_up_every: timedelta = timedelta(seconds=60)
-    keep_finished_for: timedelta | None = None  # how long they stay at least; None: twice clean_up_every
+    """How often leases of finished shards are looked for.
+
+    KCL: leaseCleanupIntervalMillis
+    """
+    keep_finished_for: timedelta | None = None
+    """How long such a lease stays at least. 5 minutes in the KCL.
+
+    Default: twice `clean_up_every`
+    KCL: completedLeaseCleanupIntervalMillis
+    """
     ignore_unexpected_child_shards: bool = False
-    delete_former_streams_after: timedelta | None = (
-        None  # leases of streams that no member reads; None: never
-    )
+    """Whether a list of shards is used although it has a child of a shard that is still open: the stream was resharded
+    while the list was read. With false, the shards are listed again.
+
+    KCL: ignoreUnexpectedChildShards
+    """
+    delete_former_streams_after: timedelta | None = None
+    """When to delete leases of streams [that nobody reads](docs/worker.md#streams-that-come-and-go); at least two
+    failover times.
+
+    Default: never
+    """
     on_recreated_stream: OnRecreatedStream = OnRecreatedStream.FAIL
-    leader_lock_duration: timedelta = timedelta(seconds=15)  # a leader that is silent for so long is replaced
+    """What to do if [the stream was deleted and created
+    again](docs/worker.md#a-stream-that-was-deleted-and-created-again): `fail`, or `start_over` at the oldest
+    record of the new stream.
+
+    """
+    leader_lock_duration: timedelta = timedelta(seconds=15)
+    """A leader is replaced when a standby has seen no heartbeat of it for so long. 120 s in the KCL.
+
+    KCL: dynamoDbLockBasedLeaderLeaseDurationInMillis
+    """
     balance_by: BalanceBy = BalanceBy.LOAD
-    max_kbps: int | None = None  # the leader assigns no more leases to a member above it; None: no limit
-    balance_threshold: float = (
-        10.0  # percent of the mean load: balancing starts if a member is further from it
-    )
-    balance_step: float = 100.0  # percent of a member's excess load that one round of balancing moves
-    balance_every: timedelta = timedelta(seconds=1)  # the least time between two rounds
-    balance_overshoot: bool = True  # a lease may move that is larger than the excess of its member
-    newest_report_weight: float = 0.5  # of a member's newest report in its utilisation, for the leader
-    max_utilisation: int = 100  # percent; a leader relieves this member above it; 100: no limit
+    """What a leader evens out: `load` (throughput, processor use) or `count` (the number of leases).
+
+    KCL: leaseAssignmentStrategy
+    """
+    max_kbps: int | None = None
+    """A member that delivers more gets no further lease from the leader.
+
+    Unit: kB a second
+    Default: no limit
+    KCL: maxThroughputPerHostKBps
+    """
+    balance_threshold: float = 10.0
+    """A leader balances by load if a member is further from the mean load than this, and than two points of
+    processor use.
+
+    Unit: percent of the mean
+    KCL: reBalanceThresholdPercentage
+    """
+    balance_step: float = 100.0
+    """How much of a member's load above the mean one round of balancing moves. With less than 100, set
+    `balance_every` so that reports show the effect of a round, `60s` or more.
+
+    Unit: percent
+    KCL: dampeningPercentage
+    """
+    balance_every: timedelta = timedelta(seconds=1)
+    """The least time between two rounds of balancing; a leader decides every 0.4 failover times. In the KCL it is a
+    number of assignment intervals, 60 s.
+
+    KCL: varianceBalancingFrequency
+    """
+    balance_overshoot: bool = True
+    """Whether a member may give a lease that is larger than its part above the mean, if the loads become more even.
+
+    KCL: allowThroughputOvershoot
+    """
+    newest_report_weight: float = 0.5
+    """The weight of a member's newest report in its processor use, as its leader computes it; 1 ignores all earlier
+    reports.
+
+    Unit: 0 to 1
+    KCL: workerMetricsEMAAlpha
+    """
+    max_utilisation: int = 100
+    """How much of its processor this member wants to use at most: a leader relieves it above, and balances no lease
+    to it that would bring it above. 100 is no limit. The KCL's `OperatingRange`, `maxUtilization`.
+
+    Unit: percent
+    """
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -165,12 +287,36 @@ class ReadSettings:
     """How shards are polled. Kinesis allows 5 calls and 2 MB per second and shard, for all readers together."""
 
     records_per_call: int = 10_000
+    """The most records of one GetRecords call.
+
+    Unit: records
+    KCL: maxRecords
+    """
     calls_per_second: float = 5.0
+    """The most calls a second and shard. Kinesis allows 5, for all readers of the shard together: leave some for
+    others.
+
+    Unit: calls a second and shard
+    KCL: idleTimeBetweenReadsInMillis
+    """
     bytes_per_second: int = 2_000_000
-    idle_poll_every: timedelta = timedelta(seconds=1)  # at the tip of a shard
-    buffer_bytes: int = 64 * 1024 * 1024  # read-ahead of all shards of the process together
-    # Retention is at least 24 hours. A reader so far behind checks for trimmed records.
+    """The most bytes a second and shard. Kinesis allows 2 MB, for all readers of the shard together.
+
+    Unit: bytes a second and shard
+    """
+    idle_poll_every: timedelta = timedelta(seconds=1)
+    """How often a shard is polled at its tip.
+
+    KCL: idleTimeBetweenReadsInMillis
+    """
+    buffer_bytes: int = 64 * 1024 * 1024
+    """Records that are read and not yet handled, in the whole process: above this limit, reading stops.
+
+    Unit: bytes
+    KCL: maxPendingProcessRecordsInput
+    """
     check_gaps_when_behind: timedelta = timedelta(hours=20)
+    """A reader that is so far behind checks for trimmed records. Retention is at least 24 hours."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.records_per_call <= 10_000:
@@ -206,9 +352,27 @@ class FanOutSettings:
     """Whether shards are read by enhanced fan-out, and with which registered consumer."""
 
     retrieval: Retrieval = Retrieval.POLLING
-    consumer_name: str | None = None  # None: named like the application, as in the Java KCL
-    consumer_arn: str | None = None  # of a consumer that exists already; it is never registered
-    http2: bool = False  # many subscriptions on one connection, for more processor time
+    """How shards are read: `polling`; `fan_out`, [enhanced fan-out](docs/worker.md#enhanced-fan-out); `auto`:
+    fan-out, or polling where Kinesis refuses it.
+
+    KCL: retrievalSpecificConfig, retrievalMode
+    """
+    consumer_name: str | None = None
+    """The registered consumer for fan-out; it is registered if it does not exist.
+
+    Default: the application
+    KCL: consumerName
+    """
+    consumer_arn: str | None = None
+    """A registered consumer that exists, instead of a name; for one stream.
+
+    KCL: consumerArn
+    """
+    http2: bool = False
+    """Whether to subscribe over HTTP/2: [fewer connections](docs/worker.md#enhanced-fan-out), more processor time.
+    Needs the extra `http2`.
+
+    """
 
     def __post_init__(self) -> None:
         if self.consumer_name is not None and self.consumer_arn is not None:
@@ -244,14 +408,60 @@ class MetricsLevel(Enum):
     DETAILED = "detailed"  # and metrics of every call
 
 
+class MetricsOutput(Enum):
+    """Where metrics go besides Prometheus and CloudWatch's API."""
+
+    NONE = "none"
+    EMF = "emf"  # CloudWatch's embedded metric format, on stdout
+    OPENTELEMETRY = "opentelemetry"  # the extra `opentelemetry`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserveSettings:
     """How to monitor a member. Logs are always written; configure them with Python's logging."""
 
-    status_port: int | None = None  # serves /health and /metrics; 0: any free port; None: no status server
-    status_host: str = "127.0.0.1"  # any other address is open to everyone who can reach it
-    stuck_after: timedelta = timedelta(minutes=5)  # without progress; more than the longest batch takes
+    status_port: int | None = None
+    """The port of `/health` and `/metrics`; 0 takes any free port, and logs it.
+
+    Default: no server
+    """
+    status_host: str = "127.0.0.1"
+    """The address that it listens on. Another address than this machine's own must be set explicitly; then everyone
+    who can reach it can read both.
+
+    """
+    stuck_after: timedelta = timedelta(minutes=5)
+    """How long a shard may have work without progress before it is [unhealthy](docs/observing.md#health). Choose
+    more than your longest batch takes.
+
+    KCL: logWarningForTaskAfterMillis
+    """
     cloudwatch_metrics: MetricsLevel = MetricsLevel.NONE
+    """What is published to [CloudWatch](docs/observing.md#cloudwatch) by its API: `none`, `summary` or `detailed`.
+
+    KCL: metricsLevel
+    """
+    metrics: MetricsOutput = MetricsOutput.NONE
+    """Where metrics go besides: `emf`, CloudWatch's metrics [on stdout](docs/observing.md#metrics-on-stdout);
+    `opentelemetry`, [OpenTelemetry](docs/observing.md#opentelemetry).
+
+    KCL: metricsBackend, openTelemetry
+    """
+    metrics_level: MetricsLevel = MetricsLevel.SUMMARY
+    """What is written to stdout: `summary` or `detailed`."""
+    metrics_namespace: str | None = None
+    """The namespace in CloudWatch.
+
+    Default: the application
+    KCL: namespace
+    """
+    metrics_dimensions: str | None = None
+    """Which [dimensions](docs/observing.md#cloudwatch) metrics have in CloudWatch, and constant ones:
+    `Operation,Service=orders`.
+
+    Default: those of the KCL
+    KCL: metricsEnabledDimensions
+    """
 
     def __post_init__(self) -> None:
         if self.status_port is not None and not 0 <= self.status_port <= 65_535:
@@ -260,6 +470,13 @@ class ObserveSettings:
             )
         if not self.status_host:
             raise ConfigError("status_host is empty, which would mean every address: write 0.0.0.0 for that")
+        if self.metrics_level is MetricsLevel.NONE:
+            raise ConfigError("metrics_level='none': set metrics='none' instead")
+        if self.metrics_namespace is not None and not _NAMESPACE.fullmatch(self.metrics_namespace):
+            raise ConfigError(
+                f"metrics_namespace={self.metrics_namespace!r}: expected up to 255 letters, digits and . - _ / # :, "
+                "not beginning with AWS/"
+            )
         if self.stuck_after < timedelta(seconds=1):
             raise ConfigError(
                 f"stuck_after={self.stuck_after}: expected at least a second, and more than the longest batch takes"

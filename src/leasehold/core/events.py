@@ -2,6 +2,8 @@
 
 The runtimes report events to one callable, `observe(event)`. Logs, CloudWatch, Prometheus, the health endpoint and
 the tests are such observers, so all of them show the same facts. No event carries a payload or a partition key.
+
+The docstring of an event is its text in docs/reference/events.md (`make reference`).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from leasehold.core.finding import Finding
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import Position
 from leasehold.core.records.iterators import Gap, IteratorStart
@@ -65,13 +68,38 @@ class MemberStopped:
 
 @dataclass(frozen=True, slots=True)
 class FleetRefreshed:
-    """The member read the lease table, in `time_ms`. `unclaimed` leases have no live owner."""
+    """The member read the lease table, in `time_ms`. `unclaimed` leases have no live owner.
+
+    `speaks_for_fleet` is True for one member at a time: the leader, or the first of the peers. Only this one publishes
+    the totals of the fleet, so sums over all members are right.
+    """
 
     leases: int
     unclaimed: int
     mine: int
     workers: int
     time_ms: int = 0
+    speaks_for_fleet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDecided:
+    """As the leader, the member decided which worker gets which lease, and wrote it, in `time_ms`.
+
+    `expired` leases had no reader; `left_free` of them stay so. `failed` writes failed, or another member was faster.
+    """
+
+    leases: int
+    workers: int
+    expired: int
+    left_free: int
+    assigned: int
+    handed_off: int
+    failed: int
+    unreadable_rows: int
+    unreadable_reports: int
+    failing_workers: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +113,10 @@ class ShardsSynced(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class RowRejected:
-    """A row of the lease table cannot be parsed and is skipped. Reported at each read while this lasts."""
+    """A row of the lease table may be a lease and cannot be read: [its shard is blocked](docs/algorithm.md#the-row).
+
+    Reported at each read while this lasts.
+    """
 
     key: str
     problem: str
@@ -94,7 +125,7 @@ class RowRejected:
 
 @dataclass(frozen=True, slots=True)
 class RowRecovered:
-    """A row that could not be parsed can be parsed now, or was deleted."""
+    """A row that was rejected can be read again, or was deleted."""
 
     key: str
 
@@ -109,9 +140,9 @@ class RowIgnored:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecreated(StreamEvent):
-    """The stream was deleted and created again. `problem` says what shows it, and what to do or what happens now.
+    """The stream was [deleted and created again](docs/worker.md#a-stream-that-was-deleted-and-created-again).
 
-    If `is_fatal`, the member stops.
+    `problem` says what shows it, and what to do or what happens now. If `is_fatal`, the member stops.
     """
 
     name: str
@@ -121,7 +152,7 @@ class StreamRecreated(StreamEvent):
 
 @dataclass(frozen=True, slots=True)
 class StreamsChanged:
-    """A member that discovers its streams reads others from now on. Empty tuples: none of that kind."""
+    """A member that [discovers its streams](docs/worker.md#streams-that-come-and-go) reads others from now on."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -129,7 +160,10 @@ class StreamsChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRestarted:
-    """A lease of an earlier stream begins anew, at the oldest record. `checkpoint` is its former checkpoint."""
+    """A lease of an earlier stream begins anew, at the oldest record of the recreated stream.
+
+    `checkpoint` is its former checkpoint.
+    """
 
     key: LeaseKey
     checkpoint: Position
@@ -184,7 +218,10 @@ class LeadershipEnded:
 
 @dataclass(frozen=True, slots=True)
 class FleetUpgraded:
-    """The member switched a fleet that upgrades from KCL 2.x to leader assignment. All members follow."""
+    """The member changed the fleet from KCL 2.x to one with a leader ([how](docs/algorithm.md#the-end-of-an-upgrade)).
+
+    All members follow within a minute.
+    """
 
     worker: WorkerId
 
@@ -215,7 +252,7 @@ class LeasesRenewed:
 
 @dataclass(frozen=True, slots=True)
 class ShardStalled(LeaseEvent):
-    """A shard makes no progress on this member. Its lease is released, so another member can try."""
+    """A shard has made no progress on this member for `stalled_after`. Its lease is released, so another can try."""
 
     idle_ms: int
 
@@ -272,7 +309,10 @@ class IteratorExpired(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFound(StreamEvent):
-    """The registered consumer of the application is ACTIVE. The shards of stream `name` are read by subscriptions."""
+    """The registered consumer of the application is ACTIVE.
+
+    The shards of stream `name` are read by [enhanced fan-out](docs/worker.md#enhanced-fan-out).
+    """
 
     name: str
     consumer: str
@@ -303,7 +343,7 @@ class Subscribed(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnded(ShardEvent):
-    """Kinesis ended a subscription in the orderly way, after `events` events. The next one follows at once."""
+    """Kinesis ended a subscription after its five minutes and `events` events. The next one follows at once."""
 
     events: int
     time_ms: int
@@ -311,7 +351,7 @@ class SubscriptionEnded(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLost(ShardEvent):
-    """A subscription broke, was silent for too long, or was replaced. The next one follows in `wait_ms`."""
+    """A subscription broke, was silent for 20 s, or was replaced. The next one follows in `wait_ms`."""
 
     reason: str
     wait_ms: int
@@ -319,7 +359,7 @@ class SubscriptionLost(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class GapFound(ShardEvent):
-    """Records may have been trimmed before they were read. See `Gap` for how certain that is."""
+    """Records were probably trimmed before they were read, and are **lost** ([gaps](docs/observing.md#gaps))."""
 
     gap: Gap
 
@@ -371,7 +411,7 @@ class RecordDeadLettered(ShardEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordSkipped(ShardEvent):
-    """One record was skipped, because the settings allow it explicitly."""
+    """One record was skipped, because the settings allow it explicitly: it is **lost**."""
 
     position: Position
     error: str
@@ -416,6 +456,56 @@ class OperationFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCount:
+    """How often one operation of an AWS service was called, and how many answers were throttled or failed otherwise."""
+
+    operation: str
+    calls: int
+    throttled: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.operation}:{self.calls}"
+
+
+@dataclass(frozen=True, slots=True)
+class KinesisCallsCounted:
+    """The calls of this member to Kinesis within the last `time_ms`. Not reported if there were none."""
+
+    counts: tuple[CallCount, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingBegan:
+    """A notice or a problem of this member, of one of its shards or of the fleet [has lasted for two
+    reviews](docs/observing.md#the-same-findings-in-a-running-fleet).
+    """
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class FindingEnded:
+    """What `FindingBegan` reported is over, after `lasted_ms`."""
+
+    finding: Finding
+    lasted_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindingsReviewed:
+    """All notices and problems that last now, with up-to-date sentences, at each review while there are some."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """What kinds of findings there are."""
+        return tuple(sorted({finding.code for finding in self.findings}))
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailed:
     """The worker stops because of an error that a retry does not fix. `error` is the exception's type only."""
 
@@ -426,6 +516,7 @@ Event = (
     MemberStarted
     | MemberStopped
     | FleetRefreshed
+    | FleetDecided
     | ShardsSynced
     | RowRejected
     | RowRecovered
@@ -466,6 +557,10 @@ Event = (
     | ShardEnded
     | LeaseDeleted
     | OperationFailed
+    | KinesisCallsCounted
+    | FindingBegan
+    | FindingEnded
+    | FindingsReviewed
     | WorkerFailed
 )
 

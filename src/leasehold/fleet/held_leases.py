@@ -85,6 +85,11 @@ class HeldLeases:
         return self._held.keys()
 
     @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases that are served now, as they were last read or written."""
+        return tuple(held.lease for held in self._held.values())
+
+    @property
     def cooling_down(self) -> AbstractSet[LeaseKey]:
         """Leases that were given up a moment ago; other members should take them."""
         return self._history.cooling_until_ms.keys()

@@ -157,9 +157,15 @@ class LeaseWriter:
         """Continue with the row as it is now, if the lease is still ours."""
         meaning = interpret_failed_renewal(self._lease, current)
         if isinstance(meaning, Lost):
-            self.mark_lost(meaning.holder, "another member has it")
+            if current is None:
+                reason, fact = "its row was deleted", "was deleted from the lease table"
+            elif meaning.holder is None:
+                reason, fact = "its row names no owner", "now belongs to nobody"
+            else:
+                reason, fact = "another member has it", f"now belongs to {meaning.holder}"
+            self.mark_lost(meaning.holder, reason)
             raise LeaseLostError(
-                f"lease {self._lease.key} now belongs to {meaning.holder or 'nobody'}: stop reading; "
+                f"lease {self._lease.key} {fact}: stop reading; "
                 f"its next owner reads the records after {self._lease.checkpoint} again"
             )
         self._set_lease(meaning.lease)

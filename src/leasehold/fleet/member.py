@@ -28,6 +28,7 @@ from leasehold.fleet.assignment.leader_strategy import LeaderStrategy
 from leasehold.fleet.assignment.peer_strategy import PeerStrategy
 from leasehold.fleet.assignment.strategy import AssignmentContext, AssignmentStrategy
 from leasehold.fleet.assignment.worker_reporter import WorkerReporter
+from leasehold.fleet.finding_watch import FindingWatch
 from leasehold.fleet.held_leases import HeldLeases, Serve
 from leasehold.fleet.maintenance.lease_maintenance import LeaseMaintenance
 from leasehold.fleet.maintenance.upgrade import UpgradeWatch
@@ -58,6 +59,7 @@ class MemberPorts:
     observe: Observer
     load: LoadMeter | None = None
     discovery: StreamDiscovery | None = None  # None: the streams never change
+    watch: FindingWatch | None = None  # None: the member reports no findings
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ class Member:
         self._settings = settings
         self._decide = decide
         self._operations = Operations(ports.clock, ports.rng, ports.observe)
-        self._maintenance = LeaseMaintenance(ports.table, ports.streams, settings, self._operations)
+        rare = None if ports.watch is None else ports.watch.rare
+        self._maintenance = LeaseMaintenance(ports.table, ports.streams, settings, self._operations, rare)
         self._mode = PEERS
         self._failure: RecreatedStreamError | None = None
 
@@ -132,6 +135,8 @@ class Member:
     async def _resolve_mode(self) -> FleetMode:
         rows = self._ports.table.coordinator_rows
         found = await find_fleet(rows, self._mode, self._settings, self._ports.clock)
+        if self._ports.watch is not None:
+            self._ports.watch.rare.note_rows(found)
         return resolve_mode(found, self._settings.mode, self._application)
 
     async def _participate(
@@ -147,6 +152,8 @@ class Member:
         ]
         if self._ports.discovery is not None:
             tasks.append(group.create_task(self._ports.discovery.run(held_leases, self._operations)))
+        if self._ports.watch is not None:
+            tasks.append(group.create_task(self._watch_findings(held_leases, self._ports.watch)))
         mode_checks = group.create_task(self._mode_check_loop(current, held_leases, group))
         await self._refresh_loop(current, held_leases, stop)
         # Invariant: our report and our leadership end before the leases are released. No member assigns leases to us
@@ -191,10 +198,13 @@ class Member:
             worker=self._worker,
             settings=self._settings,
             operations=self._operations,
+            watch=self._ports.watch,
         )
         return LeaderStrategy(context, mode, self._decide) if mode.has_leader else PeerStrategy(context)
 
     async def _end(self, current: _Participation) -> None:
+        if current.reporter is not None:
+            await current.reporter.finish_write()
         await cancel_and_wait(*current.tasks)
         if current.reporter is not None:
             await self._operations.attempt("withdraw the report", current.reporter.withdraw)
@@ -286,6 +296,9 @@ class Member:
             await self._discover(held_leases)
             await self._maintenance.audit(current.strategy.maintainers)
             await clock.sleep_ms(milliseconds(self._settings.audit_every))
+
+    async def _watch_findings(self, held_leases: HeldLeases, watch: FindingWatch) -> None:
+        await watch.run(held_leases, self._ports.table.coordinator_rows, self._operations)
 
     async def _clean_up_loop(self, current: _Participation) -> None:
         while True:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from leasehold.core.model import InitialPosition, Lease, StreamIdentifier, have_same_stream_name
+from leasehold.core.position import TRIM_HORIZON
 from leasehold.errors import ConfigError
 from leasehold.ports import Stream
 
@@ -61,6 +62,11 @@ class Streams:
         return tuple(self._tracked.values())
 
     @property
+    def known(self) -> tuple[TrackedStream, ...]:
+        """The streams whose leases are known: all that were identified, or the only stream."""
+        return tuple(self._known.values())
+
+    @property
     def identifiers(self) -> AbstractSet[StreamIdentifier]:
         """The identifiers of the streams, as far as they are known."""
         return {each for each in self._known if each is not None}
@@ -76,6 +82,10 @@ class Streams:
         self._known = {key: each for key, each in self._known.items() if each.stream is not removed.stream}
         self.changed.set()
         return removed
+
+    def knows(self, identifier: StreamIdentifier | None) -> bool:
+        """Whether the stream with this identifier is still followed."""
+        return identifier in self._known
 
     def has(self, tracked: TrackedStream) -> bool:
         """Whether this stream, as it was identified, is still followed."""
@@ -98,6 +108,12 @@ class Streams:
         if self._tracked.get(tracked.name) is tracked:  # otherwise it was removed meanwhile
             self._known.setdefault(found.id, found)
         return found
+
+    def start_at_oldest_record(self, identifier: StreamIdentifier) -> None:
+        """Let a stream that is known begin at its oldest record if it has no leases. Call it before it is joined."""
+        found = replace(self._known[identifier], initial=InitialPosition(TRIM_HORIZON))
+        self._known[identifier] = found
+        self._tracked[found.name] = replace(found, id=None)
 
     def of(self, lease: Lease) -> TrackedStream | None:
         """The stream of a lease; None if it is not one of ours, or not identified yet."""

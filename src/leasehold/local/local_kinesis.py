@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from leasehold.errors import ConfigError
 
-_STOP_SECONDS: Final = 10
+_STOP_SECONDS: Final = 60
 _CONTROL_SECONDS: Final = 30
 
 
@@ -77,7 +77,11 @@ class LocalKinesis:
 
         def stop() -> None:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=_STOP_SECONDS)
+            try:
+                process.communicate(timeout=_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
 
         return cls(json.loads(first_line)["endpoint_url"], stop)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from leasehold.config import values
 from leasehold.config.did_you_mean import nearest
 from leasehold.config.java_properties import Property
+from leasehold.core.observing.metrics import DIMENSION_NAMES
 from leasehold.errors import ConfigError
 from leasehold.multilang import property_keys as keys
 from leasehold.multilang.credentials_provider import parse_credentials_provider
@@ -305,6 +306,11 @@ def _translate_metrics(given: Mapping[str, str], result: KclProperties) -> None:
     if level not in {"none", "summary", "detailed"}:
         raise ConfigError(f"metricsLevel={level!r}: expected NONE, SUMMARY or DETAILED")
     result.settings["cloudwatch_metrics"] = level
+    named = {name.strip() for name in given.get("metricsEnabledDimensions", "ALL").split(",")}
+    if "ALL" not in named:
+        # The KCL always keeps the operation.
+        kept = [name for name in DIMENSION_NAMES if name in named or name == "Operation"]
+        result.settings["metrics_dimensions"] = ",".join(kept)
 
 
 _TRANSLATIONS: Final = (

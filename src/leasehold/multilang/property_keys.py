@@ -75,6 +75,7 @@ TRANSLATED: Final = frozenset(
         "clientVersionConfig",
         "varianceBalancingFrequency",
         "metricsLevel",
+        "metricsEnabledDimensions",
     }
 )
 
@@ -157,7 +158,6 @@ WITHOUT_SETTING: Final[Mapping[str, tuple[str, bool]]] = {
     "fanoutConfig.maxDescribeStreamConsumerRetries": (_RETRIED, False),
     "fanoutConfig.registerStreamConsumerRetries": (_RETRIED, False),
     "fanoutConfig.retryBackoffMillis": (_RETRIED, False),
-    "metricsEnabledDimensions": ("the dimensions of each level are the KCL's", True),
     "metricsBufferTimeMillis": ("fixed: values are added up in memory, and sent every 10 s", False),
     "metricsMaxQueueSize": ("fixed: values are added up in memory, and sent every 10 s", False),
     "inMemoryWorkerMetricsCaptureFrequencyMillis": (_FIXED_REPORTS, True),

@@ -77,6 +77,10 @@ class _MultiLangConsumer(ShardConsumer):
         await self._perform(Initialize(self._held.shard, self._held.lease.checkpoint))
         self._is_initialized = True
 
+    @property
+    def wants_idle_pages(self) -> bool:
+        return self._handler.with_empty_batches
+
     async def handle(self, pending: PendingBatch) -> None:
         is_call = bool(pending.records) or (self._handler.with_empty_batches and not pending.ends_shard)
         if not is_call:

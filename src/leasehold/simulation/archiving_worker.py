@@ -25,6 +25,7 @@ from leasehold.simulation.worker_process import (
 from leasehold.simulation.world import World
 from leasehold.worker.archive_handler import archive_handler
 from leasehold.worker.batch import Batch
+from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.settings import (
     BatchSettings,
     ConsumerSettings,
@@ -49,7 +50,7 @@ def archiving_settings(
 
 async def archiving_worker_main(world: World, process: SimulatedProcess) -> BaseException | None:
     """Run an archiving worker until it stops."""
-    return await run_simulated_worker(world, process, ArchivingHandler(world, process))
+    return await run_simulated_worker(world, process, BatchHandler(ArchivingHandler(world, process)))
 
 
 def open_simulated_archive(world: World, process: SimulatedProcess) -> Archive:
@@ -83,7 +84,11 @@ class ArchivingHandler:
 
     async def __call__(self, batch: Batch) -> None:
         """Handle one batch."""
-        delivery = begin_delivery(self._world, self._process, batch) if batch.records else None
+        delivery = None
+        if batch.records:
+            delivery = begin_delivery(
+                self._world, self._process, batch.records, batch.fencing_token, batch.attempt
+            )
         if delivery is None:
             await self._archive(batch)
             return

@@ -66,4 +66,11 @@ class Producing:
         spec = self._world.spec
         # The purpose is part of what a seed means: another text would change every run.
         purpose = "producer" if name == STREAM else f"producer:{name}"
-        return Producer(self._streams, name, self._world.ledger, spec.mix.workload, spec.rng_for(purpose))
+        return Producer(
+            self._streams,
+            name,
+            self._world.ledger,
+            spec.mix.workload,
+            spec.rng_for(purpose),
+            keys_rng=spec.rng_for(f"{purpose}:keys"),
+        )

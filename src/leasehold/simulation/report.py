@@ -37,6 +37,10 @@ def repeat_command(options: SimulationOptions) -> str:
         parts.append("--wide")
     if options.load is not None:
         parts.append("--load" if options.load else "--no-load")
+    if options.has_compaction:
+        parts.append("--compaction")
+    if options.concurrency is not None:
+        parts.append("--concurrency" if options.concurrency else "--no-concurrency")
     if options.streams is not None:
         parts.append(f"--streams {options.streams.value}")
     if options.mode is not _DEFAULT.mode:

@@ -24,9 +24,11 @@ from leasehold.simulation.producing import Producing
 from leasehold.simulation.runtime import Runtime, draw_runtime
 from leasehold.simulation.starts import Start, draw_start
 from leasehold.simulation.wide_worlds import (
+    draw_concurrency,
     draw_load_plan,
     draw_stream_plan,
     failing_lists,
+    with_concurrency,
     with_streams,
     with_wide_faults,
 )
@@ -64,7 +66,9 @@ class SimulationOptions:
     start: Start | None = None  # drawn only if the faults are drawn as well
     is_wide: bool = False  # also draw what `wide_worlds` adds
     load: bool | None = None  # unequal loads; drawn only in a wide run
+    concurrency: bool | None = None  # handlers get single records, concurrently; drawn only in a wide run
     streams: StreamChoice | None = None  # drawn only in a wide run; otherwise one stream
+    has_compaction: bool = False  # of the archive; only with workers that archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,14 @@ def _draw_load(
     return draw_load_plan(rng, options.load, mix, is_wide=options.is_wide, seed=options.seed)
 
 
+def _draw_concurrency(options: SimulationOptions, runtime: Runtime) -> tuple[int, int]:
+    """Draw whether handlers get single records. Only plain workers have such handlers."""
+    if runtime is not Runtime.WORKER:
+        return 1, 1
+    rng = random.Random(f"{options.seed}:concurrency")  # noqa: S311 - no secret
+    return draw_concurrency(rng, options.concurrency, is_wide=options.is_wide)
+
+
 def _draw_start(mix: FaultMix, options: SimulationOptions) -> Start:
     if options.start is not None or options.faults is not None:
         return options.start or Start.OLDEST
@@ -154,6 +166,7 @@ class _Run:
     ) -> None:
         self.options = options
         self.world: World
+        self._is_stopping = asyncio.Event()
         self._loop = loop
         self._show = show
 
@@ -210,6 +223,7 @@ class _Run:
         if options.faults is None:
             mix = with_wide_faults(rng, mix, plan, is_wide=options.is_wide, runtime=runtime)
         settings = with_streams(settings, plan, self._list_streams)
+        mix, settings = with_concurrency(mix, settings, *_draw_concurrency(options, runtime))
         load = _draw_load(options, runtime, plan, mix)
         if load is not None:
             settings = replace(settings, fleet=replace(settings.fleet, balance_by=BalanceBy.LOAD))
@@ -221,13 +235,15 @@ class _Run:
             runtime=runtime,
             streams=plan,
             load=load,
+            has_compaction=options.has_compaction and runtime is Runtime.ARCHIVE,
         )
         world = self.world = World(self._loop, spec, make_main, self._show)
         self._loop.set_exception_handler(lambda _, context: world.unhandled_error(context))
         self._query = _create_query(world)
         if self._query is not None:
-            # The query is a member. Workers share its stream only if both write to the archive.
-            self._workers = self._workers - 1 if world.is_archived else 0
+            # The query is a member. Workers share its stream only if both write to the archive of one stream.
+            has_workers = world.is_archived and plan is ONE_STREAM
+            self._workers = self._workers - 1 if has_workers else 0
             world.query.is_alone = self._workers == 0
         self._injector = FaultInjector(
             world, workers=self._workers, shards_max=2 * shards + 4, query=self._query
@@ -245,6 +261,10 @@ class _Run:
             begins += f"; {spec.streams.choice.value} streams, {spec.streams.more_shards} more shards"
         if spec.load is not None:
             begins += "; unequal loads" + (", a slow worker" if spec.load.has_slow_worker else "")
+        if (concurrency := spec.settings.handling.records.concurrency) > 1:
+            begins += f"; {concurrency} records of a shard at a time, {spec.mix.workload.partition_keys} keys"
+        if spec.has_compaction:
+            begins += "; the archive is compacted and read"
         self.world.trace.add(WORLD, "begins", "", begins)
 
     async def _run_phases(self) -> None:
@@ -274,6 +294,8 @@ class _Run:
         if self._query is not None:
             self._query.start()
         services = world.services
+        if world.spec.has_compaction:
+            self._start_compaction()
         producing.begin()
         services.network.conditions.chances = mix.chances
         services.network.conditions.slow_share = mix.slow_share
@@ -292,8 +314,14 @@ class _Run:
         await world.clock.sleep_ms(TICK_MS)
         producing.stop()
 
+    def _start_compaction(self) -> None:
+        # Imported here: a simulation of plain workers runs without pyarrow.
+        from leasehold.simulation.compacting import keep_processes  # noqa: PLC0415
+
+        self._compaction = asyncio.ensure_future(keep_processes(self.world, self._is_stopping))
+
     async def _wait_for_recovery(self) -> None:
-        """Wait until all records are done, the shards are balanced, and deleted leases exist again."""
+        """Wait until all records are done, closed shards have ended, and the shards are balanced and have leases."""
         await self._wait_until(self._has_recovered, _RECOVERY_BOUND_MS)
 
     def _has_recovered(self) -> bool:
@@ -303,6 +331,7 @@ class _Run:
             and is_balanced(world)
             and not find_holes(world)
             and not has_former_leases(world)
+            and not world.services.has_shards_to_end()
         )
 
     async def _hold_steady_state(self) -> None:
@@ -323,8 +352,9 @@ class _Run:
     async def _stop(self) -> None:
         if self._query is not None:
             self._query.is_held = True
+        self._is_stopping.set()
         for process in self.world.running:
-            if process.role in {Role.WORKER, Role.DRIVER}:
+            if process.role not in {Role.READER, Role.EXECUTOR}:
                 self.world.stop(process)
         await self._wait_until(
             lambda: not any(each.is_alive for each in self.world.processes), _STOP_BOUND_MS

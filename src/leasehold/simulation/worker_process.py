@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
 from leasehold.config.settings import BalanceBy, FleetSettings, Mode, ReadSettings
 from leasehold.core.model import InitialPosition, LeaseKey
+from leasehold.core.record import UserRecord
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.environment.network import Dependency
@@ -22,7 +23,10 @@ from leasehold.simulation.world import World
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.dead_letters import DeadLetter, DeadLetters
+from leasehold.worker.delivered_record import DeliveredRecord
+from leasehold.worker.delivery.shard_consumer import HandlerKind
 from leasehold.worker.engine.run_worker import WorkerPorts, run_worker
+from leasehold.worker.record_handler import RecordHandler
 from leasehold.worker.settings import (
     BatchSettings,
     CheckpointSettings,
@@ -89,11 +93,13 @@ def _draw_batch_settings(mix: FaultMix, rng: random.Random) -> BatchSettings:
 async def worker_main(world: World, process: SimulatedProcess) -> BaseException | None:
     """Run a worker until it stops."""
     handler = SimulatedHandler(world, process, world.spec.rng_for(f"{process.name}:handler"))
-    return await run_simulated_worker(world, process, handler)
+    if world.settings.handling.records.concurrency > 1:
+        return await run_simulated_worker(world, process, RecordHandler(handler.handle_record))
+    return await run_simulated_worker(world, process, BatchHandler(handler))
 
 
 async def run_simulated_worker(
-    world: World, process: SimulatedProcess, handler: Callable[[Batch], Awaitable[None]]
+    world: World, process: SimulatedProcess, handler: HandlerKind
 ) -> BaseException | None:
     """Run a worker with this handler until it stops."""
     services, identity = world.services, world.settings.identity
@@ -109,18 +115,20 @@ async def run_simulated_worker(
         directory=services.directory_for(process, world) if identity.is_discovering else None,
         open_fan_out=lambda name: services.fan_out_for(process, world, name),
     )
-    return await run_worker(world.settings, BatchHandler(handler), ports, InlineRunners(), process.stop)
+    return await run_worker(world.settings, handler, ports, InlineRunners(), process.stop)
 
 
-def key_of(batch: Batch) -> LeaseKey:
-    """Return the key of a batch's lease: the fencing token without the counter."""
-    return LeaseKey(batch.fencing_token.rpartition(":")[0])
+def key_of(fencing_token: str) -> LeaseKey:
+    """Return the key of a lease: the fencing token without the counter."""
+    return LeaseKey(fencing_token.rpartition(":")[0])
 
 
-def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Delivery | None:
+def begin_delivery(
+    world: World, process: SimulatedProcess, records: Sequence[UserRecord], fencing_token: str, attempt: int
+) -> Delivery | None:
     """Record that a handler was called. Returns None, and reports it, if records were never produced."""
-    shard = key_of(batch)
-    found = world.ledger.indexes(shard, batch.records)
+    shard = key_of(fencing_token)
+    found = world.ledger.indexes(shard, records)
     indexes = [index for index in found if index is not None]
     if not indexes or len(indexes) < len(found):
         world.promises.report(
@@ -128,15 +136,16 @@ def begin_delivery(world: World, process: SimulatedProcess, batch: Batch) -> Del
         )
         return None
     first, last = indexes[0], indexes[-1]
-    process.handled_bytes += sum(len(each.data) for each in batch.records)
+    process.handled_bytes += sum(len(each.data) for each in records)
     kept_from = max(first, world.ledger.shard(shard).trimmed_before)
     kept = [index for index in indexes if index >= kept_from]
     if sorted(set(indexes)) != indexes or kept != list(range(kept_from, last + 1)):
-        world.promises.report("order-within-a-session", f"{batch!r} is not a contiguous run of records")
-    ownership = world.ownerships.find_by_token(batch.fencing_token, process)
-    delivery = Delivery(
-        process, shard, batch.fencing_token, ownership, first, last, batch.attempt, world.now_ms()
-    )
+        world.promises.report(
+            "order-within-a-session",
+            f"the records from {records[0]!r} of {shard} are not a contiguous run of records",
+        )
+    ownership = world.ownerships.find_by_token(fencing_token, process)
+    delivery = Delivery(process, shard, fencing_token, ownership, first, last, attempt, world.now_ms())
     world.delivery_began(delivery)
     return delivery
 
@@ -151,15 +160,31 @@ class SimulatedHandler:
 
     async def __call__(self, batch: Batch) -> None:
         """Handle one batch."""
-        delivery = begin_delivery(self._world, self._process, batch)
+        delivery = begin_delivery(
+            self._world, self._process, batch.records, batch.fencing_token, batch.attempt
+        )
         if delivery is None:
             return
         try:
-            await self._handle(batch, delivery)
+            await self._work(delivery)
+            await self._store(batch, delivery)
         finally:
             delivery.is_over = True
 
-    async def _handle(self, batch: Batch, delivery: Delivery) -> None:
+    async def handle_record(self, record: DeliveredRecord) -> None:
+        """Handle one record, while others are handled."""
+        delivery = begin_delivery(
+            self._world, self._process, [record.record], record.fencing_token, record.attempt
+        )
+        if delivery is None:
+            return
+        try:
+            await self._work(delivery)
+            self._world.delivery_done(delivery)
+        finally:
+            delivery.is_over = True
+
+    async def _work(self, delivery: Delivery) -> None:
         mix, rng = self._world.spec.mix, self._rng
         work_ms = rng.randint(1, 50)
         if rng.random() < mix.slow_handler_share:
@@ -170,6 +195,9 @@ class SimulatedHandler:
             raise PoisonError
         if rng.random() < mix.failing_share:
             raise FlakyHandlerError
+
+    async def _store(self, batch: Batch, delivery: Delivery) -> None:
+        mix, rng = self._world.spec.mix, self._rng
         if not self._world.services.sink.is_two_phase:
             self._world.delivery_done(delivery)
             return

@@ -19,7 +19,11 @@ from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.record import UserRecord
 from leasehold.ports import Page
 from leasehold.simulation.checkers.monitor import PromiseMonitor
-from leasehold.simulation.environment.archived_objects import ArchivedObject, read_archived_object
+from leasehold.simulation.environment.archived_objects import (
+    ArchivedObject,
+    ArchiveRead,
+    read_archived_object,
+)
 from leasehold.simulation.environment.ledger import Ledger
 from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.network import Dependency
@@ -62,6 +66,7 @@ class WorldSpec:
     runtime: Runtime = Runtime.WORKER
     streams: StreamPlan = ONE_STREAM
     load: LoadPlan | None = None  # None: all records are alike, and the leader counts leases
+    has_compaction: bool = False  # the archive is compacted and read while it is written
 
     def rng_for(self, purpose: str) -> random.Random:
         """Return a random generator for one purpose, so that draws for one purpose do not change the others."""
@@ -91,6 +96,7 @@ class World:
         )
         self.services.table.on_change = self._row_changed
         self.services.objects.on_put = self._object_put
+        self.services.objects.on_delete = self._object_deleted
         self.services.network.on_refused = self._call_refused
         self.trace = Trace(self.now_ms, show)
         self.ledger = Ledger()
@@ -290,11 +296,22 @@ class World:
 
     def _object_put(self, put: Put) -> None:
         if put.key not in self.archived and put.after is not None:
-            created = read_archived_object(put.key, put.after)
+            created = read_archived_object(put.key, put.after, self.services.streams.key_of)
             if created is not None:
                 self._object_created(created)
         stored = self.archived.get(put.key)
         self.promises.notify(lambda checker: checker.object_put(put, stored))
+
+    def _object_deleted(self, key: str) -> None:
+        deleted = self.archived.pop(key, None)
+        if deleted is not None:
+            self.promises.notify(lambda checker: checker.object_deleted(deleted))
+
+    def archive_read(self, read: ArchiveRead) -> None:
+        """A process has read the whole archive."""
+        if read.by.is_alive:
+            self.trace.add(read.by.name, "read archive", "", f"{len(read.records)} records")
+            self.promises.notify(lambda checker: checker.archive_read(read))
 
     def _object_created(self, created: ArchivedObject) -> None:
         self.archived[created.name] = created

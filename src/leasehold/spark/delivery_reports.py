@@ -32,6 +32,7 @@ _RUN: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 class RangeName:
     """The name of a pinned range with at least one row."""
 
+    stream: str  # empty in a query of one stream
     shard: ShardId
     session: int
     rows: int
@@ -62,7 +63,8 @@ class DeliveryReports:
             folder = self._batch_folder(task)
             folder.mkdir(parents=True, exist_ok=True)
             lines = "".join(
-                json.dumps([each.shard, each.session, each.rows, each.first]) + "\n" for each in ranges
+                json.dumps([each.stream, each.shard, each.session, each.rows, each.first]) + "\n"
+                for each in ranges
             )
             with (folder / f"{task.stage}.{task.partition}.{task.attempt}").open(
                 "a", encoding="utf-8"
@@ -119,5 +121,5 @@ def task_name(
 
 def _read_report(file: Path) -> Iterator[RangeName]:
     for line in file.read_text(encoding="utf-8").splitlines():
-        shard, session, rows, first = json.loads(line)
-        yield RangeName(ShardId(shard), session, rows, first)
+        stream, shard, session, rows, first = json.loads(line)
+        yield RangeName(stream, ShardId(shard), session, rows, first)

@@ -47,6 +47,7 @@ class _PartialRange:
     shard: str
     count: int
     session: int
+    stream: str | None  # in a query of several streams
     parts: list[Any] = field(default_factory=list)
     rows: int = 0
 
@@ -62,6 +63,7 @@ class _PartialRange:
             _all_equal(part.column(SHARD_ID), self.shard)
             and _all_equal(_slice_field(part, "session"), self.session)
             and _all_equal(_slice_field(part, "count"), self.count)
+            and _has_stream(part, self.stream)
         ):
             raise self.broken("rows of another range came in between")
         if not _all_equal(_slice_field(part, "index"), expected):
@@ -71,18 +73,19 @@ class _PartialRange:
         return int(part.num_rows)
 
     def to_range(self) -> PinnedRange:
-        return PinnedRange(ShardId(self.shard), str(self.session), pa.Table.from_batches(self.parts))
+        table = pa.Table.from_batches(self.parts)
+        return PinnedRange(ShardId(self.shard), str(self.session), table, self.stream)
 
     def broken(self, how: str) -> BrokenRangeError:
-        return _broken(
-            f"of a range of {self.count} rows of shard {self.shard} this task got {self.rows}: {how}"
-        )
+        named = _shard_text(self.shard, self.stream)
+        return _broken(f"of a range of {self.count} rows of {named} this task got {self.rows}: {how}")
 
 
 def range_name(pinned: PinnedRange) -> RangeName:
     """The name of a range that has reached the sink."""
     rows = pinned.table.num_rows
-    return RangeName(pinned.shard, int(pinned.lease_session), rows, str(range_of(pinned.table).first))
+    first = str(range_of(pinned.table).first)
+    return RangeName(pinned.stream or "", pinned.shard, int(pinned.lease_session), rows, first)
 
 
 def require_delivered(delivered: frozenset[RangeName], received: frozenset[RangeName]) -> None:
@@ -92,18 +95,24 @@ def require_delivered(delivered: frozenset[RangeName], received: frozenset[Range
         rows, example = sum(each.rows for each in missing), missing[0]
         raise _broken(
             f"of {len(delivered)} ranges that the source delivered in this batch, {len(missing)} with {rows} rows did "
-            f"not reach the sink, such as {example.rows} rows of shard {example.shard}"
+            f"not reach the sink, such as {example.rows} rows of {_shard_text(example.shard, example.stream)}"
         )
 
 
 def _begin_range(batch: Any, row: int) -> _PartialRange:
     shard = batch.column(SHARD_ID)[row].as_py()
     place = batch.column(SLICE)[row].as_py()
-    if shard is None or place is None or None in place.values():
+    if shard is None or place is None or None in (place[name] for name in ("index", "count", "session")):
         raise _broken("a row has no shardId or no slice")
     if place["index"] != 0:
-        raise _broken(f"the first row of shard {shard} in this task is number {place['index']} of its range")
-    return _PartialRange(shard, place["count"], place["session"])
+        named = _shard_text(shard, place.get("stream"))
+        raise _broken(f"the first row of {named} in this task is number {place['index']} of its range")
+    return _PartialRange(shard, place["count"], place["session"], place.get("stream"))
+
+
+def _shard_text(shard: str, stream: str | None) -> str:
+    """Shards of two streams have the same ids."""
+    return f"shard {shard} of stream {stream}" if stream else f"shard {shard}"
 
 
 def _broken(what: str) -> BrokenRangeError:
@@ -112,6 +121,13 @@ def _broken(what: str) -> BrokenRangeError:
         "doubles rows, such as repartition, orderBy, join, filter, limit or dropDuplicates: write the stream as it was "
         "read (select and withColumn are fine), and filter when you read the archive"
     )
+
+
+def _has_stream(batch: Any, stream: str | None) -> bool:
+    if stream is not None:
+        return _all_equal(_slice_field(batch, "stream"), stream)
+    is_named = any(field.name == "stream" for field in batch.column(SLICE).type)
+    return not is_named or _slice_field(batch, "stream").null_count == batch.num_rows
 
 
 def _slice_field(batch: Any, name: str) -> Any:

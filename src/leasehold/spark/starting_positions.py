@@ -25,6 +25,8 @@ _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
 # Kinesis issues sequence numbers of 56 digits. Numbers below 20 digits are times since 1970, in seconds to nanoseconds.
 _SEQUENCE_NUMBER: Final = re.compile(r"[0-9]{20,}(/[0-9]{1,19})?")
 _DEFAULT: Final = "default"
+# The oldest record of the archive, or a time.
+ARCHIVE: Final = "archive"
 _SHARD_FORMS: Final = (
     "or a sequence number to read after, 'trim_horizon', or a time for each shard: "
     """'{"shardId-000000000000": "4959...", "default": "trim_horizon"}'"""
@@ -49,6 +51,10 @@ def parse_starting_positions(text: str | None, starting_ms: int | None) -> Start
             InitialPosition(LATEST) if starting_ms is None else InitialPosition(AT_TIMESTAMP, starting_ms)
         )
         return StartingPositions(initial)
+    if position_name(text) == ARCHIVE:
+        return parse_starting_positions(
+            "trim_horizon" if starting_ms is None else AT_TIMESTAMP_NAME, starting_ms
+        )
     try:
         members = parse_json_object(text) if text.strip().startswith("{") else None
         if members is not None and not is_start_time(members):

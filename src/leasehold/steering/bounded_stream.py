@@ -40,6 +40,10 @@ class BoundedStream(Stream):
         """As the other stream."""
         return await self._stream.get_identifier()
 
+    async def get_retention_ms(self) -> int:
+        """As the other stream."""
+        return await self._stream.get_retention_ms()
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """As the other stream."""
         shards = await self._stream.list_shards(shard_filter)

@@ -17,6 +17,7 @@ from leasehold.core.steering.reset_plan import (
     moves_to_write,
     plan_reset,
     shards_to_reset,
+    skips_records,
 )
 from leasehold.core.steering.reset_target import ResetTarget, ToLatest, ToTime
 from leasehold.core.time_text import format_time
@@ -47,10 +48,12 @@ class ReadReset:
 class ResetOutcome:
     """What a reset has done: leases that were moved, were past the target by then, or were created.
 
+    `forward` are the moved leases whose records up to the new position are skipped, as their owners have left them.
     `kept` are leases whose owners did not hand them over. `outdated` are shards for which the plan must be made again.
     """
 
     moved: set[LeaseKey] = field(default_factory=set)
+    forward: set[LeaseKey] = field(default_factory=set)
     past: set[LeaseKey] = field(default_factory=set)
     created: set[LeaseKey] = field(default_factory=set)
     kept: tuple[Waiting, ...] = ()
@@ -136,6 +139,7 @@ class _FamilyWriter:
             if key not in moved:
                 await self._table.release(lease)
         self.outcome.moved |= moved
+        self.outcome.forward |= {lease.key for lease, to in moves if skips_records(lease.checkpoint, to)}
         self.outcome.past |= held.keys() - moved
         self.outcome.created |= {lease.key for lease in group.create}
         return True

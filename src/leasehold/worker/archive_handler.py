@@ -6,14 +6,15 @@ frozen process or a move of the shard never changes the bounds of a range.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
 from leasehold.archive.archive import Archive
-from leasehold.archive.columns import ARCHIVE_COLUMNS, SLICE, arrow_schema, record_batches
+from leasehold.archive.columns import HANDLER_COLUMNS, arrow_schema, record_batches
+from leasehold.archive.routing import RangeWriter, open_writer
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import ArchiveSettings
 from leasehold.core.model import ShardId
@@ -22,8 +23,6 @@ from leasehold.errors import ConfigError
 from leasehold.worker.batch import Batch
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.options import HandlingOptions
-
-_COLUMNS: Final = tuple(name for name in ARCHIVE_COLUMNS if name != SLICE)
 
 # Larger batches than usual, because each becomes an object; still far smaller than the read-ahead buffer.
 DEFAULTS: Final[HandlingOptions] = {"max_records": 50_000, "max_bytes": 16 * 1024 * 1024, "max_wait": "10s"}
@@ -40,11 +39,15 @@ def archive_batches(
     """
     if consumer.settings.identity.is_multi_stream:
         raise _one_stream_only()
+    if settings.partition_column is not None or settings.error_column is not None:
+        raise ConfigError(
+            "partition_column and error_column name columns that Spark computes: a worker stores records as they are"
+        )
     handling: Any = {**DEFAULTS, **options, **ALWAYS}
-    consumer.batch(**handling)(archive_handler(lambda: Archive.open(settings)))
+    consumer.batch(**handling)(archive_handler(lambda: open_writer(settings, Archive.open)))
 
 
-def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Awaitable[None]]:
+def archive_handler(open_archive: Callable[[], RangeWriter]) -> Callable[[Batch], Awaitable[None]]:
     """Return the handler. It opens the archive with the first batch, on the event loop that runs the handler."""
     archive_once = cache(open_archive)
     streams: set[str] = set()
@@ -53,14 +56,14 @@ def archive_handler(open_archive: Callable[[], Archive]) -> Callable[[Batch], Aw
         streams.add(batch.stream)
         if len(streams) > 1:
             raise _one_stream_only()
-        if not batch.records:
+        if not batch.columns:
             await batch.checkpoint()
             return
         pinned = await batch.prepare()
         await archive_once().write(
             [
                 PinnedRange(
-                    batch.shard, batch.session, to_archive_table(batch.records, batch.stream, batch.shard)
+                    batch.shard, batch.session, to_archive_table(batch.columns, batch.stream, batch.shard)
                 )
             ]
         )
@@ -76,7 +79,7 @@ def _one_stream_only() -> ConfigError:
     )
 
 
-def to_archive_table(records: tuple[UserRecord, ...], stream: str, shard: ShardId) -> Any:
+def to_archive_table(records: Sequence[UserRecord], stream: str, shard: ShardId) -> Any:
     """Convert records to the rows of an archive."""
-    batches = record_batches(records, stream=stream, shard=shard, columns=_COLUMNS, session=0)
-    return pa.Table.from_batches(batches, schema=arrow_schema(_COLUMNS))
+    batches = record_batches(records, stream=stream, shard=shard, columns=HANDLER_COLUMNS, session=0)
+    return pa.Table.from_batches(batches, schema=arrow_schema(HANDLER_COLUMNS))

@@ -9,6 +9,7 @@ from typing import Any
 from leasehold.core.model import LeaseSessionId, Pin, ShardId
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
+from leasehold.core.records.record_columns import UserRecordSequence
 from leasehold.errors import CheckpointRejectedError
 from leasehold.worker.checkpointing.checkpoints import Checkpoints
 from leasehold.worker.checkpointing.progress import InFlightBatch
@@ -48,13 +49,13 @@ class Batch:
     Iterate over it, take its `len`, or use `records`. In a plain handler `checkpoint`, `prepare` and `done` return when
     the position is stored; in an async handler, await their results.
 
-    It has more than 12 attributes because it has everything that a handler may need, and three private attributes
+    It has more than 12 attributes because it has everything that a handler may need, and four private attributes
     account for the batch.
     """
 
     stream: str
     shard: ShardId
-    records: tuple[UserRecord, ...]
+    columns: UserRecordSequence  # the records, without an object for each of them
     start: Position
     end: Position
     # A fencing token for this lease session: the shard, a colon, and `fencing_number`.
@@ -71,6 +72,24 @@ class Batch:
     _checkpoints: Checkpoints = field(kw_only=True)
     _in_flight: InFlightBatch = field(kw_only=True)
     _engine: EngineCalls = field(kw_only=True)
+    _objects: list[tuple[UserRecord, ...]] = field(default_factory=list, init=False)
+
+    @property
+    def records(self) -> tuple[UserRecord, ...]:
+        """The records. They are made when they are first requested."""
+        if not self._objects:
+            self._objects.append(tuple(self.columns))
+        return self._objects[0]
+
+    def to_arrow(self) -> Any:
+        """The records as a `pyarrow.RecordBatch`, with the columns of the archive. Makes no object for a record.
+
+        Needs pyarrow: pip install 'leasehold[archive]'.
+        """
+        # Imported late, because pyarrow is optional.
+        from leasehold.archive.columns import user_record_batch  # noqa: PLC0415
+
+        return user_record_batch(self.columns, stream=self.stream, shard=self.shard)
 
     @property
     def fencing_number(self) -> int:
@@ -88,10 +107,10 @@ class Batch:
         return iter(self.records)
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.columns)
 
     def __repr__(self) -> str:
-        return f"Batch({self.stream}, {self.shard}, {len(self.records)} records, {self.start} to {self.end})"
+        return f"Batch({self.stream}, {self.shard}, {len(self)} records, {self.start} to {self.end})"
 
     def checkpoint(self, at: UserRecord | Position | None = None) -> Awaitable[None]:
         """Store that everything up to `at`, or up to the end of this batch, is done, including all earlier batches.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from leasehold.core.model import ChildShard
 from leasehold.errors import HandlerError
@@ -12,7 +13,7 @@ from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
 from leasehold.worker.delivery.served_shard import ServedShard
 from leasehold.worker.delivery.shard_consumer import HandlerKind, ShardConsumer
-from leasehold.worker.user_code.handler_runners import Function, Outcome, Raised, Returned
+from leasehold.worker.user_code.handler_runners import Function, Outcome, Raised, Returned, is_async
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,24 @@ class BatchHandler(HandlerKind):
     """Delivers batches to one function, plain or async."""
 
     function: Function
+    is_columnar: bool = False  # the function gets a `pyarrow.RecordBatch` instead of a `Batch`
 
     def consumer_for(self, shard: ServedShard) -> ShardConsumer:
         """Create the consumer that calls the function for one shard."""
-        return _FunctionConsumer(shard, self.function)
+        function = _with_arrow(self.function) if self.is_columnar else self.function
+        return _FunctionConsumer(shard, function)
+
+
+def _with_arrow(function: Function) -> Function:
+    """The function with its argument converted, on the thread or the loop that runs the function."""
+    if not is_async(function):
+        return lambda batch: function(batch.to_arrow())
+
+    async def call(batch: Batch) -> object:
+        result: Any = function(batch.to_arrow())
+        return await result
+
+    return call
 
 
 class _FunctionConsumer(RetryingConsumer):

@@ -34,6 +34,7 @@ from leasehold.worker.settings import (
     HandlingSettings,
     ManyStreams,
     ProcessSettings,
+    RecordSettings,
 )
 from leasehold.worker.stream_lists import parse_streams
 
@@ -42,6 +43,7 @@ T = TypeVar("T")
 _VALUE_SHOWN_MAX: Final = 200  # characters of a wrong value in an error
 
 PREFIX: Final = "LEASEHOLD_"
+_NATIVE: Final = "NATIVE"  # LEASEHOLD_NATIVE belongs to the process: see adapters/native_decoder.py
 CONFIG: Final = "config"
 TABLES: Final = ("leasehold", "consumer")
 # Read by `leasehold run` from the same file.
@@ -56,7 +58,7 @@ Duration = str | float | timedelta
 
 
 class HandlingOptions(TypedDict, total=False):
-    """Options of a handler, as keywords of the decorator or of the consumer."""
+    """Options of a handler, as keywords of the decorator or of the consumer. It has one attribute for each setting."""
 
     max_records: int
     max_bytes: int
@@ -70,6 +72,7 @@ class HandlingOptions(TypedDict, total=False):
     checkpoint: str
     checkpoint_every: Duration
     checkpoint_records: int | None
+    concurrency: int
 
 
 class ConsumerOptions(HandlingOptions, total=False):
@@ -99,8 +102,11 @@ class ConsumerOptions(HandlingOptions, total=False):
     dynamodb_endpoint: str | None
     cloudwatch_endpoint: str | None
     s3_endpoint: str | None
+    archive: str | None
+    archive_prefix: str
     kinesis_timeout: Duration
     dynamodb_timeout: Duration
+    kinesis_protocol: str
     grace: Duration
     max_handlers: int
     measure_load: bool
@@ -151,9 +157,13 @@ class ConsumerOptions(HandlingOptions, total=False):
     status_host: str
     stuck_after: Duration
     cloudwatch_metrics: str
+    metrics: str
+    metrics_level: str
+    metrics_namespace: str | None
+    metrics_dimensions: str | None
 
 
-_HANDLING: Final = (BatchSettings, ErrorSettings, CheckpointSettings)
+_HANDLING: Final = (BatchSettings, ErrorSettings, CheckpointSettings, RecordSettings)
 _GROUPS: Final = (
     ConsumerIdentity,
     ConnectionSettings,
@@ -217,6 +227,7 @@ def consumer_settings(keywords: Mapping[str, object], environment: Mapping[str, 
             batch=_group(BatchSettings, given),
             errors=_group(ErrorSettings, given),
             checkpoints=_group(CheckpointSettings, given),
+            records=_group(RecordSettings, given),
         ),
         process=_group(ProcessSettings, given),
         fleet=_group(FleetSettings, given),
@@ -245,6 +256,7 @@ def handling_settings(base: HandlingSettings, keywords: Mapping[str, object]) ->
         batch=replace(base.batch, **_of_group(BatchSettings, given)),
         errors=replace(base.errors, **_of_group(ErrorSettings, given)),
         checkpoints=replace(base.checkpoints, **_of_group(CheckpointSettings, given)),
+        records=replace(base.records, **_of_group(RecordSettings, given)),
     )
 
 
@@ -264,7 +276,7 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {}
     for variable, value in environment.items():
         name = variable.removeprefix(PREFIX)
-        if name in {variable, CONFIG.upper()}:
+        if name in {variable, CONFIG.upper(), _NATIVE}:
             continue
         if name.lower() not in OPTIONS and _KUBERNETES_VARIABLE.fullmatch(f"{name}={value}"):
             continue
@@ -326,7 +338,7 @@ def _parse(name: str, value: object, source: str) -> object:
 def _unknown(source: str, known: Iterable[str], name: str) -> ConfigError:
     match = nearest(name, known)
     if match is None:
-        hint = "see docs/worker.md for all of them"
+        hint = "see docs/reference/settings.md for all of them"
     else:
         hint = f"did you mean {PREFIX + match.upper() if source.startswith(PREFIX) else match}?"
     return ConfigError(f"{source} is not a setting: {hint}")

@@ -266,7 +266,7 @@ class _ProcessorConsumer(RetryingConsumer):
         attempt = 1
         while isinstance(outcome := await call(), Raised):
             self._report_callback_failure(outcome, attempt)
-            await self._pause(retry_wait_ms(attempt, self._errors, self._context.rng.random()))
+            await self._shard.pause(retry_wait_ms(attempt, self._errors, self._context.rng.random()))
             if self._held.draining.is_set():
                 return
             attempt += 1

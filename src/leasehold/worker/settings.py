@@ -17,11 +17,15 @@ from leasehold.core.leases.lease_row import TEXT_LENGTH_MAX, is_valid_text
 from leasehold.core.model import InitialPosition
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.records.deaggregation import DeaggregationSettings
+from leasehold.core.stream_lists import StreamSettings, require_distinct
 from leasehold.errors import ConfigError
 from leasehold.worker.dead_letters import DeadLetterFunction
 
 # The share of the grace period for handlers. The rest is for the last checkpoints and the release of the leases.
 HANDLERS_SHARE_OF_GRACE: Final = 0.8
+
+
+CONCURRENCY_MAX: Final = 1_000
 
 
 class OnPoison(Enum):
@@ -41,14 +45,6 @@ class Checkpointing(Enum):
     MANUAL = "manual"  # only `batch.checkpoint()` and `prepare().commit()` move it
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """One of several streams: its name, ARN or identifier, and its own start if it differs from the common one."""
-
-    name: str
-    initial_position: InitialPosition | None = None
-
-
 # Returns what `streams` accepts: a list of names, or a mapping of names to starts. May be async.
 StreamsFunction = Callable[[], object]
 ManyStreams = tuple[StreamSettings, ...] | StreamsFunction
@@ -59,15 +55,54 @@ class ConsumerIdentity:
     """The streams and the application. All members of an application share its shards."""
 
     stream: str = ""
-    # Several in one lease table; the same for all members. Or a function that is asked for them again and again.
+    """The name or the ARN of the stream.
+
+    Default: required, or one of the next three
+    KCL: streamName, streamArn, streamIdentifier
+    """
     streams: ManyStreams = ()
-    streams_with_prefix: str = ""  # instead: all streams whose names begin with it, as they come and go
-    streams_with_tag: str = ""  # instead: all streams with this tag, `key` or `key=value`
+    """Instead of `stream`: [several streams](docs/worker.md#several-streams), as a list of names, or as a mapping of
+    names to starting positions; as text, `orders,returns=latest`. In a program, also a function, plain or async,
+    that returns one of these, and is called again and again.
+
+    KCL: streamTracker, appStreamTracker
+    """
+    streams_with_prefix: str = ""
+    """Instead of `stream`: all streams whose names begin with it, [as they come and
+    go](docs/worker.md#streams-that-come-and-go).
+
+    KCL: streamTracker, appStreamTracker
+    """
+    streams_with_tag: str = ""
+    """Instead of `stream`, or with `streams_with_prefix`: all streams with this tag, `key` or `key=value`.
+
+    KCL: streamTracker, appStreamTracker
+    """
     discover_streams_every: timedelta = timedelta(seconds=60)
+    """How often streams are listed by prefix or tag, or the function that `streams` names is called."""
     application: str = ""
-    worker_id: str = ""  # unique; empty: host, process and a random part
-    # Used only for shards without leases. The oldest record by default, so that no record is missed.
+    """Members with the same application share the shards. It is also the name of the lease table and of the
+    CloudWatch namespace.
+
+    Default: required
+    KCL: applicationName
+    """
+    worker_id: str = ""
+    """The id of this member, unique in the fleet; at most 2,048 characters, no control characters.
+
+    Default: host, process and a random part
+    KCL: workerIdentifier
+    """
     initial_position: InitialPosition = field(default_factory=lambda: InitialPosition(TRIM_HORIZON))
+    """Where an application without leases begins: `trim_horizon` (or `earliest`), `latest`, a time with its zone
+    (`2026-11-15T12:00:00Z`), or [one of the other forms of a time](docs/spark.md#times). Any other text is an
+    error, and so is a time in the future. The KCL begins at `latest`, and loses records that arrive before its
+    first checkpoint if that fails; here a new application reads everything that is retained unless configured
+    otherwise. Once there are leases it has no effect.
+
+    Default: `trim_horizon`
+    KCL: initialPositionInStreamExtended
+    """
 
     def __post_init__(self) -> None:
         if self.stream and self.is_multi_stream:
@@ -90,9 +125,8 @@ class ConsumerIdentity:
                 raise ConfigError(
                     f"{name} is missing: Consumer({name}={example!r}), LEASEHOLD_{name.upper()} or {name} in the file"
                 )
-        for name in (names := self._names()):
-            if names.count(name) > 1:
-                raise ConfigError(f"streams={names}: {name} is listed twice")
+        if not callable(self.streams):
+            require_distinct(self.streams)
         if self.worker_id and not is_valid_text(self.worker_id):
             raise ConfigError(
                 f"worker_id={self.worker_id[:100]!r}: use at most {TEXT_LENGTH_MAX} characters and no control "
@@ -134,8 +168,17 @@ class BatchSettings:
     """When a batch is complete: at whichever limit is reached first."""
 
     max_records: int = 500
+    """The most records of a batch.
+
+    Unit: records
+    """
     max_bytes: int = 5 * 1024 * 1024
-    max_wait: timedelta = timedelta(seconds=1)  # of the first record; 0: deliver what has arrived
+    """The most bytes of a batch.
+
+    Unit: bytes
+    """
+    max_wait: timedelta = timedelta(seconds=1)
+    """How long the first record of a batch waits for more; 0: deliver what has arrived."""
 
     def __post_init__(self) -> None:
         for name in ("max_records", "max_bytes"):
@@ -153,12 +196,31 @@ class ErrorSettings:
     """
 
     retries: int = 5
-    retry_initial_wait: timedelta = timedelta(milliseconds=200)  # at most; it doubles with each attempt
+    """How often a batch that [fails](docs/worker.md#when-a-handler-fails) is retried, and after bisection a single
+    record.
+
+    Unit: attempts
+    """
+    retry_initial_wait: timedelta = timedelta(milliseconds=200)
+    """The longest wait before the first retry; it doubles with each attempt.
+
+    KCL: taskBackoffTimeMillis
+    """
     retry_max_wait: timedelta = timedelta(seconds=30)
+    """The longest wait before any retry.
+
+    KCL: taskBackoffTimeMillis
+    """
     bisect: bool = True
-    on_poison: OnPoison | None = None  # None: dead_letter if dead_letters is set, else hold
-    # A file, an object store prefix (s3://...), or a function.
+    """Whether a batch that fails is split, to find the poison record."""
+    on_poison: OnPoison | None = None
+    """What to do with a [poison record](docs/worker.md#when-a-handler-fails): `hold`, `dead_letter`, `stop_shard`,
+    `stop_worker` or `skip`.
+
+    Default: `dead_letter` if `dead_letters` is set, else `hold`
+    """
     dead_letters: str | DeadLetterFunction | None = None
+    """Where dead letters go: a file, a prefix in an object store (`s3://...`), or in a program a function."""
 
     def __post_init__(self) -> None:
         if self.retries < 0:
@@ -186,8 +248,20 @@ class CheckpointSettings:
     """When the position of a shard is stored. After a crash, the records since then are delivered again."""
 
     checkpoint: Checkpointing = Checkpointing.AUTOMATIC
-    checkpoint_every: timedelta = timedelta(seconds=5)  # 0: after every batch
-    checkpoint_records: int | None = None  # or after so many records, whichever comes first
+    """What moves the checkpoint: `automatic`, the handlers that have returned; `manual`, only `batch.checkpoint()`
+    and `prepare().commit()`. A processor is always manual.
+
+    """
+    checkpoint_every: timedelta = timedelta(seconds=5)
+    """How long a [checkpoint](docs/worker.md#checkpoints) waits at most for the next heartbeat; 0: store it after
+    every batch. Not for a processor.
+
+    """
+    checkpoint_records: int | None = None
+    """Store the checkpoint after so many records, if that comes first. Not for a processor.
+
+    Unit: records
+    """
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < timedelta(0):
@@ -199,12 +273,38 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSettings:
+    """How a record handler is called."""
+
+    concurrency: int = 1
+    """How many records of a shard a [record handler](docs/worker.md#single-records) gets at one time, of different
+    partition keys; at most 1,000.
+
+    Unit: records
+    """
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise ConfigError(f"concurrency={self.concurrency}: expected 1 to {CONCURRENCY_MAX}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
     """How this process runs handlers and how it stops."""
 
-    grace: timedelta = timedelta(seconds=25)  # for a clean stop; Kubernetes kills after 30 seconds
-    max_handlers: int = 64  # that run at one time
-    measure_load: bool = True  # report processor use to the leader
+    grace: timedelta = timedelta(seconds=25)
+    """The time for a clean stop. Kubernetes kills after 30 seconds."""
+    max_handlers: int = 64
+    """The most handlers that run at one time.
+
+    Unit: calls
+    """
+    measure_load: bool = True
+    """Whether to measure processor use and report it to the leader. With false, the leader balances by throughput
+    alone.
+
+    KCL: disableWorkerMetrics
+    """
 
     def __post_init__(self) -> None:
         if self.grace <= timedelta(0):
@@ -220,6 +320,7 @@ class HandlingSettings:
     batch: BatchSettings = field(default_factory=BatchSettings)
     errors: ErrorSettings = field(default_factory=ErrorSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +348,16 @@ class ConsumerSettings:
             raise ConfigError(
                 f"consumer_arn={self.fan_out.consumer_arn!r} with several streams: it belongs to one of them; give "
                 "consumer_name, which is registered for each stream"
+            )
+        if self.connection.archive is not None and self.identity.is_multi_stream:
+            raise ConfigError(
+                f"archive={self.connection.archive!r} with several streams: an archive has one stream; run a consumer "
+                "for each stream"
+            )
+        if self.connection.archive is not None and self.fan_out.is_fan_out:
+            raise ConfigError(
+                f"archive={self.connection.archive!r} with retrieval={self.fan_out.retrieval.value!r}: history is read "
+                "by polling; set retrieval='polling', and start again with fan-out when the archive was read"
             )
         if self.fleet.delete_former_streams_after is not None and not self.identity.is_multi_stream:
             raise ConfigError(

@@ -104,6 +104,12 @@ class _IterationConsumer(ShardConsumer):
     async def start(self) -> None:
         """The shard was offered when this consumer was made."""
 
+    @property
+    def wants_idle_pages(self) -> bool:
+        # A page that the program does not take is no progress. Otherwise a program that hangs would keep an idle
+        # shard.
+        return True
+
     async def handle(self, pending: PendingBatch) -> None:
         await first_of(self._next.put(pending), self._held.draining.wait())
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
-from leasehold.core.initial_position import parse_initial_position, require_past
+from leasehold.core.initial_position import require_past
 from leasehold.core.shards.followed_streams import FoundStream
+from leasehold.core.stream_lists import StreamSettings, parse_stream_list
 from leasehold.errors import ConfigError, HandlerError
 from leasehold.fleet.stream_discovery import FindStreams
 from leasehold.ports import Clock, StreamDirectory, StreamFilter
 from leasehold.tasks import first_of
-from leasehold.worker.settings import ConsumerIdentity, ManyStreams, StreamSettings, StreamsFunction
+from leasehold.worker.settings import ConsumerIdentity, ManyStreams, StreamsFunction
 from leasehold.worker.user_code.handler_runners import HandlerRunner, Raised, Returned
 
 T = TypeVar("T")
@@ -22,35 +23,6 @@ FUNCTION_LIMIT_MS: Final = 60_000
 def parse_streams(value: object) -> ManyStreams:
     """Parse the setting `streams`: a list of streams, or a function that returns one."""
     return value if callable(value) else parse_stream_list(value)
-
-
-def parse_stream_list(value: object) -> tuple[StreamSettings, ...]:
-    """Parse several streams: a list of names, a mapping of names to starts, or text such as "orders,returns=latest".
-
-    >>> [each.name for each in parse_stream_list("orders, returns=latest")]
-    ['orders', 'returns']
-    """
-    if isinstance(value, str):
-        parts = (part.partition("=") for part in value.split(","))
-        given: list[tuple[object, object]] = [(name, at if sign else None) for name, sign, at in parts]
-    elif isinstance(value, Mapping):
-        given = list(value.items())
-    elif isinstance(value, Iterable):
-        given = [(name, None) for name in value]
-    else:
-        raise ConfigError("expected a list of streams, such as ['orders', 'returns']")
-    return tuple(
-        StreamSettings(_stream_name(name), None if at is None else parse_initial_position(at))
-        for name, at in given
-    )
-
-
-def _stream_name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(
-            "expected a list of streams, such as ['orders', 'returns']; one of them has no name"
-        )
-    return value.strip()
 
 
 def find_listed(identity: ConsumerIdentity, directory: StreamDirectory) -> FindStreams:

@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -186,6 +187,7 @@ def printable_value(name: str, value: str) -> str:
     return value
 
 
+@lru_cache(maxsize=64)
 def host_header(to: SplitResult) -> str:
     """The Host header as it is signed: without the default port."""
     name = f"[{to.hostname}]" if ":" in (to.hostname or "") else to.hostname

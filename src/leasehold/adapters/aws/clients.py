@@ -21,6 +21,7 @@ from botocore.exceptions import BotoCoreError, NoCredentialsError, NoRegionError
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT
 from leasehold.adapters.aws.checked_credentials import CheckedCredentials
 from leasehold.adapters.aws.final_responses import skip_interim_responses
+from leasehold.adapters.aws.service_models import share_models
 from leasehold.errors import ConfigError
 
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -69,6 +70,7 @@ def cloudwatch_client(access: AwsAccess = _DEFAULT_ACCESS) -> Any:
 def aws_session(access: AwsAccess) -> boto3.Session:
     """Credentials and region, with the role of `access`. Searches for credentials; see `has_credentials`."""
     session = boto3.Session(profile_name=access.profile, region_name=access.region)
+    share_models(session._session)  # noqa: SLF001 - boto3 has no public access to the botocore session
     source = _check_credentials(session)
     if access.role_arn is None:
         return session
@@ -82,6 +84,7 @@ def aws_session(access: AwsAccess) -> boto3.Session:
         extra_args=_role_arguments(access),
     )
     assumed = botocore.session.get_session()
+    share_models(assumed)
     assumed._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")  # noqa: SLF001
     assuming = boto3.Session(botocore_session=assumed, region_name=session.region_name)
     _check_credentials(assuming)

@@ -6,7 +6,6 @@ never affects the member: data that cannot be sent is dropped and counted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -16,12 +15,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
 from leasehold.adapters.aws.error_translation import translate_error
-from leasehold.config.settings import MetricsLevel
+from leasehold.adapters.metric_flushing import flush_in_background
 from leasehold.core.events import Event, Observer, OperationFailed
-from leasehold.core.model import WorkerId
 from leasehold.core.observing.metrics import MetricWindow, StatisticSet
 from leasehold.ports import Clock
-from leasehold.tasks import cancel_and_wait
 
 FLUSH_EVERY_MS: Final = 10_000
 DATA_PER_REQUEST_MAX: Final = 1_000
@@ -40,19 +37,18 @@ class CloudWatchMetrics:
         self,
         client: Any,
         *,
-        application: str,
-        worker: WorkerId,
-        level: MetricsLevel,
+        namespace: str,
+        window: MetricWindow,
         clock: Clock,
         report: Observer,
         flush_every_ms: int = FLUSH_EVERY_MS,
     ) -> None:
         self._client = client
-        self._namespace = application
+        self._namespace = namespace
         self._clock = clock
         self._report = report
         self._flush_every_ms = flush_every_ms
-        self._window = MetricWindow(level, worker)
+        self._window = window
         self._calls = BlockingCalls("cloudwatch", threads=1)
         self.published = 0
         self.lost = 0
@@ -64,18 +60,11 @@ class CloudWatchMetrics:
     @asynccontextmanager
     async def publish_in_background(self) -> AsyncIterator[None]:
         """Publish periodically until the block ends, then publish the rest."""
-        task = asyncio.create_task(self._publish_periodically())
         try:
-            yield
+            async with flush_in_background(self.flush, self._clock, self._flush_every_ms):
+                yield
         finally:
-            await cancel_and_wait(task)
-            await self.flush()
             self._calls.close()
-
-    async def _publish_periodically(self) -> None:
-        while True:
-            await self._clock.sleep_ms(self._flush_every_ms)
-            await self.flush()
 
     async def flush(self) -> None:
         """Publish the collected metrics. Never raises."""

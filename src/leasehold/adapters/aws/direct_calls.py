@@ -1,5 +1,5 @@
-"""Sends the most frequent AWS calls without boto3: signed by botocore, sent on the event loop, without threads. This
-takes a quarter of the processor time.
+"""Sends the most frequent AWS calls without boto3: signed here, sent on the event loop, without threads. This takes a
+tenth of the processor time.
 
 An idle worker polls every shard once a second (GetRecords), renews every lease every few seconds (UpdateItem), and
 scans all leases every few seconds (Scan); other calls are rare. Direct calls are used only where boto3 would do
@@ -15,11 +15,14 @@ from typing import Any, Final
 import orjson
 from botocore.exceptions import ClientError, HTTPClientError
 
+from leasehold.adapters.aws import cbor
 from leasehold.adapters.aws.async_http import HttpEndpoint, HttpLimits
+from leasehold.adapters.aws.http_response import Response
 from leasehold.adapters.aws.request_signing import Operation, RequestSigner, Route, open_signer
 from leasehold.adapters.row_json import row_from_json_object
 
 GET_RECORDS: Final = Operation("Kinesis_20131202.GetRecords", "application/x-amz-json-1.1")
+GET_RECORDS_IN_CBOR: Final = Operation("Kinesis_20131202.GetRecords", cbor.CONTENT_TYPE)
 UPDATE_ITEM: Final = Operation("DynamoDB_20120810.UpdateItem", "application/x-amz-json-1.0")
 SCAN: Final = Operation("DynamoDB_20120810.Scan", "application/x-amz-json-1.0")
 
@@ -48,16 +51,18 @@ class DirectCalls:
 
     async def send(self, operation: Operation, body: bytes) -> bytes:
         """Send one call and return the body of its response. Raises the same errors as boto3."""
-        route = await self.find_route(operation)
-        try:
-            response = await self._endpoint(route.url).post(
-                self._signer.headers(operation, route, body), body
-            )
-        except OSError as error:
-            raise HTTPClientError(error=str(error) or "timeout") from error
+        response = await self.exchange(operation, body)
         if response.status != 200:
             raise client_error(operation.name, response.status, response.body)
         return response.body
+
+    async def exchange(self, operation: Operation, body: bytes) -> Response:
+        """Send one call and return its response, with any status. Raises an error only if there is none."""
+        route = await self.find_route(operation)
+        try:
+            return await self._endpoint(route.url).post(self._signer.headers(operation, route, body), body)
+        except OSError as error:
+            raise HTTPClientError(error=str(error) or "timeout") from error
 
     async def find_route(self, operation: Operation) -> Route:
         """The endpoint of an operation."""
@@ -74,10 +79,10 @@ class DirectCalls:
         return self._endpoints[url]
 
 
-def client_error(operation: str, status: int, body: bytes) -> ClientError:
+def client_error(operation: str, status: int, body: bytes, *, is_cbor: bool = False) -> ClientError:
     """The error as boto3 would raise it."""
     try:
-        fields = orjson.loads(body)
+        fields = cbor.decode(body) if is_cbor else orjson.loads(body)
         kind, message = (
             str(fields.get("__type", "")),
             str(fields.get("message", fields.get("Message", ""))),

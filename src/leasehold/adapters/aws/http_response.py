@@ -28,6 +28,7 @@ class Response:
 
     status: int
     body: bytes
+    content_type: str = ""
 
 
 class _ResponseParser:
@@ -41,6 +42,7 @@ class _ResponseParser:
         self._content_length_max = content_length_max
         self._length: int | None = None
         self._codings: list[bytes] = []
+        self._content_type = b""
         self._parts: list[bytes] = []
         self._is_complete = False
 
@@ -61,6 +63,7 @@ class _ResponseParser:
             raise _bytes_after_the_end()
         self._length = None
         self._codings.clear()
+        self._content_type = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers also arrive here, after `on_headers_complete` has evaluated the headers.
@@ -69,6 +72,8 @@ class _ResponseParser:
                 self._length = int(value)
             case b"transfer-encoding":
                 self._codings.append(value.lower())
+            case b"content-type":
+                self._content_type = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -143,7 +148,9 @@ class ResponseReader(_ResponseParser):
         return self._response
 
     def _complete_response(self) -> None:
-        self._response = Response(self._parser.get_status_code(), b"".join(self._parts))
+        self._response = Response(
+            self._parser.get_status_code(), b"".join(self._parts), self._content_type.decode("latin-1")
+        )
         self._is_kept_alive = self._parser.should_keep_alive()  # the parser forgets it after this call
 
     def _ends_with(self, response: Response) -> bool:

@@ -14,8 +14,10 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from leasehold.adapters.aws.blocking import BlockingCalls
+from leasehold.adapters.aws.call_counts import KinesisCalls
 from leasehold.adapters.aws.error_translation import translate_error
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.config.connection import KinesisProtocol
 from leasehold.core.model import StreamIdentifier, is_stream_identifier, stream_identifier
 from leasehold.errors import NotFoundError, ServiceError, ThrottledError
 from leasehold.ports import Stream, StreamDirectory, StreamFilter
@@ -34,8 +36,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class KinesisDirectory(StreamDirectory):
     """The streams that a boto3 client reaches. The client belongs to the caller."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(
+        self,
+        client: Any,
+        protocol: KinesisProtocol = KinesisProtocol.AUTO,
+        calls: KinesisCalls | None = None,
+    ) -> None:
         self._client = client
+        self._protocol = protocol
+        self._counted = calls or KinesisCalls()
         self._calls = BlockingCalls("kinesis-directory", threads=1)
         self._tags: dict[StreamIdentifier, Mapping[str, str]] = {}  # the ones read longest ago first
 
@@ -58,8 +67,10 @@ class KinesisDirectory(StreamDirectory):
     def open_stream(self, name: str, identifier: StreamIdentifier | None = None) -> Stream:
         """Open a stream. With an identifier, its creation time need not be read."""
         if is_stream_identifier(name):
-            return KinesisStream(self._client, name.split(":")[1], identifier=StreamIdentifier(name))
-        return KinesisStream(self._client, name, identifier=identifier)
+            name, identifier = name.split(":")[1], StreamIdentifier(name)
+        return KinesisStream(
+            self._client, name, identifier=identifier, protocol=self._protocol, calls=self._counted
+        )
 
     async def close(self) -> None:
         """Close our own thread."""
@@ -114,9 +125,13 @@ class KinesisDirectory(StreamDirectory):
 
     async def _call(self, call: Callable[..., Any], **request: Any) -> Any:
         try:
-            return await self._calls.run(call, **request)
+            answer = await self._calls.run(call, **request)
         except (ClientError, BotoCoreError) as error:
-            raise translate_error(error, f"list of streams, {call.__name__}") from error
+            translated = translate_error(error, f"list of streams, {call.__name__}")
+            self._counted.add(call.__name__, translated)
+            raise translated from error
+        self._counted.add(call.__name__)
+        return answer
 
 
 def _readable_streams(summaries: Iterable[Mapping[str, Any]]) -> dict[str, StreamIdentifier]:

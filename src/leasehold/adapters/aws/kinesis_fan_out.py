@@ -17,10 +17,10 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
 from leasehold.adapters.aws.async_http import HttpLimits
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
+from leasehold.adapters.aws.call_counts import KinesisCalls
 from leasehold.adapters.aws.direct_calls import client_error
 from leasehold.adapters.aws.error_translation import error_code, translate_error
 from leasehold.adapters.aws.event_stream import Message, MessageDecoder
-from leasehold.adapters.aws.kinesis_decoding import event_from_payload
 from leasehold.adapters.aws.kinesis_stream import EPOCH, INLINE_DECODING_BYTES_MAX
 from leasehold.adapters.aws.request_signing import Operation, open_signer
 from leasehold.adapters.aws.streamed_http import StreamedResponse
@@ -38,7 +38,13 @@ class KinesisFanOut(FanOut):
     """The consumers of one stream, by name or ARN, through a boto3 client of the caller. Streams may share a client."""
 
     def __init__(
-        self, client: Any, stream: str, *, threads: int = THREADS_DEFAULT, http2: bool = False
+        self,
+        client: Any,
+        stream: str,
+        *,
+        threads: int = THREADS_DEFAULT,
+        http2: bool = False,
+        calls: KinesisCalls | None = None,
     ) -> None:
         if http2:
             http2_factory()  # a missing extra is reported at the start, not by the first subscription
@@ -47,6 +53,7 @@ class KinesisFanOut(FanOut):
         self._name = stream
         self._stream_arn = stream if stream.startswith("arn:") else None
         self._calls = BlockingCalls("fan-out", threads)
+        self._counted = calls or KinesisCalls()
         self._signer = open_signer(client)
         self._endpoints: dict[str, StreamingEndpoint] = {}  # by URL: a TLS context is expensive
         self._open: set[_KinesisSubscription] = set()
@@ -99,16 +106,17 @@ class KinesisFanOut(FanOut):
         body = orjson.dumps(
             {"ConsumerARN": consumer_arn, "ShardId": shard, "StartingPosition": _position_fields(start)}
         )
-        with _translated_errors(label):
+        with self._counted_errors("subscribe_to_shard", label):
             response = await self._post(consumer_arn, body)
         subscription = _KinesisSubscription(response, self._calls, self._open, label)
         try:
-            with _translated_errors(label):
+            with self._counted_errors("subscribe_to_shard", label):
                 async with asyncio.timeout(self._client.meta.config.read_timeout):
                     await subscription.open()
         except BaseException:  # also a cancellation
             await subscription.close()
             raise
+        self._counted.add("subscribe_to_shard")
         return subscription
 
     async def close(self) -> None:
@@ -153,8 +161,19 @@ class KinesisFanOut(FanOut):
         return summary
 
     async def _call(self, call: Callable[..., Any], **request: Any) -> Any:
-        with _translated_errors(f"stream {self._name}, {call.__name__}"):
-            return await self._calls.run(call, **request)
+        with self._counted_errors(call.__name__, f"stream {self._name}, {call.__name__}"):
+            answer = await self._calls.run(call, **request)
+        self._counted.add(call.__name__)
+        return answer
+
+    @contextmanager
+    def _counted_errors(self, call: str, label: str) -> Iterator[None]:
+        try:
+            with _translated_errors(label):
+                yield
+        except LeaseholdError as error:
+            self._counted.add(call, error)
+            raise
 
     def _describe(self, fields: Any, call: str) -> ConsumerDescription:
         try:
@@ -301,3 +320,10 @@ def _position_fields(start: IteratorStart) -> Mapping[str, Any]:
     if start.timestamp_ms is not None:
         fields["Timestamp"] = start.timestamp_ms / 1000
     return fields
+
+
+def event_from_payload(payload: bytes) -> SubscriptionEvent:
+    """The event in the payload of a message."""
+    from leasehold.adapters.aws import kinesis_decoding  # noqa: PLC0415 - it says why
+
+    return kinesis_decoding.event_from_payload(payload)

@@ -7,21 +7,33 @@ decodes records fast.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import orjson
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
+from leasehold.adapters.aws import cbor
 from leasehold.adapters.aws.blocking import THREADS_DEFAULT, BlockingCalls
-from leasehold.adapters.aws.direct_calls import GET_RECORDS, DirectCalls, open_direct_calls
+from leasehold.adapters.aws.call_counts import KinesisCalls
+from leasehold.adapters.aws.direct_calls import (
+    GET_RECORDS,
+    GET_RECORDS_IN_CBOR,
+    DirectCalls,
+    client_error,
+    open_direct_calls,
+)
 from leasehold.adapters.aws.error_translation import error_code, translate_error
-from leasehold.adapters.aws.kinesis_decoding import page_from_body
+from leasehold.adapters.aws.kinesis_protocol import ProtocolChoice, is_cbor
+from leasehold.adapters.aws.native_pages import page_from_cbor
+from leasehold.adapters.native_decoder import native_decoder
+from leasehold.config.connection import KinesisProtocol
 from leasehold.core.model import HashRange, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
-from leasehold.errors import ConfigError, UnavailableError
+from leasehold.errors import ConfigError, LeaseholdError, UnavailableError
 from leasehold.ports import Page, Stream
 
 # Larger responses are decoded on a thread: ten megabytes take tens of milliseconds, which would block the event loop.
@@ -50,12 +62,15 @@ class KinesisStream(Stream):
         identifier: StreamIdentifier | None = None,
         threads: int = THREADS_DEFAULT,
         direct: bool = True,
+        protocol: KinesisProtocol = KinesisProtocol.AUTO,
+        calls: KinesisCalls | None = None,
     ) -> None:
         self._client = client
         self._identifier = identifier
         self._name = stream
         self._stream_arguments = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         self._calls = BlockingCalls("kinesis", threads)
+        self._counted = calls or KinesisCalls()
         client.meta.events.register(
             "before-parse.kinesis.GetRecords", _decode_page, unique_id="leasehold-decode-page"
         )
@@ -63,6 +78,7 @@ class KinesisStream(Stream):
         self._direct = (
             open_direct_calls(client) if direct and "StreamName" in self._stream_arguments else None
         )
+        self._protocol = ProtocolChoice(protocol, is_cbor_readable=native_decoder() is not None)
 
     async def get_identifier(self) -> StreamIdentifier:
         """The given identifier, or else account, name and creation time from Kinesis."""
@@ -136,27 +152,79 @@ class KinesisStream(Stream):
             self._direct.close()
 
     async def _get_directly(self, direct: DirectCalls, iterator: str, limit: int) -> Page:
-        body = await direct.send(GET_RECORDS, orjson.dumps({"ShardIterator": iterator, "Limit": limit}))
+        request: dict[str, str | int] = {"ShardIterator": iterator, "Limit": limit}
+        is_refused, is_doubtful = False, self._protocol.take_doubt()
+        if not is_doubtful and self._protocol.is_cbor_next(time.monotonic()):
+            page = await self._get_in_cbor(direct, cbor.encode(request))
+            if page is not None:
+                return page
+            is_refused = True
+        body = await direct.send(GET_RECORDS, orjson.dumps(request))
+        page = await self._decode(page_from_body, body)
+        # Meanwhile a page in CBOR may have come for another shard.
+        if is_refused or (is_doubtful and not self._protocol.has_sent_cbor):
+            self._protocol.return_to_json(time.monotonic())
+        return page
+
+    async def _get_in_cbor(self, direct: DirectCalls, request: bytes) -> Page | None:
+        """The page; None if it has to be requested in JSON. That request is another call, so this one is counted."""
+        try:
+            response = await direct.exchange(GET_RECORDS_IN_CBOR, request)
+        except HTTPClientError as error:
+            self._protocol.note_silence(error.__cause__)
+            if self._protocol.is_refused_by_silence(error.__cause__):
+                self._count_refused(error)
+                return None
+            raise
+        if response.status != 200:
+            refused = client_error(
+                GET_RECORDS.name, response.status, response.body, is_cbor=is_cbor(response)
+            )
+            if self._protocol.is_refusal(response, error_code(refused)):
+                self._count_refused(refused)
+                return None
+            raise refused
+        try:
+            page = await self._decode(page_from_cbor if is_cbor(response) else page_from_body, response.body)
+        except UnavailableError as error:  # the page is malformed
+            if self._protocol.may_repeat_in_json:
+                self._counted.add("get_records", error)
+                return None
+            raise
+        self._protocol.note_page(response, time.monotonic())
+        return page
+
+    def _count_refused(self, error: ClientError | BotoCoreError) -> None:
+        self._counted.add("get_records", self._translate(error, f"stream {self._name}, get_records"))
+
+    async def _decode(self, decode: Callable[[bytes], Page], body: bytes) -> Page:
         if len(body) <= INLINE_DECODING_BYTES_MAX:
-            return page_from_body(body)
-        page: Page = await self._calls.run(page_from_body, body=body)
+            return decode(body)
+        page: Page = await self._calls.run(decode, body=body)
         return page
 
     async def _call(self, call: Callable[..., Any], **request: Any) -> Any:
         return await self._translate_errors(call.__name__, self._calls.run(call, **request))
 
     async def _translate_errors(self, call: str, result: Awaitable[T]) -> T:
-        operation = f"stream {self._name}, {call}"
         try:
-            return await result
-        except ClientError as error:
-            if error_code(error) == "ResourceInUseException":
-                raise UnavailableError(
-                    f"{operation}: the stream is being created or deleted; wait until it is ACTIVE"
-                ) from error
-            raise translate_error(error, operation) from error
-        except BotoCoreError as error:
-            raise translate_error(error, operation) from error
+            answer = await result
+        except (ClientError, BotoCoreError) as error:
+            translated = self._translate(error, f"stream {self._name}, {call}")
+            self._counted.add(call, translated)
+            raise translated from error
+        except LeaseholdError as error:  # the answer cannot be decoded
+            self._counted.add(call, error)
+            raise
+        self._counted.add(call)
+        return answer
+
+    def _translate(self, error: ClientError | BotoCoreError, operation: str) -> LeaseholdError:
+        if isinstance(error, ClientError) and error_code(error) == "ResourceInUseException":
+            return UnavailableError(
+                f"{operation}: the stream is being created or deleted; wait until it is ACTIVE"
+            )
+        return translate_error(error, operation)
 
     def _parse_shards(self, found: Sequence[Mapping[str, Any]]) -> Sequence[Shard]:
         try:
@@ -175,6 +243,13 @@ def _decode_page(
         return
     customized_response_dict[_PAGE] = page_from_body(response_dict["body"])
     response_dict["body"] = b"{}"
+
+
+def page_from_body(body: bytes) -> Page:
+    """The page in the body of a response in JSON."""
+    from leasehold.adapters.aws import kinesis_decoding  # noqa: PLC0415 - it says why
+
+    return kinesis_decoding.page_from_body(body)
 
 
 def _filter_arguments(shard_filter: ShardFilter | None) -> dict[str, Any]:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from botocore.awsrequest import AWSRequest
 from botocore.httpsession import get_cert_path
 from urllib3.util import create_urllib3_context
+
+from leasehold.adapters.aws.signature_v4 import Signatory, sign_post
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class RequestSigner:
         self._credentials = credentials
         self._certificates = certificates
         self._routes: dict[tuple[Operation, frozenset[tuple[str, str]], str | None], Route] = {}
+        self._signatories: dict[int, tuple[Route, Any, Signatory]] = {}  # by the identity of the route
 
     async def find_route(self, operation: Operation, arguments: Mapping[str, str]) -> Route:
         """The endpoint of a call, as botocore resolves it: by region, FIPS, dual stack, account and arguments.
@@ -82,12 +87,41 @@ class RequestSigner:
 
     def headers(self, operation: Operation, route: Route, body: bytes) -> Mapping[str, str]:
         """The headers of a request, with the signature. Host and Content-Length are the sender's."""
+        agent = {"User-Agent": self._client.meta.config.user_agent}
         headers = {
             "Content-Type": operation.content_type,
-            "User-Agent": self._client.meta.config.user_agent,
             "X-Amz-Target": operation.target,
             **route.headers,
         }
+        signatory = self._signatory(route)
+        if signatory is not None:
+            sign_post(urlsplit(route.url), headers, body, signatory, _time_text())
+            return headers | agent
+        return self._headers_by_botocore(operation, route, body, headers | agent)
+
+    def _signatory(self, route: Route) -> Signatory | None:
+        """The keys and the scope of a signature of version 4; None if botocore has to sign."""
+        signer = self._client._request_signer  # noqa: SLF001 - the only access
+        version = route.signing.get("auth_type") or signer.signature_version
+        if version != "v4" or urlsplit(route.url).path != "/":
+            return None
+        keys, scope = self._credentials.get_frozen_credentials(), route.signing.get("signing", {})
+        known = self._signatories.get(id(route))
+        if known is not None and known[0] is route and known[1] == keys:
+            return known[2]
+        signatory = Signatory(
+            keys.access_key,
+            keys.secret_key,
+            keys.token or None,
+            scope.get("region") or signer.region_name,
+            scope.get("signing_name") or signer.signing_name,
+        )
+        self._signatories[id(route)] = (route, keys, signatory)
+        return signatory
+
+    def _headers_by_botocore(
+        self, operation: Operation, route: Route, body: bytes, headers: Mapping[str, str]
+    ) -> Mapping[str, str]:
         request = AWSRequest("POST", route.url, headers=headers, data=body)
         request.context.update(route.signing)
         self._client._request_signer.sign(operation.name, request)  # noqa: SLF001 - the only access
@@ -114,3 +148,12 @@ class RequestSigner:
         if needs_renewal is not None and needs_renewal():
             return await asyncio.to_thread(self._credentials.get_frozen_credentials)
         return self._credentials.get_frozen_credentials()
+
+
+def _time_text() -> str:
+    return _text_of_second(int(time.time()))
+
+
+@lru_cache(maxsize=2)
+def _text_of_second(seconds: int) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))

@@ -120,6 +120,10 @@ class FaultyObjects(ObjectStore):
         """The content of an object, or a failure."""
         return await self._call("get", key, lambda: self._store.get(key))
 
+    async def delete(self, key: str) -> None:
+        """Delete an object, or fail."""
+        await self._call("delete", key, lambda: self._store.delete(key))
+
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """The objects, or a failure."""
         fault = self._fault_for("list", offset)

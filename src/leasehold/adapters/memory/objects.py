@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 
@@ -10,15 +10,19 @@ from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 class MemoryObjects(ObjectStore):
     """A store that lives as long as this object."""
 
-    def __init__(self, *, page_size: int = 1_000) -> None:
+    def __init__(self, *, page_size: int = 1_000, now_ms: Callable[[], int] | None = None) -> None:
         self.objects: dict[str, bytes] = {}
+        self.modified_ms: dict[str, int] = {}
         self._page_size = page_size
+        self._now_ms = now_ms
 
     async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
         """Create an object, unless one with that name exists."""
         if key in self.objects:
             return Exists()
         self.objects[key] = body
+        if self._now_ms is not None:
+            self.modified_ms[key] = self._now_ms()
         return Created()
 
     async def size(self, key: str) -> int | None:
@@ -30,11 +34,16 @@ class MemoryObjects(ObjectStore):
         """The content of an object."""
         return self.objects.get(key)
 
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
+        self.objects.pop(key, None)
+        self.modified_ms.pop(key, None)
+
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """The objects page by page, as they were when the listing began."""
         below = f"{prefix}/" if prefix else ""
         found = [
-            StoredObject(key, len(body))
+            StoredObject(key, len(body), self.modified_ms.get(key))
             for key, body in self.objects.items()
             if key > offset and key.startswith(below)
         ]

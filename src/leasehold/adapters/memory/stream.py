@@ -29,7 +29,7 @@ from leasehold.kinesis_model.listing import FilterType, ListQuery
 from leasehold.kinesis_model.reading import IteratorType, RecordsPage, StartingPosition
 from leasehold.kinesis_model.service import KinesisModel
 from leasehold.kinesis_model.service import Subscription as ModelSubscription
-from leasehold.kinesis_model.stream import StreamStatus
+from leasehold.kinesis_model.stream import HOUR_MS, StreamStatus
 from leasehold.ports import (
     Clock,
     ConsumerDescription,
@@ -71,6 +71,11 @@ class MemoryStream(Stream):
         with _translated_errors():
             stream = self._service.stream(self._clock.wall_ms(), self._name)
         return stream_identifier(self._service.account.id, self._name, stream.created_ms // 1000)
+
+    async def get_retention_ms(self) -> int:
+        """How long the stream keeps a record."""
+        with _translated_errors():
+            return self._service.stream(self._clock.wall_ms(), self._name).config.retention_hours * HOUR_MS
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Every shard that is still retained, or those that match the filter."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from leasehold.core.model import LeaseKey
 
-TICK_MIN_MS: Final = 50
+TICK_MIN_MS: Final = 200  # each tick looks at every lease, so few ticks a second are cheap
 # At least this many ticks per interval, even with fewer leases: new leases must get their first heartbeat in time.
 TICKS_MIN: Final = 3
 FIRST_AFTER: Final = 0.3  # of the interval: leases that were taken together are spread soon
@@ -41,7 +41,7 @@ def tick_ms(leases: int, renew_ms: int) -> int:
     """The time between two ticks of the heartbeat loop.
 
     >>> tick_ms(0, 6_000), tick_ms(6, 6_000), tick_ms(1_000, 6_000)
-    (2000, 1000, 50)
+    (2000, 1000, 200)
     """
     return max(TICK_MIN_MS, renew_ms // max(TICKS_MIN, leases))
 

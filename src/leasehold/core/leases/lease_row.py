@@ -71,7 +71,10 @@ NUMBER_MAX: Final = 2**63 - 1
 # fleet comes here: with a heartbeat a second, it takes a hundred billion years.
 COUNTER_LIMIT: Final = 2**62
 TEXT_LENGTH_MAX: Final = 2048  # DynamoDB's limit for a partition key
-RELATIVES_MAX: Final = 2  # a shard has at most two parents and at most two children
+CHILDREN_MAX: Final = 2
+# A shard has at most two parents. But a lease may also wait for all archived shards that ended before it, as many as
+# the stream had. Their ids fit into a row of DynamoDB.
+PARENTS_MAX: Final = 10_000
 
 _SHARD_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,40}")
@@ -117,7 +120,7 @@ def lease_from_row(row: Row) -> Lease:
         owner_switches=cells.integer(OWNER_SWITCHES, at_most=NUMBER_MAX),
         pin=_pin(cells),
         parents=_parents(cells, shard_id),
-        children=cells.shard_ids(CHILDREN),
+        children=cells.shard_ids(CHILDREN, CHILDREN_MAX),
         hash_range=_hash_range(cells),
         throughput_kbps=cells.decimal(THROUGHPUT),
         stream=stream,
@@ -184,6 +187,10 @@ class LeaseListing:
     leases: tuple[Lease, ...]
     rejected: tuple[MalformedRowError, ...] = ()
     ignored: tuple[MalformedRowError, ...] = ()
+
+    def of_stream(self, stream: StreamIdentifier | None) -> tuple[Lease, ...]:
+        """The leases of one stream; None: of the only stream of its table."""
+        return tuple(lease for lease in self.leases if lease.stream == stream)
 
     def unreadable_shards(self, stream: StreamIdentifier | None) -> frozenset[ShardId]:
         """The shards of a stream whose rows cannot be read.
@@ -302,7 +309,7 @@ def _generations(row: Row) -> tuple[tuple[str, int], ...]:
 
 
 def _parents(cells: _Cells, shard_id: ShardId) -> frozenset[ShardId]:
-    parents = cells.shard_ids(PARENTS)
+    parents = cells.shard_ids(PARENTS, PARENTS_MAX)
     if shard_id in parents:
         cells.fail(PARENTS, "the shard is its own parent")
     return parents
@@ -383,13 +390,13 @@ class _Cells:
             self.fail(name, f"{value[:140]!r} is not a shard id")
         return ShardId(value)
 
-    def shard_ids(self, name: str) -> frozenset[ShardId]:
+    def shard_ids(self, name: str, count_max: int) -> frozenset[ShardId]:
         """A set of shard ids. Java reads a list or a text as an empty set, and so starts a child too early."""
         if name not in self.row:
             return frozenset()
         values = self.row[name].get("SS")
         if not isinstance(values, list | tuple | set | frozenset) or not values:
             self.fail(name, "expected a set of shard ids (type SS)")
-        if len(values) > RELATIVES_MAX:
-            self.fail(name, f"has {len(values)} shards; a split or merge has at most {RELATIVES_MAX}")
+        if len(values) > count_max:
+            self.fail(name, f"has {len(values)} shards; expected at most {count_max}")
         return frozenset(self.shard_id(name, value) for value in values)

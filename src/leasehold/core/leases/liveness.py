@@ -79,6 +79,16 @@ def unchanged_for_ms(observations: Observations, key: LeaseKey, now_ms: int) -> 
     return now_ms - observations[key].unchanged_since_ms
 
 
+def active_owners(observations: Observations, *, now_ms: int, failover_ms: int) -> frozenset[WorkerId]:
+    """The workers that have renewed a lease within the failover time."""
+    owners = (
+        each.checkpoint_owner or each.owner
+        for each in observations.values()
+        if now_ms - each.unchanged_since_ms <= failover_ms
+    )
+    return frozenset(owner for owner in owners if owner is not None)
+
+
 def pick_other_reader(
     observations: Observations,
     stream: StreamIdentifier | None,

@@ -14,14 +14,18 @@ member is healthy, because a restart would not help.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from leasehold.core.events import (
+    CallCount,
     Event,
+    FindingsReviewed,
     FleetRefreshed,
+    HandlerFailed,
+    KinesisCallsCounted,
     LeasesRenewed,
     LeaseTaken,
     MemberStarted,
@@ -31,11 +35,27 @@ from leasehold.core.events import (
     ShardsSynced,
     StreamRecreated,
 )
+from leasehold.core.finding import (
+    MORE,
+    Finding,
+    Severity,
+    finding_to_json,
+    worst_severity,
+)
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.observing.lag import LagTracker, ShardProgress
 
 TABLE_SILENCE_FAILOVERS_MAX: Final = 3
+CALLS_FRESH_FOR_MS: Final = 30_000  # calls are reported every ten seconds while there are some
 WARNINGS_MAX: Final = 8  # a table may contain any number of such rows
+ATTEMPTS_TOLD: Final = (
+    3  # a handler that failed once or twice has usually succeeded by the time somebody looks
+)
+_OWN_CODES: Final = frozenset({"member_unhealthy", "no_progress", "handler_fails", "unreadable_row"})
+# The findings of a member or of its supervisor about itself, which nobody can see from outside.
+WORKER_CODES: Final = frozenset(
+    {"member_unhealthy", "no_progress", "handler_fails", "process_silent", "process_start_hangs"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +76,7 @@ class ShardHealth:
     idle_ms: int
     records_in_flight: int
     parents: tuple[ShardId, ...]
+    failing: HandlerFailed | None = None  # the handler has failed several times since the last progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +86,10 @@ class HealthReport:
     state: str
     problem: str | None
     shards: tuple[ShardHealth, ...]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    reviewed: tuple[Finding, ...] = ()  # what the member has found besides
+    calls: KinesisCallsCounted | None = None  # the last report of the calls to Kinesis; None if it is old
+    recreated: str | None = None  # the stream that was deleted and created again, for which the member stops
 
     @property
     def is_healthy(self) -> bool:
@@ -82,8 +106,11 @@ class Health:
         self._state = "starting"
         self._table_response_ms = now_ms
         self._renewed_ms = now_ms
-        self._recreated: str | None = None
+        self._recreated: StreamRecreated | None = None
         self._rejected_rows: dict[str, RowRejected] = {}
+        self._reviewed: tuple[Finding, ...] = ()
+        self._calls: KinesisCallsCounted | None = None
+        self._calls_ms = now_ms
 
     def observe(self, event: Event, now_ms: int) -> None:
         """Process one event."""
@@ -98,16 +125,25 @@ class Health:
                 self._renewed_ms = self._table_response_ms = now_ms
             case FleetRefreshed() | ShardsSynced():
                 self._table_response_ms = now_ms
-            case StreamRecreated(problem=problem, is_fatal=True):
-                self._recreated = problem
+            case StreamRecreated(is_fatal=True):
+                self._recreated = event
             case RowRejected(key=key):
                 self._rejected_rows[key] = event
             case RowRecovered(key=key):
                 self._rejected_rows.pop(key, None)
+            case FindingsReviewed(findings=findings):
+                self._reviewed = findings
+            case KinesisCallsCounted():
+                self._calls, self._calls_ms = event, now_ms
             case LeaseTaken() if not had_leases:
                 self._renewed_ms = self._table_response_ms = now_ms  # taking a lease is its first heartbeat
             case _:
                 pass  # `LagTracker` processes the events of shards
+
+    @property
+    def progress(self) -> LagTracker:
+        """The progress of all shards that the member serves."""
+        return self._lag_tracker
 
     def report(self, now_ms: int) -> HealthReport:
         """The health at `now_ms`."""
@@ -119,24 +155,33 @@ class Health:
                 now_ms - progress.last_progress_ms,
                 progress.records_in_flight,
                 progress.parents,
+                _failing(progress),
             )
             for shard, progress in sorted(self._lag_tracker, key=itemgetter(0))
         )
-        return HealthReport(self._state, self._member_problem(now_ms), shards, self._warnings())
+        problem = self._member_problem(now_ms)
+        is_fresh = self._calls is not None and now_ms - self._calls_ms <= CALLS_FRESH_FOR_MS
+        calls = self._calls if is_fresh else None
+        recreated = None if self._recreated is None else self._recreated.name
+        return HealthReport(self._state, problem, shards, self._warnings(), self._reviewed, calls, recreated)
 
-    def _warnings(self) -> tuple[str, ...]:
+    def _warnings(self) -> tuple[Finding, ...]:
         rows = sorted(self._rejected_rows.values(), key=attrgetter("key"))
         shown = [
-            f"row {row.key!r} of the lease table cannot be read: {row.problem}; {row.consequence}"
+            _unreadable_row(
+                f"row {row.key!r} of the lease table cannot be read: {row.problem}; {row.consequence}",
+                row.key,
+            )
             for row in rows[:WARNINGS_MAX]
         ]
         if len(rows) > WARNINGS_MAX:
-            shown.append(f"{len(rows) - WARNINGS_MAX} more rows of the lease table cannot be read")
+            text = f"{len(rows) - WARNINGS_MAX} more rows of the lease table cannot be read"
+            shown.append(_unreadable_row(text, MORE))
         return tuple(shown)
 
     def _member_problem(self, now_ms: int) -> str | None:
         if self._recreated is not None:
-            return self._recreated
+            return self._recreated.problem
         if self._state == "stopped":
             return "the member has stopped"
         unrenewed_ms = now_ms - self._renewed_ms
@@ -167,8 +212,84 @@ def _describe_stall(progress: ShardProgress) -> str:
     return "pages are read, but the tip does not get nearer"
 
 
+def _failing(progress: ShardProgress) -> HandlerFailed | None:
+    failed = progress.failed_handler
+    return failed if failed is not None and failed.attempt >= ATTEMPTS_TOLD else None
+
+
+def own_findings(report: HealthReport) -> Iterator[Finding]:
+    """What a member finds about itself and its shards."""
+    if report.problem and report.recreated is not None:
+        yield Finding(
+            code="stream_recreated",
+            severity=Severity.PROBLEM,
+            text=report.problem,
+            remedy="set on_recreated_stream = 'start_over' to read the new stream from its beginning, or use another "
+            "application name; then start the member again",
+            subject=report.recreated,
+        )
+    elif report.problem:
+        yield Finding(
+            code="member_unhealthy",
+            severity=Severity.PROBLEM,
+            text=report.problem,
+            remedy="look at the log of this member; restart it if it hangs",
+        )
+    yield from report.warnings
+    for shard in report.shards:
+        if shard.failing is not None:
+            yield _failing_handler(shard.shard, shard.failing)
+        if shard.problem:
+            yield Finding(
+                code="no_progress",
+                severity=Severity.PROBLEM,
+                text=f"it {shard.problem}",
+                remedy="look at the log of its worker; if the handler hangs, restart the worker",
+                shard=shard.shard,
+            )
+
+
+def _unreadable_row(text: str, row: str) -> Finding:
+    return Finding(
+        code="unreadable_row",
+        severity=Severity.PROBLEM,
+        text=text,
+        remedy="repair the row, or delete it if it is not a lease",
+        subject=row,
+    )
+
+
+def _failing_handler(shard: LeaseKey, failed: HandlerFailed) -> Finding:
+    subject = (
+        f"the record at {failed.end}"
+        if failed.records == 1
+        else f"{failed.records} records up to {failed.end}"
+    )
+    return Finding(
+        code="handler_fails",
+        severity=Severity.PROBLEM,
+        text=f"its handler has failed {failed.attempt} times on {subject}: {failed.error}"
+        f"{failed.reason and f': {failed.reason}'}",
+        remedy="mend the handler; to pass by a record that fails each time, set dead_letters, and its records are kept "
+        "there",
+        shard=shard,
+    )
+
+
+def all_findings(report: HealthReport) -> tuple[Finding, ...]:
+    """The findings about the member itself, at this moment, and those of its last review about everything else."""
+    own = tuple(own_findings(report))
+    told = {(each.code, each.subject) for each in own if each.shard is None}
+    others = (each for each in report.reviewed if each.code not in _OWN_CODES)
+    return (
+        *own,
+        *(each for each in others if (each.code, each.subject) not in told or each.shard is not None),
+    )
+
+
 def health_to_json(report: HealthReport) -> Mapping[str, Any]:
     """The report as JSON values. `problems` and `warnings` are lists of sentences."""
+    findings = all_findings(report)
     shards = {
         shard.shard: {
             "ok": shard.problem is None,
@@ -185,9 +306,26 @@ def health_to_json(report: HealthReport) -> Mapping[str, Any]:
         "ok": report.is_healthy,
         "state": report.state,
         "problems": problems,
-        "warnings": list(report.warnings),
+        "warnings": [warning.text for warning in report.warnings],
+        "severity": worst_severity(findings).value,
+        "findings": [{"shard": each.shard, **finding_to_json(each)} for each in findings],
+        "kinesis_calls": _calls_to_json(report.calls),
         "shards": shards,
     }
+
+
+def _calls_to_json(calls: KinesisCallsCounted | None) -> Mapping[str, Mapping[str, float]]:
+    """Calls to Kinesis a second, by operation, in the last ten seconds or so."""
+
+    def rates(count: CallCount, seconds: float) -> Mapping[str, float]:
+        return {
+            "per_s": round(count.calls / seconds, 2),
+            "throttled_per_s": round(count.throttled / seconds, 2),
+        }
+
+    if calls is None:
+        return {}
+    return {each.operation: rates(each, calls.time_ms / 1000) for each in calls.counts}
 
 
 def _seconds(duration_ms: int) -> str:

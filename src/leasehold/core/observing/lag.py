@@ -20,12 +20,17 @@ from leasehold.core.events import (
     Event,
     FanOutRefused,
     FanOutResumed,
+    FindingBegan,
+    FindingEnded,
+    FindingsReviewed,
+    FleetDecided,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffRequested,
     IteratorExpired,
+    KinesisCallsCounted,
     LeadershipEnded,
     LeadershipTaken,
     LeaseAssigned,
@@ -61,6 +66,7 @@ from leasehold.core.events import (
 )
 from leasehold.core.model import LeaseKey, ShardId
 from leasehold.core.position import Position
+from leasehold.core.records.iterators import Gap
 
 # Pages of an idle shard are a second or more apart, and batches are collected for a while. Waiting counts as lag only
 # when it takes longer than that; otherwise a shard at its tip would never show zero.
@@ -92,6 +98,9 @@ class ShardProgress:
     done_up_to: Position | None = None  # the highest position that is done in this lease session
     failures: int = 0  # since the last progress
     last_failure: str | None = None  # since the last progress
+    failed_handler: HandlerFailed | None = None  # since the last progress
+    throttled_reads: int = 0  # since the last page
+    gap: Gap | None = None  # the last one, until records after it are done
 
     def lag_ms(self, now_ms: int) -> int | None:
         """How far the first record that is not done is behind the tip; None before the first page."""
@@ -109,10 +118,12 @@ class ShardProgress:
         self.last_progress_ms = now_ms
         self.failures = 0
         self.last_failure = None
+        self.failed_handler = None
 
     def add_page(self, page: PageRead, now_ms: int) -> None:
         """Add a page. It counts as progress if no other page is in flight and this page is nearer to the tip."""
         before_ms, self.page_behind_ms, self.page_ms = self.page_behind_ms, page.millis_behind, now_ms
+        self.throttled_reads = 0
         if not self.pages_in_flight and (page.records or _is_nearer(page.millis_behind, before_ms)):
             self.mark_progress(now_ms)
         # PageRead is reported after the last record of the page was handed over. By then a part of it may be done.
@@ -124,6 +135,8 @@ class ShardProgress:
         if self.done_up_to is not None and up_to <= self.done_up_to:
             return
         self.done_up_to = up_to
+        if self.gap is not None and up_to > self.gap.after:
+            self.gap = None
         while self.pages_in_flight and (
             self.pages_in_flight[0].last is None or _is_done(self.pages_in_flight[0].last, up_to)
         ):
@@ -172,34 +185,24 @@ class LagTracker:
                 | SubscriptionLost()
                 | ReadThrottled()
                 | Checkpointed()
+                | GapFound()
             ):
                 # A handler may return after its lease was lost. Such an event must not add the shard again.
                 if (progress := self._shards.get(event.shard_key)) is not None:
                     _update_progress(progress, event, now_ms)
-            case (
-                MemberStarted()
-                | FleetRefreshed()
-                | ShardsSynced()
-                | StreamRecreated()
-                | StreamsChanged()
-                | LeaseRestarted()
-                | HandoffRequested()
-                | LeasesRenewed()
-                | ShardStalled()
-                | IteratorExpired()
-                | GapFound()
-                | DeaggregationFailed()
-                | ProcessorCalled()
-                | LeaseDeleted()
-                | OperationFailed()
-                | WorkerFailed()
-            ):
+            case MemberStarted() | FleetRefreshed() | FleetDecided() | ShardsSynced() | StreamRecreated():
                 pass  # not about the progress of a shard
-            case RowRejected() | RowRecovered() | RowIgnored():
+            case StreamsChanged() | LeaseRestarted() | HandoffRequested() | LeasesRenewed() | ShardStalled():
+                pass
+            case IteratorExpired() | DeaggregationFailed() | ProcessorCalled() | LeaseDeleted():
+                pass
+            case OperationFailed() | WorkerFailed() | RowRejected() | RowRecovered() | RowIgnored():
                 pass
             case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded():
                 pass
             case ConsumerFound() | FanOutRefused() | FanOutResumed() | Subscribed() | SubscriptionEnded():
+                pass
+            case FindingBegan() | FindingEnded() | FindingsReviewed() | KinesisCallsCounted():
                 pass
             case _:
                 assert_never(event)
@@ -224,12 +227,18 @@ def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None
         ):
             progress.mark_done(position, now_ms)
         case HandlerFailed(error=error, reason=reason):
+            # Of several records that fail at one time, the one that has failed most often is told.
+            if progress.failed_handler is None or event.attempt >= progress.failed_handler.attempt:
+                progress.failed_handler = event
             progress.add_failure(f"the handler raises {error}{reason and f': {reason}'}")
         case ReadFailed(error=error):
             progress.add_failure(f"reading fails: {error}")
         case SubscriptionLost(reason=reason):
             progress.add_failure(f"a subscription was lost: {reason}")
+        case GapFound(gap=gap):
+            progress.gap = gap
         case ReadThrottled():
+            progress.throttled_reads += 1
             progress.add_failure("reading is throttled")
         case _:
             pass

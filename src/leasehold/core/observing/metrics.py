@@ -9,6 +9,8 @@ There are two families:
   each shard or of the member. The maximum against the average shows a hot shard at the price of a single metric.
 
 Points with the same name and dimensions are merged into a statistic set: minimum, maximum, sum, count.
+
+`METRIC_TEXTS` has a sentence for each, for docs/reference/metrics.md (`make reference`).
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ from leasehold.core.events import (
     Event,
     FanOutRefused,
     FanOutResumed,
+    FindingBegan,
+    FindingEnded,
+    FindingsReviewed,
+    FleetDecided,
     FleetRefreshed,
     FleetUpgraded,
     GapFound,
     HandlerFailed,
     HandoffRequested,
     IteratorExpired,
+    KinesisCallsCounted,
     LeadershipEnded,
     LeadershipTaken,
     LeaseAssigned,
@@ -66,11 +73,95 @@ from leasehold.core.events import (
     SubscriptionLost,
     WorkerFailed,
 )
+from leasehold.core.finding import Finding, Severity
 from leasehold.core.model import LeaseKey, StreamIdentifier, WorkerId, parse_lease_key
 from leasehold.core.observing.lag import LagTracker
+from leasehold.errors import ConfigError
 
 # The KCL's queue has the same limit. A window of ten seconds needs about ten sets per shard.
 SETS_MAX: Final = 10_000
+# The dimensions of the KCL, which the settings can leave out.
+DIMENSION_NAMES: Final = ("Operation", "StreamId", "ShardId", "WorkerIdentifier")
+
+
+# By the dimension Operation, empty for kcl-rust's family, and the name.
+METRIC_TEXTS: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "ProcessTask",
+        "RecordsProcessed",
+    ): "User records that handlers have completed. The KCL counts records that it delivered.",
+    ("ProcessTask", "DataBytesProcessed"): "Their bytes.",
+    ("ProcessTask", "MillisBehindLatest"): "The [lag](docs/observing.md#lag) of the shard.",
+    ("ProcessTask", "RecordProcessor.processRecords.Time"): "The time of a handler that returned.",
+    ("ProcessTask", "Time"): "The time of a batch; one batch is one task here.",
+    ("ProcessTask", "Success"): "1 for a batch, 0 for a failed attempt.",
+    ("ProcessTask", "KinesisDataFetcher.getRecords.Success"): "1 for a response, 0 for a failure.",
+    ("ProcessTask", "KinesisDataFetcher.getRecords.Time"): "The time of a GetRecords call.",
+    ("ProcessTask", "UpdateLease.Success"): "1 for a checkpoint.",
+    ("ProcessTask", "UpdateLease.Time"): "The time of its write.",
+    ("ProcessTask", "ExpiredIterator"): "Iterators that expired.",
+    ("ApplicationTracker", "MillisBehindLatest"): "The lag of all shards.",
+    ("InitializeTask", "RecordProcessor.initialize.Time"): "The time of `initialize` of a life-cycle class.",
+    (
+        "ShutdownTask",
+        "RecordProcessor.shutdown.Time",
+    ): "The time of its `shard_ended`, `shutdown_requested` or `lease_lost`.",
+    ("RenewAllLeases", "CurrentLeases"): "Leases that were renewed in a round of heartbeats.",
+    ("RenewAllLeases", "LostLeases"): "Leases that this member lost although it wanted to keep them.",
+    ("RenewAllLeases", "Success"): "1 for a round without a failed heartbeat, else 0.",
+    ("RenewAllLeases", "Time"): "The time of the slowest heartbeat of a round.",
+    ("RenewAllLeases", "RenewLease.Success"): "1 for a heartbeat, 0 for a failed one.",
+    ("TakeLeases", "NumWorkers"): "Workers that own leases.",
+    ("TakeLeases", "ExpiredLeases"): "Leases without a live owner.",
+    ("TakeLeases", "TakenLeases"): "Leases that this member started to serve.",
+    ("TakeLeases", "Success"): "1 for a refresh, 0 for a failed one.",
+    ("TakeLeases", "Time"): "The time of a refresh.",
+    ("TakeLeases", "TotalLeases"): "Leases in the table.",
+    ("LeaseAssignmentManager", "TotalLeases"): "Leases in the table.",
+    ("LeaseAssignmentManager", "NumWorkers"): "Workers that are active.",
+    ("LeaseAssignmentManager", "ExpiredLeases"): "Leases without a reader.",
+    ("LeaseAssignmentManager", "LeaseSpillover"): "Leases that no worker has room for.",
+    (
+        "LeaseAssignmentManager",
+        "NumOfLeasesReassignment",
+    ): "Leases that were assigned, or requested from their owner.",
+    ("LeaseAssignmentManager", "NumWorkersWithInvalidEntry"): "Worker reports that cannot be read.",
+    (
+        "LeaseAssignmentManager",
+        "NumWorkersWithFailingWorkerMetric",
+    ): "Workers whose report says that they fail.",
+    ("LeaseAssignmentManager", "LeaseDeserializationFailureCount"): "Rows that cannot be read.",
+    ("LeaseAssignmentManager", "Success"): "1 for a decision.",
+    ("LeaseAssignmentManager", "Time"): "The time of a decision with its writes.",
+    (
+        "LeaseAssignmentManager",
+        "FailedAssignmentCount",
+    ): "Writes that failed, or that another member forestalled.",
+    ("LeaderDecider", "LeaderDecider:IsLeader"): "1, from the leader.",
+    ("ShardSyncTask", "Success"): "1 for a shard sync, 0 for a failed one or a failed start.",
+    ("ShardSyncTask", "Time"): "The time of a shard sync.",
+    ("ShardSyncTask", "SyncShards.Success"): "1 for a shard sync.",
+    ("ShardSyncTask", "CreateLease.Success"): "1 for a lease that was created.",
+    ("", "records"): "User records read from a shard.",
+    ("", "bytes"): "Bytes of user records read from a shard.",
+    ("", "millis_behind_latest"): "The [lag](docs/observing.md#lag) of a shard.",
+    ("", "worker_leases"): "Leases that this member serves.",
+    ("", "kinesis_calls"): "Calls of this member to Kinesis, in ten seconds or so.",
+    ("", "kinesis_throttled_calls"): "Those of them that were throttled.",
+    ("", "kinesis_calls.GetRecords"): "Calls of one operation; each operation has such a metric.",
+    ("", "kinesis_throttled_calls.GetRecords"): "Those of them that were throttled, if there were some.",
+    ("", "total_leases"): "Leases in the table, of [one member](docs/observing.md#the-totals-of-a-fleet).",
+    ("", "unclaimed_leases"): "Leases without a live owner, of one member.",
+    ("", "total_shards"): "Shards that Kinesis lists, of one member.",
+    ("", "gaps"): "Gaps, where records may have been trimmed before they were read. Ours.",
+    ("", "dropped_records"): "User records of aggregates that were not delivered. Ours.",
+    ("", "dead_letters"): "Records that were sent to the dead letters. Ours.",
+    ("", "skipped_records"): "Records that were skipped, as configured. Ours.",
+    ("", "stalled_shards"): "Shards whose lease was released because they made no progress. Ours.",
+    ("", "problems"): "[Findings](docs/reference/findings.md) of this member with severity `problem`. Ours.",
+    ("", "stuck_shards"): "Of them, those with the code `no_progress`. Ours.",
+    ("", "shards_near_retention"): "Of them, those with the code `retention_nearly_reached`. Ours.",
+}
 
 
 class Unit(Enum):
@@ -123,6 +214,45 @@ class _Traffic:
     size_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DimensionRule:
+    """Which dimensions of the KCL are published, and which constant ones are added to every metric."""
+
+    kept: frozenset[str] = frozenset(DIMENSION_NAMES)
+    constant: Dimensions = ()
+
+    def apply(self, dimensions: Dimensions) -> Dimensions:
+        """The dimensions to publish. Points that differ only in one that is left out are merged."""
+        return (*self.constant, *(each for each in dimensions if each[0] in self.kept))
+
+
+ALL_DIMENSIONS: Final = DimensionRule()
+
+
+def parse_dimensions(text: str) -> DimensionRule:
+    """Parse the setting: names of dimensions to keep, and constant ones as NAME=VALUE. No name means: keep all.
+
+    >>> rule = parse_dimensions("Operation, Service=orders")
+    >>> rule.apply((("Operation", "ProcessTask"), ("ShardId", "shard-0")))
+    (('Service', 'orders'), ('Operation', 'ProcessTask'))
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    constant = tuple(
+        (name.strip(), value.strip()) for name, sign, value in (part.partition("=") for part in parts) if sign
+    )
+    named = {part for part in parts if "=" not in part}
+    known = ", ".join(DIMENSION_NAMES)
+    if unknown := sorted(named - set(DIMENSION_NAMES)):
+        raise ConfigError(
+            f"metrics_dimensions: no dimension {unknown[0]}: expected {known}, or NAME=VALUE for a constant one"
+        )
+    if bad := [name for name, value in constant if not name or not value or name in DIMENSION_NAMES]:
+        raise ConfigError(
+            f"metrics_dimensions: {bad[0]}=...: expected NAME=VALUE with a name other than {known}"
+        )
+    return DimensionRule(frozenset(named or DIMENSION_NAMES), constant)
+
+
 _LEVELS: Final[Mapping[MetricsLevel, frozenset[MetricsLevel]]] = {
     MetricsLevel.NONE: frozenset(),
     MetricsLevel.SUMMARY: frozenset({MetricsLevel.SUMMARY}),
@@ -133,14 +263,23 @@ _LEVELS: Final[Mapping[MetricsLevel, frozenset[MetricsLevel]]] = {
 class MetricWindow:
     """Collects points until it is closed, which empties it. Memory is bounded; `dropped` counts the excess points."""
 
-    def __init__(self, level: MetricsLevel, worker: WorkerId, sets_max: int = SETS_MAX) -> None:
+    def __init__(
+        self,
+        level: MetricsLevel,
+        worker: WorkerId,
+        dimensions: DimensionRule = ALL_DIMENSIONS,
+        sets_max: int = SETS_MAX,
+    ) -> None:
         self._levels = _LEVELS[level]
         self._worker = worker
+        self._dimensions = dimensions
         self._sets_max = sets_max
         self._sets: dict[tuple[str, Dimensions], StatisticSet] = {}
         self._lag_tracker = LagTracker()
         self._traffic: dict[LeaseKey, _Traffic] = {}
+        self._is_member = False
         self._fleet: FleetRefreshed | None = None
+        self._findings: tuple[Finding, ...] = ()
         self._shards: dict[StreamIdentifier | None, int] = {}
         self.dropped = 0
 
@@ -153,7 +292,14 @@ class MetricWindow:
                 traffic.records += event.records
                 traffic.size_bytes += event.size_bytes
             case FleetRefreshed():
-                self._fleet = event
+                self._fleet = event if event.speaks_for_fleet else None
+            case LeadershipEnded():
+                self._fleet = None
+                self._shards.clear()
+            case MemberStarted() | MemberStopped():
+                self._is_member, self._fleet = isinstance(event, MemberStarted), None
+            case FindingsReviewed(findings=findings):
+                self._findings = findings
             case ShardsSynced():
                 self._shards[event.stream] = event.shards
             case _:
@@ -168,19 +314,19 @@ class MetricWindow:
         closed = tuple(self._sets.values())
         self._sets.clear()
         self._traffic.clear()
-        self._fleet = None
         return closed
 
     def _add(self, point: Point) -> None:
         if point.level not in self._levels:
             return
-        key = (point.name, point.dimensions)
+        dimensions = self._dimensions.apply(point.dimensions)
+        key = (point.name, dimensions)
         found = self._sets.get(key)
         if found is None:
             if len(self._sets) >= self._sets_max:
                 self.dropped += 1
                 return
-            found = StatisticSet(point.name, point.unit, point.dimensions, point.value, point.value)
+            found = StatisticSet(point.name, point.unit, dimensions, point.value, point.value)
             self._sets[key] = found
         found.add(point.value)
 
@@ -193,10 +339,16 @@ class MetricWindow:
                 yield Point("millis_behind_latest", Unit.MILLISECONDS, lag_ms)
                 for dimensions in (_shard_dimensions(shard), _operation_dimensions("ApplicationTracker")):
                     yield Point("MillisBehindLatest", Unit.MILLISECONDS, lag_ms, dimensions)
+        if self._is_member:
+            # Each member publishes its own leases, so the sum of one window is the number of leases that are served.
+            yield Point("worker_leases", Unit.COUNT, len(self._lag_tracker))
+            problems = [each.code for each in self._findings if each.severity is Severity.PROBLEM]
+            yield Point("problems", Unit.COUNT, len(problems))
+            yield Point("stuck_shards", Unit.COUNT, problems.count("no_progress"))
+            yield Point("shards_near_retention", Unit.COUNT, problems.count("retention_nearly_reached"))
         if self._fleet:
             yield Point("total_leases", Unit.COUNT, self._fleet.leases)
             yield Point("unclaimed_leases", Unit.COUNT, self._fleet.unclaimed)
-            yield Point("worker_leases", Unit.COUNT, self._fleet.mine)
         if self._shards:
             yield Point("total_shards", Unit.COUNT, sum(self._shards.values()))
 
@@ -231,6 +383,8 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             yield from _take_points(event, _worker_dimensions("TakeLeases", worker))
         case LeasesRenewed() | LeaseLost():
             yield from _renew_points(event, _worker_dimensions("RenewAllLeases", worker))
+        case FleetDecided():
+            yield from _leader_points(event)
         case ShardsSynced():
             yield from _sync_points(event)
         case ProcessorCalled():
@@ -239,36 +393,33 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             yield from _failure_points(event, worker)
         case GapFound() | DeaggregationFailed() | RecordDeadLettered() | RecordSkipped() | ShardStalled():
             yield _problem_point(event)
-        case (
-            MemberStarted()
-            | MemberStopped()
-            | RowRejected()
-            | RowRecovered()
-            | RowIgnored()
-            | StreamRecreated()
-            | StreamsChanged()
-            | LeaseRestarted()
-            | HandoffRequested()
-            | LeaseReleased()
-            | ShardBlockedOnParents()
-            | ReadingStarted()
-            | ConsumerFound()
-            | FanOutRefused()
-            | FanOutResumed()
-            | Subscribed()
-            | SubscriptionEnded()
-            | SubscriptionLost()
-            | ShardEnded()
-            | LeaseDeleted()
-            | LeaseAssigned()
-            | LeadershipTaken()
-            | LeadershipEnded()
-            | FleetUpgraded()
-            | WorkerFailed()
-        ):
+        case MemberStarted() | MemberStopped() | RowRejected() | RowRecovered() | RowIgnored():
             pass  # no metrics
+        case StreamRecreated() | StreamsChanged() | LeaseRestarted() | HandoffRequested() | LeaseReleased():
+            pass
+        case ShardBlockedOnParents() | ReadingStarted() | ConsumerFound() | FanOutRefused() | FanOutResumed():
+            pass
+        case Subscribed() | SubscriptionEnded() | SubscriptionLost() | ShardEnded() | LeaseDeleted():
+            pass
+        case LeaseAssigned() | LeadershipTaken() | LeadershipEnded() | FleetUpgraded() | WorkerFailed():
+            pass
+        case KinesisCallsCounted():
+            yield from _call_points(event)
+        case FindingBegan() | FindingEnded() | FindingsReviewed():
+            pass
         case _:
             assert_never(event)
+
+
+def _call_points(event: KinesisCallsCounted) -> Iterator[Point]:
+    """All calls together, and each operation by itself. Its name is part of the metric's, so no dimension is needed."""
+    yield Point("kinesis_calls", Unit.COUNT, sum(each.calls for each in event.counts))
+    yield Point("kinesis_throttled_calls", Unit.COUNT, sum(each.throttled for each in event.counts))
+    for each in event.counts:
+        yield Point(f"kinesis_calls.{each.operation}", Unit.COUNT, each.calls, level=MetricsLevel.DETAILED)
+        if each.throttled:
+            name = f"kinesis_throttled_calls.{each.operation}"
+            yield Point(name, Unit.COUNT, each.throttled, level=MetricsLevel.DETAILED)
 
 
 def _failure_points(event: OperationFailed, worker: WorkerId) -> Iterator[Point]:
@@ -350,6 +501,24 @@ def _take_points(event: FleetRefreshed | LeaseTaken, of_worker: Dimensions) -> I
             yield Point("TotalLeases", Unit.COUNT, event.leases, of_worker, MetricsLevel.DETAILED)
         case LeaseTaken():
             yield Point("TakenLeases", Unit.COUNT, 1, of_worker)
+
+
+def _leader_points(event: FleetDecided) -> Iterator[Point]:
+    """The metrics of a Java leader. Only the leader decides, so their sums are those of the fleet."""
+    of_leader, detailed = _operation_dimensions("LeaseAssignmentManager"), MetricsLevel.DETAILED
+    yield Point("Success", Unit.COUNT, 1, of_leader)
+    yield Point("Time", Unit.MILLISECONDS, event.time_ms, of_leader)
+    yield Point("TotalLeases", Unit.COUNT, event.leases, of_leader)
+    yield Point("NumWorkers", Unit.COUNT, event.workers, of_leader)
+    yield Point("NumWorkersWithInvalidEntry", Unit.COUNT, event.unreadable_reports, of_leader)
+    yield Point("NumWorkersWithFailingWorkerMetric", Unit.COUNT, event.failing_workers, of_leader)
+    yield Point("LeaseDeserializationFailureCount", Unit.COUNT, event.unreadable_rows, of_leader)
+    yield Point("ExpiredLeases", Unit.COUNT, event.expired, of_leader)
+    yield Point("LeaseSpillover", Unit.COUNT, event.left_free, of_leader)
+    yield Point("NumOfLeasesReassignment", Unit.COUNT, event.assigned + event.handed_off, of_leader)
+    yield Point("FailedAssignmentCount", Unit.COUNT, event.failed, of_leader, detailed)
+    is_leader = _operation_dimensions("LeaderDecider")
+    yield Point("LeaderDecider:IsLeader", Unit.COUNT, 1, is_leader, detailed)
 
 
 def _renew_points(event: LeasesRenewed | LeaseLost, of_worker: Dimensions) -> Iterator[Point]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
-from leasehold.core.records.kpl_message import FRAME_BYTES, AggregatedRecord, add_frame
+from leasehold.core.records.kpl_message import FRAME_BYTES, add_frame, new_aggregated_record
 from leasehold.errors import InvalidRecordError
 
 RECORD_BYTES_MAX: Final = 1024 * 1024
@@ -34,7 +34,7 @@ class Aggregator:
         self._start_message()
 
     def _start_message(self) -> None:
-        self._message = AggregatedRecord()
+        self._message = new_aggregated_record()
         self._partition_keys = _KeyTable()
         self._hash_keys = _KeyTable()
         self._first_hash_key = 0

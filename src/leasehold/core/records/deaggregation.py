@@ -22,29 +22,37 @@ member with other rules or limits wrote: the remaining user records are then rea
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import dropwhile
+from itertools import repeat
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from leasehold.core.model import HASH_KEY_MAX, WHOLE_HASH_RANGE, HashRange
 from leasehold.core.position import Position
-from leasehold.core.record import UNAGGREGATED, Record, UserRecord, hash_key_bytes
+from leasehold.core.record import Record, UserRecord, md5, md5_digests
 from leasehold.core.records.kpl_message import (
     FRAME_BYTES,
     INDEX_ABSENT,
     MAGIC,
-    AggregatedRecord,
     count_entries,
+    new_aggregated_columns,
+    new_aggregated_keyed_record,
+    new_aggregated_record,
     remove_frame,
 )
+from leasehold.core.records.record_columns import (
+    DATA,
+    EXPLICIT_HASH_KEY,
+    RecordColumns,
+    UserRecordColumns,
+    UserRecordSequence,
+    join_user_records,
+)
 from leasehold.errors import ConfigError, MalformedAggregateError
-
-# Partition key and explicit hash key: they decide the shard of a user record.
-_Keys = tuple[str, int | None]
 
 _HASH_KEY_DIGITS_MAX: Final = len(str(HASH_KEY_MAX))
 
@@ -100,9 +108,22 @@ class DeaggregationSettings:
     """
 
     out_of_range: OutOfRange = OutOfRange.DROP_AGGREGATE
+    """What to do with parts of a KPL aggregate that belong to another shard: `drop-aggregate` (as the KCL),
+    `drop-record`, `keep`.
+
+    """
     unreadable: Unreadable = Unreadable.DELIVER_RAW
+    """What to do with an aggregate that cannot be deaggregated: `deliver-raw` or `fail`."""
     user_records_max: int = 200_000
+    """The most user records of one aggregate; one with more is unreadable.
+
+    Unit: records
+    """
     expanded_bytes_max: int = 128 * 1024 * 1024
+    """The most bytes of one aggregate when it is deaggregated; one with more is unreadable.
+
+    Unit: bytes
+    """
 
     def __post_init__(self) -> None:
         if self.user_records_max < 1 or self.expanded_bytes_max < 1:
@@ -140,30 +161,55 @@ class Incident:
 class DeaggregatedBatch:
     """The user records of many Kinesis records, in order, and the incidents among them."""
 
-    records: tuple[UserRecord, ...]
+    records: UserRecordSequence
     incidents: tuple[Incident, ...] = ()
 
 
+class SelfDeaggregating(ABC):
+    """Kinesis records in a representation that has its own deaggregation, with the same results."""
+
+    @abstractmethod
+    def deaggregate(self, shard: HashRange | None, settings: DeaggregationSettings) -> DeaggregatedBatch:
+        """The user records of all records, in order; see `deaggregate`."""
+
+
 def deaggregate_all(
-    records: Iterable[Record],
+    records: Sequence[Record],
     shard: HashRange | None = None,
     settings: DeaggregationSettings = DEFAULT_DEAGGREGATION,
 ) -> DeaggregatedBatch:
     """The user records of all `records`, in order; see `deaggregate`."""
-    user_records: list[UserRecord] = []
+    if isinstance(records, SelfDeaggregating):
+        return records.deaggregate(shard, settings)
+    columns = RecordColumns.of(records)
+    framed = [index for index, data in enumerate(columns.columns[DATA]) if data.startswith(MAGIC)]
+    if not framed:  # as in most streams
+        return DeaggregatedBatch(UserRecordColumns.unaggregated(columns))
+    parts: list[UserRecordColumns] = []
     incidents: list[Incident] = []
-    new = tuple.__new__
-    for record in records:
-        # Most streams carry no aggregates, so a plain record costs only this test and a new tuple. The line is
-        # `as_user_record` inlined, which is a quarter faster.
-        if not record.data.startswith(MAGIC):
-            user_records.append(new(UserRecord, record + UNAGGREGATED))
-            continue
-        result = deaggregate(record, shard, settings)
-        user_records += result.records
-        if result.outcome not in _WITHOUT_INCIDENT:
-            incidents.append(Incident(record.sequence_number, result.outcome, result.dropped))
-    return DeaggregatedBatch(tuple(user_records), tuple(incidents))
+    after = 0
+    for index in framed:
+        if after < index:
+            parts.append(UserRecordColumns.unaggregated(columns[after:index]))
+        split = _split(columns[index], shard, settings)
+        parts.append(split.users)
+        if split.outcome not in _WITHOUT_INCIDENT:
+            incidents.append(Incident(columns[index].sequence_number, split.outcome, split.dropped))
+        after = index + 1
+    parts.append(UserRecordColumns.unaggregated(columns[after:]))
+    return DeaggregatedBatch(join_user_records(parts), tuple(incidents))
+
+
+def as_archived(records: Sequence[object]) -> DeaggregatedBatch | None:
+    """The records of an archive's page, which are user records already. None for records of the stream.
+
+    A page has only one of the two kinds.
+    """
+    if isinstance(records, UserRecordSequence):
+        return DeaggregatedBatch(records)
+    if not records or not isinstance(records[0], UserRecord):
+        return None
+    return DeaggregatedBatch(UserRecordColumns.of(each for each in records if isinstance(each, UserRecord)))
 
 
 _WITHOUT_INCIDENT: Final = {DeaggregationOutcome.PLAIN, DeaggregationOutcome.AGGREGATED}
@@ -180,36 +226,53 @@ def deaggregate(
     `shard` is the hash range of the shard that was read, never of a child. Without it, no user record is out of
     range.
     """
+    if (archived := as_archived([record])) is not None:
+        return DeaggregationResult(tuple(archived.records), DeaggregationOutcome.PLAIN)
+    split = _split(record, shard, settings)
+    return DeaggregationResult(tuple(split.users), split.outcome, split.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """As `DeaggregationResult`, with the user records as columns."""
+
+    users: UserRecordColumns
+    outcome: DeaggregationOutcome
+    dropped: int = 0
+
+
+def _split(record: Record, shard: HashRange | None, settings: DeaggregationSettings) -> _Split:
     data = record.data
     # Too short for an aggregate: the data starts with the magic bytes by chance.
     if not data.startswith(MAGIC) or len(data) <= FRAME_BYTES:
-        return DeaggregationResult((record.as_user_record(),), DeaggregationOutcome.PLAIN)
+        return _whole(record, DeaggregationOutcome.PLAIN)
     payload = remove_frame(data)
     if payload is None:
-        return DeaggregationResult((record.as_user_record(),), DeaggregationOutcome.RAW_BAD_CHECKSUM)
+        return _whole(record, DeaggregationOutcome.RAW_BAD_CHECKSUM)
     try:
-        user_records = _user_records(record, payload, settings)
+        return _split_message(record, payload, shard, settings)
     except DecodeError:
-        return DeaggregationResult((record.as_user_record(),), DeaggregationOutcome.RAW_MALFORMED)
+        return _whole(record, DeaggregationOutcome.RAW_MALFORMED)
     except _CannotSplitError as error:
         if settings.unreadable is Unreadable.FAIL:
             raise MalformedAggregateError(record.sequence_number, error.problem) from None
-        return DeaggregationResult((_raw_record(error.count, record),), error.outcome)
-    return _apply_range(shard, user_records, settings.out_of_range)
+        return _whole(record, error.outcome, sub_sequence_number=error.count - 1)
 
 
-def records_after(records: Iterable[UserRecord], checkpoint: Position) -> tuple[UserRecord, ...]:
+def _whole(record: Record, outcome: DeaggregationOutcome, sub_sequence_number: int = 0) -> _Split:
+    user = record.as_user_record()._replace(sub_sequence_number=sub_sequence_number)
+    return _Split(UserRecordColumns.of([user]), outcome)
+
+
+def records_after(records: Sequence[UserRecord], checkpoint: Position) -> Sequence[UserRecord]:
     """The records of one shard that remain when everything up to `checkpoint` is done.
 
     Reading resumes *at* the checkpoint's Kinesis record, because the checkpoint may lie within an aggregate. The
     records must be in shard order, because only the first ones are compared. Out of order, some would be delivered
     twice.
     """
-    return tuple(dropwhile(lambda record: record.position <= checkpoint, records))
-
-
-def _raw_record(count: int, record: Record) -> UserRecord:
-    return record.as_user_record()._replace(sub_sequence_number=count - 1)
+    later = (index for index, record in enumerate(records) if record.position > checkpoint)
+    return records[next(later, len(records)) :]
 
 
 class _CannotSplitError(Exception):
@@ -222,20 +285,24 @@ class _CannotSplitError(Exception):
         self.problem = problem
 
 
-def _user_records(record: Record, payload: bytes, settings: DeaggregationSettings) -> list[UserRecord]:
+def _split_message(
+    record: Record, payload: bytes, shard: HashRange | None, settings: DeaggregationSettings
+) -> _Split:
     _check_before_parsing(payload, settings)
-    message = AggregatedRecord()
+    message = new_aggregated_record()
     message.ParseFromString(payload)
     # The protobuf runtime accepts a message without its required fields; Java does not.
     if not message.IsInitialized():
         raise DecodeError
     if not message.records:
-        return []
+        return _Split(UserRecordColumns.of(()), DeaggregationOutcome.AGGREGATED)
     _check_counts(message, settings)
     table = list(message.partition_key_table)
+    rows = _rows(message, payload)
     try:
-        _check_expansion(message, table, len(payload), settings)
-        return _build(record, message, table)
+        _check_expansion(rows, table, len(payload), settings)
+        keys = _Keys(table)
+        users = _build(record, rows, keys, message.explicit_hash_key_table)
     except LookupError:
         raise _CannotSplitError(
             DeaggregationOutcome.RAW_BAD_KEY,
@@ -243,6 +310,70 @@ def _user_records(record: Record, payload: bytes, settings: DeaggregationSetting
             "a user record refers to a partition key or an explicit hash key that is not in the aggregate's table, "
             "or to an explicit hash key that is not a number from 0 to 2^128-1; check its producer",
         ) from None
+    if shard is None or shard == WHOLE_HASH_RANGE or settings.out_of_range is OutOfRange.KEEP:
+        return _Split(users, DeaggregationOutcome.AGGREGATED)
+    outside = keys.outside(shard, rows, users.columns[EXPLICIT_HASH_KEY])
+    return _apply_range(users, rows, outside, settings.out_of_range)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The fields of all user records of an aggregate. `hash_key_indexes` is empty if no user record has one."""
+
+    data: list[bytes]
+    key_indexes: list[int]
+    hash_key_indexes: list[int]
+
+    @property
+    def has_only_hash_keys(self) -> bool:
+        """Whether every user record has an explicit hash key."""
+        # No index is higher than that of an absent key.
+        return bool(self.hash_key_indexes) and max(self.hash_key_indexes) != INDEX_ABSENT
+
+    def distinct_keys(self) -> Iterable[tuple[int, int]]:
+        """Each pair of indexes that occurs."""
+        if self.hash_key_indexes:
+            return set(zip(self.key_indexes, self.hash_key_indexes, strict=True))
+        return zip(set(self.key_indexes), repeat(INDEX_ABSENT))
+
+
+def _rows(message: Any, payload: bytes) -> _Rows:
+    """The fields of the user records, from the parser's columns if these are aligned."""
+    try:
+        columns = _aligned_rows(len(message.records), payload)
+    except DecodeError:
+        # In the columns, a field that is unknown to the message may be a packed list, and an invalid one.
+        columns = None
+    return columns or _Rows(
+        [inner.data for inner in message.records],
+        [inner.partition_key_index for inner in message.records],
+        [inner.explicit_hash_key_index for inner in message.records],
+    )
+
+
+def _aligned_rows(count: int, payload: bytes) -> _Rows | None:
+    """The parser's columns; None if a user record has a field several times, or only some have a hash key."""
+    merged = new_aggregated_columns()
+    merged.ParseFromString(payload)
+    columns = merged.records
+    data, keys, hash_keys = columns.data, columns.partition_key_index, columns.explicit_hash_key_index
+    # Every user record has each required field at least once, because the message is initialized. So if the numbers
+    # are equal, each has it exactly once. The lengths are compared first: a malicious user record may repeat a field
+    # a million times.
+    if len(data) == len(keys) == count and _are_aligned(hash_keys, count, payload):
+        return _Rows(list(data), list(keys), list(hash_keys))
+    return None
+
+
+def _are_aligned(hash_keys: Sequence[int], count: int, payload: bytes) -> bool:
+    """True if no user record has an explicit hash key, or each has exactly one."""
+    if not hash_keys:
+        return True
+    if len(hash_keys) != count:
+        return False
+    keyed = new_aggregated_keyed_record()
+    keyed.ParseFromString(payload)
+    return bool(keyed.IsInitialized())
 
 
 def _check_before_parsing(payload: bytes, settings: DeaggregationSettings) -> None:
@@ -271,14 +402,17 @@ def _check_counts(message: Any, settings: DeaggregationSettings) -> None:
 
 
 def _check_expansion(
-    message: Any, table: Sequence[bytes], payload_bytes: int, settings: DeaggregationSettings
+    rows: _Rows, table: Sequence[bytes], payload_bytes: int, settings: DeaggregationSettings
 ) -> None:
     """Every user record repeats its partition key, so one long key and many short records can expand to gigabytes."""
-    count = len(message.records)
+    count = len(rows.data)
     expanded = payload_bytes + count * _USER_RECORD_BYTES
+    # No key is longer than the aggregate.
+    if expanded + count * payload_bytes <= settings.expanded_bytes_max:
+        return
     if expanded + count * max(map(len, table), default=0) <= settings.expanded_bytes_max:
         return  # fits even if all records use the longest key; the exact sum takes a pass over the records
-    expanded += sum(len(table[inner.partition_key_index]) for inner in message.records)
+    expanded += sum(len(table[index]) for index in rows.key_indexes)
     if expanded > settings.expanded_bytes_max:
         raise _CannotSplitError(
             DeaggregationOutcome.RAW_TOO_LARGE,
@@ -288,28 +422,82 @@ def _check_expansion(
         )
 
 
-def _build(record: Record, message: Any, table: Sequence[bytes]) -> list[UserRecord]:
-    # Java also replaces invalid UTF-8 before it hashes the key.
-    partition_keys = [key.decode("utf-8", "replace") for key in table]
-    hash_keys = _hash_keys(message.explicit_hash_key_table)
+class _Keys:
+    """The partition keys of an aggregate, to which user records refer by index."""
+
+    def __init__(self, partition_keys: Sequence[bytes]) -> None:
+        try:
+            self.texts = [key.decode() for key in partition_keys]
+            self._hashed = partition_keys
+        except UnicodeDecodeError:
+            # Java also replaces invalid UTF-8 before it hashes the key.
+            self.texts = [key.decode("utf-8", "replace") for key in partition_keys]
+            self._hashed = [text.encode() for text in self.texts]
+
+    def outside(self, shard: HashRange, rows: _Rows, hash_keys: Sequence[int | None]) -> set[tuple[int, int]]:
+        """The pairs of indexes whose hash key lies outside the shard. `hash_keys` are the explicit ones, by row."""
+        if rows.has_only_hash_keys:
+            known = [each for each in hash_keys if each is not None]
+            if shard.start <= min(known) and max(known) <= shard.end:
+                return set()
+        elif not rows.hash_key_indexes and self._are_all_inside(shard, len(rows.data)):
+            return set()
+        start, end = _as_bytes(shard.start), _as_bytes(shard.end)
+        by_index = dict(zip(rows.hash_key_indexes, hash_keys, strict=False))
+        return {
+            pair
+            for pair in rows.distinct_keys()
+            if not start <= self._routing_bytes(pair[0], by_index.get(pair[1])) <= end
+        }
+
+    def _are_all_inside(self, shard: HashRange, count: int) -> bool:
+        """True if all keys of the table belong to the shard, so those that user records refer to do as well.
+
+        False if this is unknown because the table has more keys than there are user records: each costs an MD5.
+        """
+        if len(self._hashed) > count:
+            return False
+        # Big-endian bytes compare like the numbers; converting them to numbers takes longer than comparing.
+        digests = md5_digests(self._hashed)
+        return _as_bytes(shard.start) <= min(digests) and max(digests) <= _as_bytes(shard.end)
+
+    def _routing_bytes(self, key_index: int, hash_key: int | None) -> bytes:
+        return md5(self._hashed[key_index]).digest() if hash_key is None else _as_bytes(hash_key)
+
+
+def _build(record: Record, rows: _Rows, keys: _Keys, hash_key_table: Sequence[bytes]) -> UserRecordColumns:
+    """The user records of an aggregate. Raises LookupError for an index outside its table."""
+    count = len(rows.data)
     _, _, sequence_number, arrival_ms, encryption_type = record
-    # The hot loop: 0.7 us per user record. Calling `UserRecord(...)` would take a fifth longer; see `record`.
-    new = tuple.__new__
-    user_records: list[UserRecord] = []
-    for sub_sequence_number, inner in enumerate(message.records):
-        index = inner.explicit_hash_key_index
-        fields = (
-            inner.data,
-            partition_keys[inner.partition_key_index],
-            sequence_number,
-            arrival_ms,
-            encryption_type,
-            sub_sequence_number,
-            None if index == INDEX_ABSENT else hash_keys[index],
-            True,
-        )
-        user_records.append(new(UserRecord, fields))
-    return user_records
+    hash_keys = (
+        _find_hash_keys(rows.hash_key_indexes, list(hash_key_table))
+        if rows.hash_key_indexes
+        else [None] * count
+    )
+    return UserRecordColumns(
+        [
+            rows.data,
+            list(map(keys.texts.__getitem__, rows.key_indexes)),
+            [sequence_number] * count,
+            [arrival_ms] * count,
+            [encryption_type] * count,
+            list(range(count)),
+            hash_keys,
+            [True] * count,
+        ]
+    )
+
+
+def _find_hash_keys(indexes: Sequence[int], table: Sequence[bytes]) -> list[int | None]:
+    """The explicit hash key of each user record. Raises LookupError for an index outside the table."""
+    is_valid = max(indexes) < len(table) and all(table) and b"".join(table).isdigit()
+    if is_valid and max(map(len, table)) <= _HASH_KEY_DIGITS_MAX:
+        # As in every aggregate of the KPL.
+        numbers = list(map(int, table))
+        if max(numbers) <= HASH_KEY_MAX:
+            return list(map(numbers.__getitem__, indexes))
+    known: dict[int, int | None] = {**_hash_keys(table), INDEX_ABSENT: None}
+    return [known[index] for index in indexes]
 
 
 def _hash_keys(table: Iterable[bytes]) -> dict[int, int]:
@@ -324,33 +512,15 @@ def _hash_keys(table: Iterable[bytes]) -> dict[int, int]:
 
 
 def _apply_range(
-    shard: HashRange | None, user_records: list[UserRecord], policy: OutOfRange
-) -> DeaggregationResult:
-    if shard is None or shard == WHOLE_HASH_RANGE or policy is OutOfRange.KEEP:
-        return DeaggregationResult(tuple(user_records), DeaggregationOutcome.AGGREGATED)
-    out_of_range = _keys_outside(
-        shard, {(record.partition_key, record.explicit_hash_key) for record in user_records}
-    )
-    if not out_of_range:
-        return DeaggregationResult(tuple(user_records), DeaggregationOutcome.AGGREGATED)
-    kept: tuple[UserRecord, ...] = ()
+    users: UserRecordColumns, rows: _Rows, outside: set[tuple[int, int]], policy: OutOfRange
+) -> _Split:
+    if not outside:
+        return _Split(users, DeaggregationOutcome.AGGREGATED)
+    kept = users[:0]
     if policy is OutOfRange.DROP_RECORD:
-        kept = tuple(
-            record
-            for record in user_records
-            if (record.partition_key, record.explicit_hash_key) not in out_of_range
-        )
-    return DeaggregationResult(kept, DeaggregationOutcome.OUT_OF_RANGE, dropped=len(user_records) - len(kept))
-
-
-def _keys_outside(shard: HashRange, keys: Iterable[_Keys]) -> set[_Keys]:
-    # Big-endian bytes compare like the numbers; converting them to numbers takes longer than comparing.
-    start, end = _as_bytes(shard.start), _as_bytes(shard.end)
-    return {each for each in keys if not start <= _routing_bytes(*each) <= end}
-
-
-def _routing_bytes(partition_key: str, explicit_hash_key: int | None) -> bytes:
-    return hash_key_bytes(partition_key) if explicit_hash_key is None else _as_bytes(explicit_hash_key)
+        pairs = zip(rows.key_indexes, rows.hash_key_indexes or repeat(INDEX_ABSENT), strict=False)
+        kept = users.take([index for index, pair in enumerate(pairs) if pair not in outside])
+    return _Split(kept, DeaggregationOutcome.OUT_OF_RANGE, dropped=len(users) - len(kept))
 
 
 def _as_bytes(hash_key: int) -> bytes:

@@ -163,8 +163,13 @@ def plan_missing_leases(
 
 def blocked_shards(graph: ShardGraph, unreadable: Iterable[ShardId]) -> frozenset[ShardId]:
     """The listed shards that get no lease while these rows cannot be parsed: their shards and all descendants."""
-    starts = {shard for each in unreadable for shard in (each, *graph.children_of(each))}
-    return graph.downward_from(starts)
+    return graph.downward_from(_and_children(graph, unreadable))
+
+
+def shards_of_leases(graph: ShardGraph, leases: Iterable[Lease]) -> frozenset[ShardId]:
+    """The shards of these leases and all their listed descendants, which get leases when their parents end."""
+    shards = frozenset(lease.shard_id for lease in leases)
+    return shards | graph.downward_from(_and_children(graph, shards))
 
 
 def parents_perhaps_lost(
@@ -217,6 +222,11 @@ def awaited_parent(
         return None
     missing = [parent for parent in children[0].parents if lease_key(parent, stream) not in leased]
     return missing[0] if len(missing) == 1 else None
+
+
+def _and_children(graph: ShardGraph, shards: Iterable[ShardId]) -> set[ShardId]:
+    """Shards that need not be listed, and their listed children."""
+    return {shard for each in shards for shard in (each, *graph.children_of(each))}
 
 
 def _missing(graph: ShardGraph, leased: Collection[ShardId], initial: InitialPosition) -> Collection[ShardId]:

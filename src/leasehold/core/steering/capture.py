@@ -52,12 +52,15 @@ def next_capture_step(
         return CaptureStep(CaptureAction.TAKE)
     if not lease.is_in_handoff:
         return CaptureStep(CaptureAction.REQUEST)
-    if lease.owner == lease.checkpoint_owner:
-        # KCL 1.x and 2.x leave the old owner in the row when they take a lease. No handoff will end, so they are not
-        # asked again.
+    if lease.checkpoint_owner in {lease.owner, me}:
+        # KCL 1.x and 2.x leave the old owner in the row when they take a lease, and another member may have asked this
+        # one for a lease that it held. Nobody else will end such a handoff.
         return CaptureStep(CaptureAction.TAKE)
     since_ms = now_ms if seen.handoff_since_ms is None else seen.handoff_since_ms
-    is_overdue = now_ms - since_ms > limits.handoff_timeout_ms + limits.failover_ms
-    # A handoff to another member is left to end: then that member is asked.
-    take = is_overdue and lease.owner == me
-    return CaptureStep(CaptureAction.TAKE if take else CaptureAction.WAIT, since_ms)
+    limit_ms = limits.handoff_timeout_ms + limits.failover_ms
+    if lease.owner != me:
+        # A handoff to another member is left to end: then that member is asked. One that has taken the lease and is of
+        # KCL 1.x or 2.x does not end it.
+        limit_ms += limits.failover_ms
+    is_overdue = now_ms - since_ms > limit_ms
+    return CaptureStep(CaptureAction.TAKE if is_overdue else CaptureAction.WAIT, since_ms)

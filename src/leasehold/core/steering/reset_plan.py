@@ -15,10 +15,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.core.finding import format_duration
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.leases.lease_view import position_to_json, short_position
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, lease_key
-from leasehold.core.observing.explain.finding import format_duration
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.core.shards.shard_graph import ShardGraph
 from leasehold.errors import BlockedLeasesError, NotFoundError
@@ -166,6 +166,11 @@ def is_past(move: LeaseMove, lease: Lease) -> bool:
     return move.only_forward and lease.checkpoint >= move.to
 
 
+def skips_records(checkpoint: Position, to: Position) -> bool:
+    """Whether a lease that moves from a checkpoint to a position passes records that were not read."""
+    return _is_comparable(checkpoint) and to > checkpoint
+
+
 def describe_move(move: LeaseMove) -> str:
     """The effect of a move on the records of the shard."""
     if move.to == move.lease.checkpoint:
@@ -269,7 +274,7 @@ def _move(
     return LeaseMove(
         lease,
         start.position,
-        is_forward=_is_comparable(lease.checkpoint) and start.position > lease.checkpoint,
+        is_forward=skips_records(lease.checkpoint, start.position),
         only_forward=only_forward and _is_comparable(lease.checkpoint),
         is_reopened=lease.checkpoint.is_shard_end,
         arrived_ms=arrivals.get(lease.key),

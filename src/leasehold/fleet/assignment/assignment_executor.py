@@ -30,9 +30,10 @@ _Result = Lease | Contended | None  # None: the write failed
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """The leases that were assigned, and whether a write failed."""
+    """The leases that were assigned, how many handoffs were requested, and whether a write failed."""
 
     assigned: Sequence[Lease]
+    handed_off: int
     has_failed: bool
 
 
@@ -58,6 +59,7 @@ class AssignmentExecutor:
         await all_of(*(self._delete(report) for report in self._stale_reports(snapshot)))
         return ExecutionResult(
             [lease for lease in assigned if isinstance(lease, Lease)],
+            sum(isinstance(lease, Lease) for lease in handed),
             has_failed=any(result is None for result in (*assigned, *handed)),
         )
 

@@ -12,7 +12,6 @@ from typing import Final
 from leasehold.core.coordinator.fleet_mode import FleetMode, TableLayout
 from leasehold.core.coordinator.kcl_rows import client_version
 from leasehold.core.coordinator.leader_lock import LeaderLock
-from leasehold.core.events import RowRejected
 from leasehold.core.leases.liveness import Observations, next_observations
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.fleet.assignment.strategy import AssignmentContext
@@ -72,10 +71,7 @@ class FleetReader:
         self.observations = next_observations(self.observations, leases, now_ms)
         observe = self._context.operations.observe
         self._context.table.rejected_rows.report(snapshot.leases, observe)
-        for error in snapshot.reports.rejected:
-            observe(
-                RowRejected(error.key, error.problem, "until then this worker counts as one without a report")
-            )
+        self._context.table.rejected_rows.report_worker_reports(snapshot.reports.rejected, observe)
         return snapshot
 
     async def scan_once_more(self) -> FleetSnapshot:

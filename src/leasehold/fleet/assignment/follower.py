@@ -16,7 +16,7 @@ from leasehold.core.leases.liveness import (
     unchanged_for_ms,
     was_just_assigned,
 )
-from leasehold.core.model import Lease, LeaseSessionId, WorkerId
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.fleet.assignment.strategy import AssignmentContext
 from leasehold.tasks import all_of
 
@@ -66,6 +66,15 @@ class Follower:
         for lease in (await self._context.table.list_owned_by(self._worker)).leases:
             if lease.session is None and not lease.is_in_handoff:
                 await self._release(lease, None)
+
+    async def release_from(self, stopped: WorkerId, keys: Iterable[LeaseKey]) -> None:
+        """Release leases that we released to a member which has stopped meanwhile, and which has not begun them."""
+        table = self._context.table
+        for lease in await all_of(*map(table.get, keys)):
+            if lease is not None and lease.owner == stopped and lease.session is None:
+                taken = await table.take(lease, self._worker, RELEASING)
+                if isinstance(taken, Lease):
+                    await table.release(taken)
 
     def _may_begin(self, lease: Lease, observations: Observations) -> bool:
         if lease.owner != self._worker or lease.is_in_handoff:

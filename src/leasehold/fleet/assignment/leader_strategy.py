@@ -13,10 +13,11 @@ from functools import partial
 from leasehold.core.assignment.leader_assignment import Decide, LeaderPlan, plan_assignment
 from leasehold.core.assignment.refresh_schedule import workers_to_nudge_on_resign
 from leasehold.core.coordinator.fleet_mode import FleetMode
-from leasehold.core.events import FleetRefreshed
+from leasehold.core.events import FleetDecided, FleetRefreshed
 from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.observing.explain.facts import TableRead
 from leasehold.errors import LeaseholdError
-from leasehold.fleet.assignment.assignment_executor import AssignmentExecutor
+from leasehold.fleet.assignment.assignment_executor import AssignmentExecutor, ExecutionResult
 from leasehold.fleet.assignment.fleet_reader import FleetReader
 from leasehold.fleet.assignment.follower import Follower
 from leasehold.fleet.assignment.leader import Leader
@@ -34,6 +35,7 @@ class LeaderStrategy(AssignmentStrategy):
     def __init__(self, context: AssignmentContext, mode: FleetMode, decide: Decide = plan_assignment) -> None:
         worker, settings, operations = context.worker, context.settings, context.operations
         self._context = context
+        self._reports_layout = mode.reports_layout
         self._election = LeaderElection(
             context.table.coordinator_rows, mode.lock_layout, worker, settings, operations
         )
@@ -50,6 +52,7 @@ class LeaderStrategy(AssignmentStrategy):
             operations=operations,
         )
         self._nudged_ms: dict[WorkerId, int] = {}
+        self._next_owners: Mapping[LeaseKey, WorkerId] = {}
 
     @property
     def maintainers(self) -> int:
@@ -91,6 +94,7 @@ class LeaderStrategy(AssignmentStrategy):
         owners = self._leader.plan_next_owners(snapshot, self._reader.observations, now_ms, ours)
         await self._nudger.nudge(frozenset(owners.values()), snapshot.leases.leases)
         self._nudged_ms = dict.fromkeys(owners.values(), now_ms)
+        self._next_owners = owners
         return owners
 
     async def nudge_next_owner(self, worker: WorkerId) -> None:
@@ -107,8 +111,15 @@ class LeaderStrategy(AssignmentStrategy):
         await self._election.run()
 
     async def release_remaining(self) -> None:
-        """Release leases that were assigned to us while we were stopping."""
+        """Release leases that were assigned to us while we were stopping, and those that went to a stopped member."""
         await self._follower.release_unbegun()
+        # Invariant: read after our leases were released, and a member withdraws its report before it looks for leases
+        # that it got meanwhile. So one of the two of us finds every lease.
+        rows, layout = self._context.table.coordinator_rows, self._reports_layout
+        for worker in sorted(set(self._next_owners.values())):
+            if not await rows.has_report(layout, worker):
+                keys = [key for key, owner in self._next_owners.items() if owner == worker]
+                await self._follower.release_from(worker, keys)
 
     async def leave(self) -> None:
         """Resign, and nudge the others to see the next leader, which may be a Java member that sends no nudges."""
@@ -153,6 +164,7 @@ class LeaderStrategy(AssignmentStrategy):
         self._schedule.finish_refresh(leases)
         self._schedule.note_members(plan.memory.members)
         self._report(snapshot, plan, now_ms - began_ms)
+        self._note_read(snapshot, now_ms)
         # Invariant: chosen before the plan is executed, which may assign more leases to us.
         assigned = self._follower.leases_to_begin(leases, self._reader.observations)
         if self._election.is_leading:
@@ -161,9 +173,12 @@ class LeaderStrategy(AssignmentStrategy):
 
     async def _lead(self, plan: LeaderPlan, snapshot: FleetSnapshot) -> list[Lease]:
         """Execute a plan. Return the leases that it assigned to ourselves: they need not wait for the next refresh."""
+        clock = self._context.operations.clock
+        began_ms = clock.now_ms()
         self._schedule.note_plan(plan)
         result = await self._executor.execute(plan, snapshot, self._reader.observations)
         self._election.note_decision(failed=result.has_failed)
+        self._report_decision(snapshot, plan, result, clock.now_ms() - began_ms)
         return self._follower.leases_to_begin(result.assigned, self._reader.observations)
 
     async def _follow(self, plan: LeaderPlan, snapshot: FleetSnapshot, now_ms: int) -> list[Lease]:
@@ -173,6 +188,23 @@ class LeaderStrategy(AssignmentStrategy):
             await self._nudger.nudge({leader}, snapshot.leases.leases)
         return list(self._follower.leases_to_take(plan, self._reader.observations, now_ms))
 
+    def _note_read(self, snapshot: FleetSnapshot, now_ms: int) -> None:
+        if self._context.watch is not None:
+            read = TableRead(
+                at_ms=now_ms,
+                leases=self._context.streams.ours(snapshot.leases.leases),
+                rejected=tuple(snapshot.leases.rejected),
+                lock=snapshot.lock,
+                reports=snapshot.reports.reports,
+            )
+            self._context.watch.note_read(
+                read,
+                self._reader.observations,
+                has_leader=True,
+                is_leading=self._election.is_leading,
+                is_leader_late=self._election.is_leader_late,
+            )
+
     def _report(self, snapshot: FleetSnapshot, plan: LeaderPlan, time_ms: int) -> None:
         self._context.operations.observe(
             FleetRefreshed(
@@ -181,5 +213,26 @@ class LeaderStrategy(AssignmentStrategy):
                 len(self._context.held_leases.keys),
                 max(1, plan.workers),
                 time_ms,
+                speaks_for_fleet=self._election.is_leading,
+            )
+        )
+
+    def _report_decision(
+        self, snapshot: FleetSnapshot, plan: LeaderPlan, result: ExecutionResult, time_ms: int
+    ) -> None:
+        written = len(result.assigned) + result.handed_off
+        self._context.operations.observe(
+            FleetDecided(
+                leases=len(self._context.streams.ours(snapshot.leases.leases)),
+                workers=plan.workers,
+                expired=plan.unclaimed,
+                left_free=plan.left_free,
+                assigned=len(result.assigned),
+                handed_off=result.handed_off,
+                failed=len(plan.assign) + len(plan.hand_off) - written,
+                unreadable_rows=len(snapshot.leases.rejected),
+                unreadable_reports=len(snapshot.reports.rejected),
+                failing_workers=sum(report.is_failing for report in snapshot.reports.reports),
+                time_ms=time_ms,
             )
         )

@@ -18,8 +18,9 @@ from leasehold.core.assignment.peer_assignment import (
 from leasehold.core.coordinator.fleet_mode import FleetMode
 from leasehold.core.events import FleetRefreshed, HandoffRequested
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.leases.liveness import Observations, next_observations, unchanged_for_ms
+from leasehold.core.leases.liveness import Observations, active_owners, next_observations, unchanged_for_ms
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.core.observing.explain.facts import TableRead
 from leasehold.errors import LeaseholdError
 from leasehold.fleet.assignment.strategy import AssignmentContext, AssignmentStrategy
 from leasehold.fleet.table.lease_table import list_leases
@@ -37,12 +38,16 @@ class PeerStrategy(AssignmentStrategy):
         # The leases that we have requested, each with its lease session at that time.
         self._requested: dict[LeaseKey, LeaseSessionId | None] = {}
         self._workers = 1
+        self._is_first_peer = True
         self._next_refresh_ms = 0
 
     @property
     def maintainers(self) -> int:
-        """All members share lease maintenance; chance picks about two of them each time."""
-        return self._workers
+        """The first member always maintains the leases, so that it knows the shards when it speaks for the fleet.
+
+        Of all members chance picks about two each time: the first one may be another KCL's, or not reach the stream.
+        """
+        return 1 if self._is_first_peer else self._workers
 
     async def refresh(self) -> None:
         """Read all leases, and take or request those that should be ours."""
@@ -55,11 +60,21 @@ class PeerStrategy(AssignmentStrategy):
         self._observations = next_observations(self._observations, leases, now_ms)
         self._held_leases.note_leases(leases)
         plan = plan_peer_assignment(self._view(leases, listing, now_ms), self._limits())
-        self._workers = plan.workers
+        self._workers, self._is_first_peer = plan.workers, self._is_first(now_ms)
         mine = len(self._held_leases.keys)
         self._operations.observe(
-            FleetRefreshed(len(leases), plan.unclaimed, mine, plan.workers, now_ms - began_ms)
+            FleetRefreshed(
+                len(leases),
+                plan.unclaimed,
+                mine,
+                plan.workers,
+                now_ms - began_ms,
+                speaks_for_fleet=self._is_first_peer,
+            )
         )
+        if self._context.watch is not None:
+            read = TableRead(at_ms=now_ms, leases=leases, rejected=tuple(listing.rejected))
+            self._context.watch.note_read(read, self._observations, has_leader=False)
         self._held_leases.confirm_handoffs(leases)
         await self._execute(plan)
 
@@ -89,6 +104,11 @@ class PeerStrategy(AssignmentStrategy):
 
     async def leave(self) -> None:
         """Peers have no tasks for the whole fleet."""
+
+    def _is_first(self, now_ms: int) -> bool:
+        failover_ms = milliseconds(self._context.settings.failover_after)
+        active = active_owners(self._observations, now_ms=now_ms, failover_ms=failover_ms)
+        return self._context.worker == min(active, default=self._context.worker)
 
     def _interval_ms(self) -> int:
         # Members that started together must not keep refreshing together.

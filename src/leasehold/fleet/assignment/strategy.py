@@ -9,6 +9,7 @@ from typing import Protocol
 from leasehold.config.settings import FleetSettings
 from leasehold.core.coordinator.fleet_mode import FleetMode
 from leasehold.core.model import LeaseKey, WorkerId
+from leasehold.fleet.finding_watch import FindingWatch
 from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import Streams
@@ -25,6 +26,7 @@ class AssignmentContext:
     worker: WorkerId
     settings: FleetSettings
     operations: Operations
+    watch: FindingWatch | None = None
 
 
 class AssignmentStrategy(Protocol):

@@ -6,6 +6,7 @@ leases to it that no member reads.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,8 +23,10 @@ from leasehold.fleet.held_leases import HeldLeases
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.coordinator_rows import CoordinatorRows
 from leasehold.ports import LoadMeter
+from leasehold.tasks import first_of
 
 SAMPLE_EVERY_MS: Final = 1_000
+WRITE_MAX_MS: Final = 3_000  # how long a stop waits for a report in flight
 FIRST_SAMPLE_MS: Final = 500  # a meter needs two readings for its first value
 
 
@@ -45,6 +48,10 @@ class WorkerReporter:
     _last: WorkerReport | None = None
     _in_flight: WorkerReport | None = None  # it may or may not have reached the table
     _due_ms: int = 0
+    _no_write: asyncio.Event = field(default_factory=asyncio.Event)  # set while no write is in flight
+
+    def __post_init__(self) -> None:
+        self._no_write.set()
 
     async def run(self) -> None:
         """Measure every second and report every thirty, until cancelled."""
@@ -57,6 +64,11 @@ class WorkerReporter:
                 self._samples = self._samples.with_sample(await self.meter.percent())
             await self.operations.attempt("report", self._report_if_due)
             await clock.sleep_ms(SAMPLE_EVERY_MS)
+
+    async def finish_write(self) -> None:
+        """Wait for a write in flight, for a limited time. A cancelled one could arrive after the withdrawal."""
+        if not self._no_write.is_set():
+            await first_of(self._no_write.wait(), self.operations.clock.sleep_ms(WRITE_MAX_MS))
 
     async def withdraw(self) -> None:
         """Delete the report. `run` writes a new one when the member is healthy."""
@@ -76,6 +88,10 @@ class WorkerReporter:
             report = cpu_report(self.worker, samples, clock.wall_ms() // 1000, self.range_percent)
             # Invariant: noted before the write. If cancelled, the write may or may not have reached the table.
             self._in_flight = report
-            await self.coordinator_rows.write_report(self.layout, report)
+            self._no_write.clear()
+            try:
+                await self.coordinator_rows.write_report(self.layout, report)
+            finally:
+                self._no_write.set()
             self._in_flight = None
             self._last, self._due_ms = report, clock.now_ms() + REPORT_EVERY_MS

@@ -5,7 +5,7 @@ Each stream is maintained by itself. A failure with one stream is reported and r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -13,14 +13,23 @@ from typing import Any, Final
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseDeleted, OperationFailed
 from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.model import Shard
+from leasehold.core.observing.explain.facts import StreamFacts
 from leasehold.core.shards.followed_streams import UnusedLeases, leases_to_delete, next_unused
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import refuse_mixed_streams
-from leasehold.errors import BlockedLeasesError, ConfigError, LeaseholdError, RecreatedStreamError
+from leasehold.errors import (
+    BlockedLeasesError,
+    ConfigError,
+    LeaseholdError,
+    NotFoundError,
+    RecreatedStreamError,
+)
 from leasehold.fleet.maintenance.shard_sync import ShardSync
 from leasehold.fleet.maintenance.stream_identity import StreamIdentity
 from leasehold.fleet.operations import Operations
+from leasehold.fleet.rare_facts import RareFacts
 from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
 from leasehold.tasks import first_of
@@ -29,6 +38,7 @@ from leasehold.tasks import first_of
 JOIN_RETRY_MS: Final = 30_000
 CHECK_KEY_FORMAT: Final = "check that all lease keys have one format"
 DELETE_FORMER: Final = "delete leases of former streams"
+AUDITS_KNOWN_FOR: Final = 2.5  # times the interval of audits, so one that fails ends no finding
 # About so many members run each audit and clean-up, chosen by chance.
 _MAINTAINERS_WANTED: Final = 2
 
@@ -58,12 +68,18 @@ class LeaseMaintenance:
     """The leases of all streams of one member."""
 
     def __init__(
-        self, table: LeaseTable, streams: Streams, settings: FleetSettings, operations: Operations
+        self,
+        table: LeaseTable,
+        streams: Streams,
+        settings: FleetSettings,
+        operations: Operations,
+        rare: RareFacts | None = None,
     ) -> None:
         self._table = table
         self._streams = streams
         self._settings = settings
         self._operations = operations
+        self._rare = rare
         self._maintained: dict[str, _MaintainedStream] = {}
         self._unused: UnusedLeases = {}
 
@@ -177,9 +193,27 @@ class LeaseMaintenance:
         await stream.identity.check(listing.leases)
 
     async def _audit(self, listing: _Listing, stream: _MaintainedStream) -> None:
-        shards = await stream.sync.list_shards()
+        try:
+            shards = await stream.sync.list_shards()
+        except NotFoundError:
+            self._note_list(stream.sync.tracked, listing, None)
+            raise
+        self._note_list(stream.sync.tracked, listing, shards)
         await stream.identity.check(listing.leases, shards)
         stream.sightings = await stream.sync.audit(stream.sightings, listing.leases, shards)
+
+    def _note_list(self, tracked: TrackedStream, listing: _Listing, shards: Sequence[Shard] | None) -> None:
+        """Keep the list for the findings of this member until two more audits should have been made."""
+        if self._rare is None:
+            return
+        facts = StreamFacts(
+            name=tracked.name,
+            shards=None if shards is None else tuple(shards),
+            is_missing=shards is None,
+            leases_at_list=tuple(listing.leases.leases),
+        )
+        known_for_ms = int(AUDITS_KNOWN_FOR * milliseconds(self._settings.audit_every))
+        self._rare.note_stream(tracked.id, facts, known_for_ms=known_for_ms)
 
     async def _delete_former(self, listing: _Listing) -> None:
         """Delete leases of streams that are not followed, if the settings say so and no member writes to them."""

@@ -14,16 +14,17 @@ listing is used only for a while (`snapshot_max_age`), and finished leases stay 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.events import LeaseDeleted, ShardsSynced
 from leasehold.core.leases.lease_row import LeaseListing
 from leasehold.core.model import InitialPosition, Lease, Shard, ShardId, have_same_stream_name
 from leasehold.core.position import LATEST, TRIM_HORIZON
+from leasehold.core.shards.archived_shards import ArchivedShard, plan_archived_leases, wait_for_archived
 from leasehold.core.shards.lease_audit import Sightings, audit_leases
 from leasehold.core.shards.lease_cleanup import EndedSince, next_ended_since, plan_cleanup
 from leasehold.core.shards.lease_creation import (
@@ -32,13 +33,16 @@ from leasehold.core.shards.lease_creation import (
     plan_first_leases,
     plan_missing_leases,
     refuse_mixed_streams,
+    shards_of_leases,
 )
-from leasehold.core.shards.shard_graph import format_shard_ids, shard_graph
+from leasehold.core.shards.shard_graph import ShardGraph, format_shard_ids, shard_graph
 from leasehold.errors import BlockedLeasesError, NotFoundError, ShardListError, UnavailableError
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.streams import TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable, list_leases
 from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
+
+T = TypeVar("T")
 
 # A list that was read during a reshard may contradict itself for a moment.
 LIST_ATTEMPTS_MAX: Final = 3
@@ -66,7 +70,8 @@ class ShardSync:
         began_ms = self.operations.clock.now_ms()
         listing = await self._list()
         refuse_mixed_streams(listing.leases, is_multi_stream=self.tracked.id is not None)
-        if any(lease.stream == self.tracked.id for lease in listing.leases):
+        ours = [lease for lease in listing.leases if lease.stream == self.tracked.id]
+        if self._has_first_leases(listing) or (ours and not await self._list_archived()):
             return
         if listing.unreadable_shards(self.tracked.id):
             await self.create_blocked()
@@ -75,18 +80,59 @@ class ShardSync:
         await sync.create_first(began_ms)
 
     async def create_first(self, listed_ms: int) -> None:
-        """Create the first leases of a stream that had none at `listed_ms`."""
-        new, shards = await retry(
-            self._plan_first_leases,
+        """Create the first leases of a stream that had none at `listed_ms`, or only those of archived shards."""
+        new, shards = await self._list_again_if_wrong(self._plan_first_leases)
+        await self._create_archived(listed_ms, new)
+        if await self._create(new, shards, listed_ms) < len(new):
+            # Some of the first leases would otherwise count as all of them. Nothing was read yet, so nothing is lost.
+            await self.sync(repair=False)
+
+    async def _list_again_if_wrong(self, operation: Callable[[], Awaitable[T]]) -> T:
+        return await retry(
+            operation,
             clock=self.operations.clock,
             rng=self.operations.rng,
             errors=(ShardListError,),
             attempts_max=LIST_ATTEMPTS_MAX,
             pause_ms=LIST_RETRY_MS,
         )
-        if await self._create(new, shards, listed_ms) < len(new):
-            # Some of the first leases would otherwise count as all of them. Nothing was read yet, so nothing is lost.
-            await self.sync(repair=False)
+
+    def _has_first_leases(self, listing: LeaseListing) -> bool:
+        """Whether leases were created that show that those of archived shards were created before."""
+        ours = (lease for lease in listing.leases if lease.stream == self.tracked.id)
+        return any(lease.hash_range is not None for lease in ours)
+
+    async def _create_archived(self, listed_ms: int, first: Sequence[Lease] | None = None) -> None:
+        """Create the leases of shards that an archive still has, and that the stream no longer leads to.
+
+        These are the shards that are neither of the first leases nor descend from one: a shard may be in the list of
+        the stream for a while after its last record was trimmed. Without `first`, every listed shard gets its lease.
+
+        Invariant: no other lease is created before all of them exist. So if others exist, none of these is missing.
+        """
+        archived = await self._list_archived()
+        if not archived:
+            return
+        graph = await self._list_again_if_wrong(self._list_graph)
+        others = graph.shards.keys() if first is None else shards_of_leases(graph, first)
+        new = plan_archived_leases(archived, others, self.tracked.initial, stream=self.tracked.id)
+        if await self._create(new, len(graph.shards), listed_ms) < len(new):
+            raise UnavailableError(
+                f"the leases of {len(new)} archived shards of stream {self.tracked.name} were not created in "
+                f"{self.settings.snapshot_max_age}; is the lease table throttled?"
+            )
+
+    async def _list_graph(self) -> ShardGraph:
+        return shard_graph(await self.tracked.stream.list_shards())
+
+    async def _after_archived(self, new: tuple[Lease, ...], graph: ShardGraph) -> tuple[Lease, ...]:
+        return wait_for_archived(new, graph, await self._list_archived()) if new else new
+
+    async def _list_archived(self) -> Sequence[ArchivedShard]:
+        initial = self.tracked.initial
+        if initial.sentinel == LATEST:
+            return ()
+        return await self.tracked.stream.list_archived(initial.timestamp_ms)
 
     async def list_shards(self) -> Sequence[Shard]:
         """List the shards of the stream, and report it."""
@@ -128,6 +174,9 @@ class ShardSync:
 
     async def create_blocked(self) -> None:
         """Create the missing leases. Raises BlockedLeasesError while rows that cannot be parsed block some of them."""
+        began_ms = self.operations.clock.now_ms()
+        if not self._has_first_leases(await self._list()):
+            await self._create_archived(began_ms)
         if blocked := await self.sync():
             raise BlockedLeasesError(
                 f"the leases of {len(blocked)} shards of stream {self.tracked.name} "
@@ -146,8 +195,8 @@ class ShardSync:
             began_ms = self.operations.clock.now_ms()
             listing = await self._list()
             unreadable = listing.unreadable_shards(self.tracked.id)
-            shards = shard_graph(await self.tracked.stream.list_shards())
-            new = plan_missing_leases(
+            shards = await self._list_graph()
+            missing = plan_missing_leases(
                 shards,
                 listing.leases,
                 self.tracked.initial,
@@ -156,6 +205,7 @@ class ShardSync:
                 unreadable=unreadable,
                 repair=repair,
             )
+            new = await self._after_archived(missing, shards)
             present = await self._create(new, len(shards.shards), began_ms)
             if present == len(new):
                 return blocked_shards(shards, unreadable)
@@ -181,16 +231,17 @@ class ShardSync:
         listed = await self.tracked.stream.list_shards(initial_shard_filter(self.tracked.initial))
         if not listed:
             raise NotFoundError(f"stream {self.tracked.name} has no shards; is it still being created?")
+        graph = shard_graph(listed)
         new = plan_first_leases(
-            shard_graph(listed),
+            graph,
             self.tracked.initial,
             stream=self.tracked.id,
             ignore_unexpected_children=self.settings.ignore_unexpected_child_shards,
         )
-        return new, len(listed)
+        return await self._after_archived(new, graph), len(listed)
 
     async def _delete_finished(self, listing: LeaseListing, ended: EndedSince, now_ms: int) -> None:
-        shards = shard_graph(await self.tracked.stream.list_shards())
+        shards = await self._list_graph()
         keep_ms = milliseconds(self.settings.finished_age_min)
         just_finished = {key for key, since_ms in ended.items() if now_ms - since_ms < keep_ms}
         plan = plan_cleanup(

@@ -31,7 +31,7 @@ _START_OVER: Final = (
 )
 _RESTART: Final = (
     "Nothing was changed. Restart this member: it then reads the new stream, whose leases have other keys, from its "
-    "oldest record"
+    "oldest record (a Spark query does so with onRecreatedStream=start_over)"
 )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -18,9 +17,11 @@ from leasehold.core.record import Record, UserRecord
 from leasehold.core.records.deaggregation import (
     DeaggregatedBatch,
     DeaggregationSettings,
+    as_archived,
     deaggregate_all,
     records_after,
 )
+from leasehold.core.records.record_columns import RecordSequence, UserRecordSequence, as_user_records
 
 # The bytes of Kinesis records in one chunk. To deaggregate half a megabyte of small user records takes about 20 ms.
 CHUNK_BYTES: Final = 512 * 1024
@@ -69,7 +70,7 @@ class ReadChunk:
     wait for its consumer, and records that arrived meanwhile are not in it.
     """
 
-    records: tuple[UserRecord, ...]
+    records: Sequence[UserRecord]
     size_bytes: int
     millis_behind: int | None
     read_through: Position | None
@@ -81,6 +82,8 @@ class ReadChunk:
 
 def payload_bytes(records: Sequence[Record] | Sequence[UserRecord]) -> int:
     """The bytes that count for Kinesis's limits: data and partition keys."""
+    if isinstance(records, RecordSequence):
+        return records.payload_bytes
     return sum(map(len, map(_data, records))) + sum(map(len, map(_partition_key, records)))
 
 
@@ -89,7 +92,7 @@ def weight_of(records: Sequence[Record] | Sequence[UserRecord]) -> int:
     return payload_bytes(records) + RECORD_OVERHEAD_BYTES * len(records)
 
 
-def split_into_chunks(records: Sequence[Record], weight: int) -> Sequence[Sequence[Record]]:
+def split_into_chunks(records: RecordSequence[Record], weight: int) -> Sequence[RecordSequence[Record]]:
     """Split records into parts of about `CHUNK_BYTES`. No records make one empty part."""
     step = max(1, len(records) * CHUNK_BYTES // max(1, weight))
     return [records[first : first + step] for first in range(0, max(1, len(records)), step)]
@@ -108,13 +111,14 @@ class ShardDeaggregator:
 
     def user_records(self, records: Sequence[Record]) -> DeaggregatedBatch:
         """The user records of the next Kinesis records that are not done yet, and the incidents to report."""
-        batch = deaggregate_all(records, self._hash_range, self._deaggregation)
+        batch = as_archived(records) or deaggregate_all(records, self._hash_range, self._deaggregation)
         if not records:
             return batch
-        users = batch.records
-        if self.read_through is None and self._start.is_record:
+        users: UserRecordSequence = batch.records
+        if self._start.is_record and (self.read_through is None or self.read_through <= self._start):
             # Reading starts at the checkpointed record itself; if it is an aggregate, only a part of it may be done.
-            users = records_after(users, self._start)
+            # The user records of an archived aggregate may lie in several chunks, and end before the checkpoint.
+            users = as_user_records(records_after(users, self._start))
         self._move_read_through(_last_position(records[-1].sequence_number, batch))
         return DeaggregatedBatch(users, batch.incidents)
 
@@ -127,8 +131,9 @@ class ShardDeaggregator:
 def _last_position(sequence_number: str, batch: DeaggregatedBatch) -> Position:
     """The position of the last user record within the last Kinesis record, even if it was dropped."""
     users, incidents = batch.records, batch.incidents
-    highest = users[-1].sub_sequence_number if users and users[-1].sequence_number == sequence_number else 0
+    last = users.position(-1) if users else None
+    highest = last.sub_sequence_number if last and last.sequence_number == sequence_number else 0
     if incidents and incidents[-1].sequence_number == sequence_number and incidents[-1].dropped:
-        kept = takewhile(lambda user: user.sequence_number == sequence_number, reversed(users))
-        highest = max(highest, sum(1 for _ in kept) + incidents[-1].dropped - 1)
+        kept = users.sequence_numbers().count(sequence_number)
+        highest = max(highest, kept + incidents[-1].dropped - 1)
     return Position(sequence_number, highest)

@@ -8,9 +8,8 @@ trimming is near, the cursor requests a new iterator after every page with recor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from leasehold.core.record import Record
+from leasehold.core.records.record_columns import RecordSequence
 from leasehold.fleet.reading.read_position import ReadPosition
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.ports import Page
@@ -25,7 +24,7 @@ class Cursor:
         self._position = position
         self._iterator = request.iterator
 
-    async def read(self, limit: int) -> tuple[Page, Sequence[Record]]:
+    async def read(self, limit: int) -> tuple[Page, RecordSequence[Record]]:
         """Read the next page. Return it as it came, and its new records."""
         if self._iterator is None:
             self._iterator = await self._request_iterator()

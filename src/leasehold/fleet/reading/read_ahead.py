@@ -11,12 +11,12 @@ from leasehold.core.model import ChildShard
 from leasehold.core.position import Position
 from leasehold.core.record import Record
 from leasehold.core.records.deaggregation import Incident
+from leasehold.core.records.record_columns import RecordSequence
 from leasehold.fleet.reading.byte_budget import BudgetShare
 from leasehold.fleet.reading.chunking import (
     Demand,
     ReadChunk,
     ShardDeaggregator,
-    payload_bytes,
     split_into_chunks,
     weight_of,
 )
@@ -72,7 +72,7 @@ class ChunkWriter:
 
     async def write(
         self,
-        records: Sequence[Record],
+        records: RecordSequence[Record],
         *,
         children: tuple[ChildShard, ...] | None,
         millis_behind: int | None,
@@ -80,6 +80,10 @@ class ChunkWriter:
     ) -> None:
         """Write the records of one page or event. `children` is None unless it ends the shard."""
         requested_ms = self._context.clock.now_ms() - (time_ms or 0)
+        if not len(records) and children is None:
+            await self._write_nothing(millis_behind, requested_ms)
+            self._context.observe(PageRead(self._shard, 0, 0, millis_behind, time_ms, None))
+            return
         weight = weight_of(records)
         if records:
             self.record_weight = weight // len(records)
@@ -90,9 +94,9 @@ class ChunkWriter:
             batch = self._deaggregator.user_records(part)
             self._report(batch.incidents)
             users, weight = batch.records, weight_of(batch.records)
-            count, size_bytes = count + len(users), size_bytes + payload_bytes(users)
+            count, size_bytes = count + len(users), size_bytes + users.payload_bytes
             if users:
-                last = users[-1].position
+                last = users.position(-1)
             self.share.resize(weight_of(part), weight)
             is_last = number == len(parts)
             await self._chunks.put(
@@ -109,6 +113,21 @@ class ChunkWriter:
             )
         self.demand = self.demand.after(count, size_bytes)
         self._context.observe(PageRead(self._shard, count, size_bytes, millis_behind, time_ms, last))
+
+    async def _write_nothing(self, millis_behind: int | None, requested_ms: int) -> None:
+        """Write an empty page, as idle shards have them all the time."""
+        through = self._deaggregator.read_through
+        await self._chunks.put(
+            ReadChunk(
+                (),
+                0,
+                millis_behind,
+                through,
+                None,
+                record_weight=self.record_weight,
+                requested_ms=requested_ms,
+            )
+        )
 
     async def end_without_children(self) -> None:
         """Write the end of a shard that no longer exists."""

@@ -28,6 +28,7 @@ from leasehold.core.records.iterators import (
     replacement_start,
     trimmed_beginning,
 )
+from leasehold.core.records.record_columns import RecordSequence, as_records
 from leasehold.core.records.subscriptions import ReadProgress, required_first_record, subscription_start
 from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
@@ -116,20 +117,22 @@ class ReadPosition:
 
     def accept(
         self, records: Sequence[Record], millis_behind: int | None, *, is_end: bool
-    ) -> Sequence[Record]:
+    ) -> RecordSequence[Record]:
         """Move on by the records of a page or an event. Return those that were not read before."""
+        found = as_records(records)
         clock = self._context.clock
         self._last_response = _ResponseTime(clock.now_ms(), clock.wall_ms(), millis_behind or 0)
         self._must_poll = self._must_poll and not records
-        if not records:
+        if not found:
             if is_end and self._expected:
                 self._report(Gap(self._expected, resumes_at=None, resumes_at_arrival_ms=None))
-            return ()
-        self._report_gap_before(records[0])
-        new = self._without_repeats(records)
+            return found
+        self._report_gap_before(found[0])
+        new = self._without_repeats(found)
         if new:
+            last = new[-1]
             self._progress = ReadProgress(
-                Position(new[-1].sequence_number), has_read=True, arrival_ms=new[-1].arrival_ms
+                Position(last.sequence_number), has_read=True, arrival_ms=last.arrival_ms
             )
         return new
 
@@ -169,7 +172,11 @@ class ReadPosition:
             raise
         except ServiceError:
             return None  # ListShards or this filter is not permitted; the shard can be read all the same
-        return trimmed_beginning(self._request.shard, listed)
+        beginning = trimmed_beginning(self._request.shard, listed)
+        if beginning is None:
+            return None
+        archived = await self._context.stream.list_archived()
+        return None if any(each.id == self._request.shard for each in archived) else beginning
 
     def _is_near_tip(self) -> bool:
         """Whether a recent response showed that there was nothing more to read."""
@@ -185,11 +192,11 @@ class ReadPosition:
     def _report(self, gap: Gap) -> None:
         self._context.observe(GapFound(self._request.shard, gap))
 
-    def _without_repeats(self, records: Sequence[Record]) -> Sequence[Record]:
+    def _without_repeats(self, records: RecordSequence[Record]) -> RecordSequence[Record]:
         """Drop records that were read before. Only a new start repeats records, so the first record decides."""
         if not self._progress.has_read:
             return records
         last = self.position.number
         if int(records[0].sequence_number) > last:
             return records
-        return [record for record in records if int(record.sequence_number) > last]
+        return records.after_number(last)

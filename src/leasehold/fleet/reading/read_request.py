@@ -54,5 +54,5 @@ class ReadContext:
     clock: Clock
     rng: random.Random
     observe: Observer
+    subscribes_once: bool
     consumer: StreamConsumer | None = None
-    subscribes_once: bool = False

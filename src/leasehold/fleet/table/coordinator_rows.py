@@ -29,6 +29,7 @@ from leasehold.core.coordinator.worker_metrics import (
 )
 from leasehold.core.leases.lease_row import COUNTER, KEY, OWNER, SESSION, LeaseListing, leases_from_rows
 from leasehold.core.leases.row_writes import Row, RowWrite
+from leasehold.core.model import WorkerId
 from leasehold.errors import NotFoundError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.table.write_and_confirm import write_and_confirm
 from leasehold.ports import Applied, Refused, RowStore
@@ -140,6 +141,11 @@ class CoordinatorRows:
         outcome = await write_and_confirm(store, update_report(report, key_attribute))
         if isinstance(outcome, Refused):
             await write_and_confirm(store, create_report(report, key_attribute))
+
+    async def has_report(self, layout: TableLayout, worker: WorkerId) -> bool:
+        """Whether a worker has a report. Sees every write that came before."""
+        store, _ = self._reports_at(layout)
+        return await store.get(worker) is not None
 
     async def withdraw_report(self, layout: TableLayout, report: WorkerReport) -> None:
         """Delete a report, unless a newer one was written."""

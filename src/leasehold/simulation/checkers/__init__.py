@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leasehold.simulation.checkers.archive_contents import ArchiveEqualsProduced
+from leasehold.simulation.checkers.archive_reading import ReadersSeeEachRecordOnce
 from leasehold.simulation.checkers.balance import BalancedAndStable
 from leasehold.simulation.checkers.base import Checker as Checker
 from leasehold.simulation.checkers.buffer_budget import BufferWithinBudget
@@ -13,7 +14,7 @@ from leasehold.simulation.checkers.checkpoints import CheckpointsNeverGoBack
 from leasehold.simulation.checkers.clean_handoffs import CleanHandoffsRepeatNothing
 from leasehold.simulation.checkers.clean_stop import CleanStop
 from leasehold.simulation.checkers.dead_letters import DeadLettersHoldThePoison
-from leasehold.simulation.checkers.delivery_order import OrderWithinASession
+from leasehold.simulation.checkers.delivery_order import OrderByKey, OrderWithinASession
 from leasehold.simulation.checkers.every_shard_owned import EveryShardOwned
 from leasehold.simulation.checkers.former_streams import FormerStreams
 from leasehold.simulation.checkers.hash_coverage import LeasesCoverTheHashRange
@@ -53,6 +54,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     LossesAreReported,
     BeginsAtTheInitialPosition,
     OrderWithinASession,
+    OrderByKey,
     CheckpointsNeverGoBack,
     NoCheckpointPastAnUnfinishedHandler,
     StaleOwnersStop,
@@ -69,6 +71,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     ObjectsAreNeverReplaced,
     NamesHaveOneContent,
     ArchiveEqualsProduced,
+    ReadersSeeEachRecordOnce,
     PinnedBeforeDelivered,
     BatchEndsNeverMove,
     RepeatedBatchesAreIdentical,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from leasehold.simulation.checkers.base import Checker
-from leasehold.simulation.environment.archived_objects import ArchivedObject
+from leasehold.simulation.environment.archived_objects import ArchivedObject, visible_objects
 
 
 class ArchiveEqualsProduced(Checker):
@@ -18,10 +18,10 @@ class ArchiveEqualsProduced(Checker):
     def all_stopped(self) -> None:
         if not self.world.is_archived:
             return
-        objects = list(self.world.archived.values())
-        for each in objects:
+        for each in self.world.archived.values():
             if each.problem:
                 self.report(f"{each.name}: {each.problem}")
+        objects = visible_objects(self.world.archived.values())
         self._find_overlaps(objects)
         held = Counter((each.shard, key) for each in objects for key in each.records)
         expected = {

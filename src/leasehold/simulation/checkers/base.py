@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 from leasehold.core.events import Event
 from leasehold.core.model import LeaseKey
 from leasehold.ports import Page
-from leasehold.simulation.environment.archived_objects import ArchivedObject
+from leasehold.simulation.environment.archived_objects import ArchivedObject, ArchiveRead
 from leasehold.simulation.environment.ledger import Ledger
 from leasehold.simulation.environment.load import LoadPlan
 from leasehold.simulation.environment.network import Dependency
@@ -97,6 +97,12 @@ class Checker:
 
     def object_put(self, put: Put, stored: ArchivedObject | None) -> None:
         """A put has reached the object store. `stored` is the archived object with this name after it, if any."""
+
+    def object_deleted(self, deleted: ArchivedObject) -> None:
+        """An archived object was deleted."""
+
+    def archive_read(self, read: ArchiveRead) -> None:
+        """A process has read the whole archive."""
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
         """A task of a Spark query passes rows to its sink."""

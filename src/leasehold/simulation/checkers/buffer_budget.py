@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from leasehold.core.events import Event, LeaseLost, LeaseReleased, ReadingStarted, ShardEnded
+from leasehold.core.events import (
+    Event,
+    LeaseLost,
+    LeaseReleased,
+    OperationFailed,
+    ReadingStarted,
+    ShardEnded,
+)
 from leasehold.core.model import LeaseKey
 from leasehold.fleet.reading.chunking import weight_of
 from leasehold.kinesis_model.service import EVENT_BYTES_MAX
@@ -63,6 +70,9 @@ class BufferWithinBudget(Checker):
                 self._held[process][shard] = {}
             case LeaseLost(shard_key=shard) | LeaseReleased(shard_key=shard) | ShardEnded(shard_key=shard):
                 self._held[process].pop(shard, None)
+            # Its lease may not be releasable, for example because its row is unreadable.
+            case OperationFailed(operation=operation) if operation.startswith("serve "):
+                self._held[process].pop(LeaseKey(operation.removeprefix("serve ")), None)
 
     def process_exited(self, process: SimulatedProcess) -> None:
         self._held.pop(process, None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
-from leasehold.simulation.environment.ownership import LeaseChange, Ownership, session_in
+from leasehold.simulation.checkers.delivery_order import is_concurrent
+from leasehold.simulation.environment.ownership import Delivery, LeaseChange, Ownership, session_in
 
 
 class CleanHandoffsRepeatNothing(Checker):
@@ -15,6 +16,11 @@ class CleanHandoffsRepeatNothing(Checker):
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
         self._owners: dict[LeaseKey, Ownership] = {}
+        self._delivered: dict[Ownership, set[int]] = {}  # if records are handled concurrently
+
+    def delivery_began(self, delivery: Delivery) -> None:
+        if delivery.ownership is not None and is_concurrent(self.world):
+            self._delivered.setdefault(delivery.ownership, set()).add(delivery.first)
 
     def lease_changed(self, change: LeaseChange) -> None:
         shard = LeaseKey(change.row.key)
@@ -26,9 +32,19 @@ class CleanHandoffsRepeatNothing(Checker):
                     f"{owner.process.name} released {shard} at {change.after.checkpoint}, although it has done "
                     f"{owner.next_index - checkpointed} more records"
                 )
+            self._require_nothing_beyond(owner, checkpointed)
         current = self.world.ownerships.current.get(shard)
         if current is not None:
             self._owners[shard] = current
+
+    def _require_nothing_beyond(self, owner: Ownership, checkpointed: int) -> None:
+        """Report done records after the checkpoint, unless a record before them failed or took too long."""
+        beyond = [index for index in owner.done if index >= checkpointed]
+        if beyond and self._delivered.get(owner, set()) <= owner.done:
+            self.report(
+                f"{owner.process.name} released {owner.shard} although it has done {len(beyond)} records after its "
+                "checkpoint, and has not tried those before them"
+            )
 
 
 def _is_clean_release(owner: Ownership, change: LeaseChange) -> bool:

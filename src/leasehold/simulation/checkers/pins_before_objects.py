@@ -27,7 +27,7 @@ class PinnedBeforeWritten(Checker):
         self._ranges.setdefault(lease.key, set()).add(pinned)
 
     def object_put(self, put: Put, stored: ArchivedObject | None) -> None:
-        if stored is None or put.before is not None:
+        if stored is None or put.before is not None or stored.since is not None:
             return
         index_of = self.world.ledger.shard(stored.shard).index_of
         first, last = index_of.get(stored.first, -1), index_of.get(stored.last, -1)

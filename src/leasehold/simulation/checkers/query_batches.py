@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.query_offset import offset_from_json
 from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ledger import RecordKey
@@ -141,10 +143,16 @@ class BoundedRunsReadAll(Checker):
 
 
 class IdleQueriesPlanNothing(Checker):
-    """While no record arrives, there is no batch."""
+    """While no record arrives, there is no batch, except for one that reads a shard for the first time."""
 
     promise = "idle-queries-plan-nothing"
-    _is_steady: bool = False
+
+    def __init__(self, world: WorldView, report: Report) -> None:
+        super().__init__(world, report)
+        self._is_steady = False
+        self._begun: dict[
+            SimulatedProcess, set[LeaseKey]
+        ] = {}  # shards without a record, in batches of a run
 
     def steady_state_began(self) -> None:
         self._is_steady = True
@@ -153,5 +161,10 @@ class IdleQueriesPlanNothing(Checker):
         self._is_steady = False
 
     def batch_planned(self, planned: PlannedBatch) -> None:
-        if self._is_steady:
+        offset = offset_from_json(json.loads(planned.offset))
+        assert offset is not None
+        empty = {shard for shard, start in offset.starts.items() if not start.position.is_record}
+        begun = self._begun.setdefault(planned.by, set())
+        if self._is_steady and empty <= begun:
             self.report(f"{planned.by.name} plans batch {planned.batch} although no record has arrived")
+        begun |= empty

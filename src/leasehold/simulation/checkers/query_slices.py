@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.model import LeaseKey
@@ -62,24 +63,30 @@ class BatchEndsNeverMove(Checker):
 class RepeatedBatchesAreIdentical(Checker):
     """Every attempt at a slice of a generation has the same rows.
 
-    A later attempt may lack rows that were trimmed, if the options allow a loss and it has reported the gap.
+    An attempt may lack rows that were trimmed, if the options allow a loss and it has reported the gap. The attempt
+    that has read them may deliver later.
     """
 
     promise = "repeated-batches-are-identical"
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._records: dict[_SliceId, tuple[RecordKey, ...]] = {}
+        self._fullest: dict[_SliceId, DeliveredSlice] = {}
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
-        first = self._records.setdefault((delivered.generation_id, delivered.shard), delivered.records)
-        if first != delivered.records and not self._is_reported_loss(first, delivered):
-            self.report(
-                f"{delivered.by.name} delivers {len(delivered.records)} rows of {delivered.shard} in generation "
-                f"{delivered.generation_id.number}; another attempt delivered {len(first)} others"
-            )
+        key = delivered.generation_id, delivered.shard
+        other = self._fullest.setdefault(key, delivered)
+        if other.records == delivered.records or self._is_reported_loss(other.records, delivered):
+            return
+        if self._is_reported_loss(delivered.records, other):
+            self._fullest[key] = delivered
+            return
+        self.report(
+            f"{delivered.by.name} delivers {len(delivered.records)} rows of {delivered.shard} in generation "
+            f"{delivered.generation_id.number}; another attempt delivered {len(other.records)} others"
+        )
 
-    def _is_reported_loss(self, first: tuple[RecordKey, ...], delivered: DeliveredSlice) -> bool:
+    def _is_reported_loss(self, first: Sequence[RecordKey], delivered: DeliveredSlice) -> bool:
         if delivered.by in self.world.query.fail_on_data_loss or not delivered.has_gap:
             return False
         shard_ledger, kept = self.world.ledger.shard(delivered.shard), set(delivered.records)

@@ -31,15 +31,17 @@ class ShardLedger:
     trimmed_before: int = 0  # all records before this index have left the stream, done or not
     starts_at: int = 0  # the fleet began to read with this index
     poison: set[int] = field(default_factory=set)
+    partition_keys: list[str] = field(default_factory=list)
     first_open: int = 0
     open_records: int = 0
 
-    def add(self, key: RecordKey, *, is_poison: bool = False) -> None:
+    def add(self, key: RecordKey, *, is_poison: bool = False, partition_key: str = "k") -> None:
         """Append a record."""
         index = len(self.keys)
         self.index_of[key] = index
         self.keys.append(key)
         self.done.append(False)
+        self.partition_keys.append(partition_key)
         self.open_records += 1
         if is_poison:
             self.poison.add(index)

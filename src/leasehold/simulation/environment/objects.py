@@ -1,6 +1,7 @@
 """The simulated object store, and the same store as one process reaches it over the network.
 
-An object is created whole and only if it is absent. `on_put` gets every put that reached the store, with its result.
+An object is created whole and only if it is absent. `on_put` gets every put that reached the store, with its result,
+and `on_delete` every name that was deleted.
 Like S3, the store may respond "exists" although no object exists: to the loser of two concurrent puts.
 """
 
@@ -38,7 +39,9 @@ class SimulatedObjects:
     def __init__(self, now_ms: Callable[[], int], rng: random.Random) -> None:
         self.conflict_chance = 0.0  # of a put that is refused although no object exists
         self.on_put: Callable[[Put], None] = lambda _: None
+        self.on_delete: Callable[[str], None] = lambda _: None
         self.bodies: dict[str, bytes] = {}
+        self._created_ms: dict[str, int] = {}
         self._now_ms = now_ms
         self._rng = rng
 
@@ -49,14 +52,21 @@ class SimulatedObjects:
             return Exists()
         if before is None:
             self.bodies[key] = body
+            self._created_ms[key] = self._now_ms()
         self.on_put(Put(self._now_ms(), key, body, before, self.bodies[key], by))
         return Created() if before is None else Exists()
+
+    def delete(self, key: str) -> None:
+        """Delete an object, if it exists."""
+        if self.bodies.pop(key, None) is not None:
+            self.on_delete(key)
 
     def page_after(self, offset: str, prefix: str) -> Sequence[StoredObject]:
         """Return the next objects of a listing, in the order of their names."""
         below = f"{prefix}/" if prefix else ""
         names = sorted(name for name in self.bodies if name > offset and name.startswith(below))
-        return [StoredObject(name, len(self.bodies[name])) for name in names[:_PAGE_OBJECTS]]
+        page = names[:_PAGE_OBJECTS]
+        return [StoredObject(name, len(self.bodies[name]), self._created_ms.get(name)) for name in page]
 
 
 class ProcessObjects(ObjectStore):
@@ -79,6 +89,10 @@ class ProcessObjects(ObjectStore):
     async def get(self, key: str) -> bytes | None:
         """Return the content of an object."""
         return await self._call("get", lambda: self._objects.bodies.get(key))
+
+    async def delete(self, key: str) -> None:
+        """Delete an object."""
+        await self._call("delete", lambda: self._objects.delete(key))
 
     async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
         """Yield the objects page by page. Each page is one call, so objects may appear between two pages."""

@@ -5,7 +5,7 @@ The checkers get these values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from leasehold.core.leases.lease_row import SESSION, is_lease_row, lease_from_row
@@ -44,6 +44,7 @@ class Ownership:
     next_index: int
     ended_ms: int | None = None  # when the session's id left the row
     was_forced: bool = False  # it ended by force (a handoff timed out) or because the row was destroyed
+    done: set[int] = field(default_factory=set)  # in this session, if records are handled concurrently
 
 
 @dataclass(slots=True, eq=False)

@@ -47,6 +47,8 @@ class Role(Enum):
     DRIVER = "driver"  # Spark's JVM, which runs the batches of a query
     READER = "reader"  # the Python process of a query's source on the driver: a member of the fleet
     EXECUTOR = "executor"  # a Python process that runs tasks of a query
+    COMPACTOR = "compactor"  # compacts the archive from time to time
+    ARCHIVE_READER = "archive reader"  # reads the whole archive from time to time
 
 
 class SimulatedTask(asyncio.Task[Any]):

@@ -122,6 +122,14 @@ class SimulatedServices:
             if not lease.checkpoint.is_shard_end and not unfinished_parents(lease, by_key)
         ]
 
+    def has_shards_to_end(self) -> bool:
+        """Return whether a shard is closed and not read to its end. Then its children will get owners."""
+        return any(self._is_closed(lease.key) for lease in self.active_leases())
+
+    def _is_closed(self, key: LeaseKey) -> bool:
+        shard = self.streams.find_shard(key)
+        return shard is not None and shard.closed_ms is not None
+
     def clear_faults(self) -> None:
         """End all faults of the network, the stream, the table and the object store."""
         self.network.conditions.clear_faults()

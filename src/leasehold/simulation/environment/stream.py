@@ -68,6 +68,10 @@ class ProcessStream(Stream):
         """Return the account, name and creation time of the stream."""
         return await self._call("identifier", lambda: run_synchronously(self._stream.get_identifier()))
 
+    async def get_retention_ms(self) -> int:
+        """Return how long the stream keeps a record."""
+        return await self._call("retention", lambda: run_synchronously(self._stream.get_retention_ms()))
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Return all shards, or those that match the filter."""
         return await self._call(

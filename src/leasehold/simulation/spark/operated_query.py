@@ -16,7 +16,6 @@ from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.errors import ConfigError, DataLossError, OffsetMismatchError
 from leasehold.simulation.environment.process import SimulatedProcess
 from leasehold.simulation.environment.services import APPLICATION
-from leasehold.simulation.environment.streams import STREAM
 from leasehold.simulation.environment.trace import WORLD
 from leasehold.simulation.spark.checkpoint_location import CheckpointLocation, ConcurrentRunError
 from leasehold.simulation.spark.driver import DriverSettings, SparkDriver, Trigger
@@ -79,7 +78,9 @@ class OperatedQuery:
         return self._newest is None and -1 < self._backup.last_batch < self.location.last_batch
 
     def put_back_old_log(self) -> None:
-        """Replace the checkpoint location by the backup. No driver may be alive."""
+        """Replace the checkpoint location by the backup, if it is still an old one. No driver may be alive."""
+        if not self.has_old_log():
+            return
         self._newest, self.location = self.location, self._backup.copy()
         self._world.query.had_old_log = True
 
@@ -156,11 +157,14 @@ def _draw_options(world: World, rng: random.Random) -> SourceOptions:
         size_bytes=64 * 1024 * 1024,
         arrival_span_ms=rng.choice((None, None, 5_000)),
     )
+    identity = world.settings.identity
+    assert not callable(identity.streams)
     return SourceOptions(
-        stream=STREAM,
+        stream=identity.stream,
+        streams=identity.streams,
         application=APPLICATION,
         query=QuerySettings(
-            initial=world.settings.identity.initial_position,
+            initial=identity.initial_position,
             poll_every=timedelta(seconds=rng.choice((1, 2))),
         ),
         limits=limits,

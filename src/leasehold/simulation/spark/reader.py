@@ -11,7 +11,7 @@ from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.simulation.environment.process import Role, SimulatedProcess
-from leasehold.simulation.spark.consumer import open_simulated_consumer
+from leasehold.simulation.spark.consumer import open_simulated_consumers
 from leasehold.simulation.spark.process_calls import ProcessDiedError, call_in
 from leasehold.simulation.world import World
 from leasehold.spark.options import SourceOptions
@@ -89,13 +89,13 @@ class Reader:
         world = self.world
         rng = world.spec.rng_for(f"{process.name}:reader")
         ports = QueryPorts(
-            stream=world.services.stream_for(process, world),
+            streams={name: world.services.stream_for(process, world, name) for name in self.options.names},
             table=LeaseTable(world.services.rows_for(process)),
             clock=process.clock,
             rng=rng,
             observe=lambda event: world.observe(process, event),
             load=BatchLoad(process.clock, self.ends),
-            consumer=open_simulated_consumer(world, process),
+            consumers=tuple(open_simulated_consumers(world, process, self.options.names).values()),
         )
         run = QueryRun(self.options, ports, lambda: f"{rng.getrandbits(64):016x}")
         run.is_available_now = self.is_available_now

@@ -18,6 +18,8 @@ from leasehold.config import values
 from leasehold.config.did_you_mean import did_you_mean, nearest
 from leasehold.errors import ConfigError
 from leasehold.spark.archive_sink import archive_settings
+from leasehold.spark.decoding.decode_settings import NAMES as DECODE_NAMES
+from leasehold.spark.decoding.decode_settings import Decode, parse_decode
 from leasehold.spark.options import OPTIONS, source_options
 from leasehold.spark.pipeline.session import DEFAULT_MASTER, MASTER, is_local
 
@@ -80,6 +82,7 @@ class Pipeline:
     name: str
     checkpoint: str
     source: Mapping[str, str]
+    decode: Decode | None = None
     sql: str | None = None
     sink: Sink
     trigger: Trigger = field(default_factory=Trigger)
@@ -122,13 +125,15 @@ def parse_pipeline(content: Mapping[str, Any], *, name: str) -> Pipeline:
     for needed in ("source", "sink"):
         if not tables[needed]:
             raise ConfigError(f"table [{needed}] is missing")
-    _check_names("[transform] ", tables["transform"], ("sql",))
+    transform = tables["transform"]
+    _check_names("[transform] ", transform, (*DECODE_NAMES, "sql"))
     sink = _sink(tables["sink"])
     return Pipeline(
         name=_text("name", content.get("name", name)),
         checkpoint=_text("checkpoint", content.get("checkpoint")),
         source=_source(tables["source"], sink),
-        sql=_text("[transform] sql", tables["transform"]["sql"]) if tables["transform"] else None,
+        decode=_decode(transform),
+        sql=_text("[transform] sql", transform["sql"]) if "sql" in transform else None,
         sink=sink,
         trigger=_trigger(tables["trigger"]),
         spark=_spark_settings(tables["spark"]),
@@ -136,11 +141,20 @@ def parse_pipeline(content: Mapping[str, Any], *, name: str) -> Pipeline:
 
 
 def _source(table: Mapping[str, Any], sink: Sink) -> Mapping[str, str]:
+    if isinstance(starts := table.get("streams"), dict):  # as in the settings of a worker
+        table = {**table, "streams": [f"{name}={at}" for name, at in starts.items()]}
     given = _options("[source]", _flatten(table))
     # The archive stores all columns, and needs `slice` to check that no row of a range is missing.
     if sink.kind is SinkKind.ARCHIVE and "columns" not in {key.lower() for key in given}:
         given["columns"] = "archive"
     return given
+
+
+def _decode(table: Mapping[str, Any]) -> Decode | None:
+    try:
+        return parse_decode(table)
+    except ConfigError as error:
+        raise ConfigError(f"[transform] {error}") from error
 
 
 def _sink(table: Mapping[str, Any]) -> Sink:

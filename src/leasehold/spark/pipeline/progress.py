@@ -19,6 +19,11 @@ from leasehold.core.exactly_once.query_offset import offset_from_json
 OBSERVED: Final = "leasehold"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OURS: Final = re.compile(r"leasehold\.errors\.\w+: (.+)")
+# A jar calls something that this Spark does not have. A streaming query reports only the signature of the method.
+_LINKAGE: Final = re.compile(
+    r"java\.lang\.(?:\w*ClassChange|NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|Verify)Error: (.+)"
+    r"|terminated with exception: ('[\w.$\[\]]+ [\w.$]+\.[\w$<>]+\(.*\)')"
+)
 _PYTHON: Final = re.compile(r"^((?:\w+\.)*\w+(?:Error|Exception): .+)$", re.MULTILINE)
 
 
@@ -81,6 +86,11 @@ def failure_reason(message: str) -> str:
     'KeyError: 7'
     >>> failure_reason("[STREAM_FAILED] Query failed.\nSQLSTATE: XXKST")
     '[STREAM_FAILED] Query failed.'
+    >>> failure_reason("[STREAM_FAILED] Query terminated with exception: 'void org.apache.spark.A.<init>(int)' SQL")
+    "a jar was built for another version of Spark; use the one for yours ('void org.apache.spark.A.<init>(int)')"
     """
+    if misfit := _LINKAGE.search(message):
+        detail = (misfit[1] or misfit[2]).strip()
+        return f"a jar was built for another version of Spark; use the one for yours ({detail})"
     found: list[str] = _OURS.findall(message) or _PYTHON.findall(message)
     return found[-1].strip() if found else message.strip().partition("\n")[0]

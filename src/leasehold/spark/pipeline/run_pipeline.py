@@ -10,8 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import pyarrow as pa
+
 from leasehold.errors import ConfigError, QueryFailedError
 from leasehold.spark.archive_sink import NAME as ARCHIVE
+from leasehold.spark.decoding.decode_settings import Decode
+from leasehold.spark.decoding.payload_column import ERROR as DECODE_ERROR
+from leasehold.spark.decoding.payload_column import RECORD, PayloadFormat, decode_column, result_type
 from leasehold.spark.pipeline.pipeline_file import Pipeline, Sink, SinkKind
 from leasehold.spark.pipeline.processes import children
 from leasehold.spark.pipeline.progress import OBSERVED, BatchProgress, failure_reason, progress_from_json
@@ -23,11 +28,13 @@ RELEASE_SECONDS: Final = 30.0
 BATCH_END_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.25
 _BATCH_POLL_SECONDS: Final = 0.02  # the pause between two batches may be short
+_DECODED: Final = "_decoded"
+_MALFORMED: Final = "_malformed"
 _READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 # For each table format that needs a jar: a class to detect it, and the package that provides it.
 _JARS: Final = {
-    SinkKind.DELTA: ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_2.13:VERSION"),
+    SinkKind.DELTA: ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark_SPARK_2.13:VERSION"),
     SinkKind.ICEBERG: (
         "org.apache.iceberg.spark.source.IcebergSource",
         "org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:VERSION",
@@ -47,19 +54,20 @@ def spark_settings(pipeline: Pipeline) -> dict[str, str]:
 
 def start_query(spark: Any, pipeline: Pipeline) -> Any:
     """Start the query of a pipeline in a session. Raises QueryFailedError if Spark refuses it."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415 - comes with pyspark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
     _require_jars(spark, pipeline.sink.kind)
     try:
         return _start(spark, pipeline)
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise QueryFailedError(failure_reason(str(error))) from error
 
 
 def _start(spark: Any, pipeline: Pipeline) -> Any:
     # Spark finds source and archive by name (see pyspark_leasehold). Registering them again would only cost time.
     frame = spark.readStream.format(FORMAT).options(**pipeline.source).load()
-    rows = _transform(spark, _observe_bytes(frame), pipeline.sql)
+    rows = _transform(spark, decode_payloads(_observe_bytes(frame), pipeline.decode), pipeline.sql)
     writer = _writer(rows, pipeline.sink).queryName(pipeline.name)
     writer = writer.option("checkpointLocation", pipeline.checkpoint).trigger(**_trigger(pipeline))
     return writer.toTable(pipeline.sink.table) if pipeline.sink.table else writer.start()
@@ -72,6 +80,51 @@ def _observe_bytes(frame: Any) -> Any:
     if "data" not in frame.columns:
         return frame
     return frame.observe(OBSERVED, functions.sum(functions.octet_length("data")).alias("bytes"))
+
+
+def decode_payloads(frame: Any, decode: Decode | None) -> Any:
+    """Add the columns `record`, the decoded payload, and `decodeError`, which has a value if it cannot be decoded."""
+    if decode is None:
+        return frame
+    if "data" not in frame.columns:
+        raise ConfigError("[transform] decode needs the column data: add it to columns below [source]")
+    if decode.payloads is None:
+        return _decode_json(frame, decode)
+    return _decode_in_python(frame, decode.payloads)
+
+
+def _decode_in_python(frame: Any, payloads: PayloadFormat) -> Any:
+    """Decode payloads in Python. Rows stay in their tasks and in their order, as the archive needs them."""
+    from pyspark.sql import functions  # noqa: PLC0415 - an extra
+    from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
+
+    def decode(column: pa.Array) -> pa.Array:
+        return decode_column(column, payloads)
+
+    make: Any = (
+        arrow_udf  # its stubs know only calls with a number for the kind, which Spark derives from the types
+    )
+    decoder = make(decode, from_arrow_type(result_type(payloads)))
+    decoded = frame.withColumn(_DECODED, decoder(functions.col("data")))
+    for name in (RECORD, DECODE_ERROR):
+        decoded = decoded.withColumn(name, functions.col(f"{_DECODED}.{name}"))
+    return decoded.drop(_DECODED)
+
+
+def _decode_json(frame: Any, decode: Decode) -> Any:
+    from pyspark.sql import functions  # noqa: PLC0415 - an extra
+
+    schema = f"{decode.schema}, {_MALFORMED} STRING"
+    parsed = functions.from_json(
+        functions.col("data").cast("string"), schema, {"columnNameOfCorruptRecord": _MALFORMED}
+    )
+    is_wrong = functions.col(f"record.{_MALFORMED}").isNotNull() | functions.col("record").isNull()
+    failed = frame.withColumn("record", parsed).withColumn(
+        DECODE_ERROR, functions.when(is_wrong, "the payload is not JSON of the schema")
+    )
+    record = functions.col("record").dropFields(_MALFORMED)
+    return failed.withColumn("record", functions.when(functions.col(DECODE_ERROR).isNull(), record))
 
 
 def _transform(spark: Any, frame: Any, sql: str | None) -> Any:

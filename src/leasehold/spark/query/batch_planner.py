@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -37,7 +38,14 @@ from leasehold.core.exactly_once.pinned_batch import (
     generation_end,
     latest_generation,
 )
-from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart, next_offset, resolve_start
+from leasehold.core.exactly_once.query_offset import (
+    QueryOffset,
+    ReadStart,
+    join_streams,
+    next_offset,
+    resolve_start,
+    shards_of_stream,
+)
 from leasehold.core.exactly_once.shard_phase import (
     Ended,
     Idle,
@@ -49,10 +57,12 @@ from leasehold.core.exactly_once.shard_phase import (
     next_start,
 )
 from leasehold.core.exactly_once.slice_limits import BatchLimits, SliceLimits, limits_per_shard
-from leasehold.core.model import Lease, LeaseKey, ShardId, WorkerId
+from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.model import Lease, LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import Position
 from leasehold.core.shards.shard_graph import ShardGraph
 from leasehold.errors import LeaseLostError, OffsetMismatchError, ServiceError, UnavailableError
+from leasehold.fleet.streams import TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import Clock
 from leasehold.spark.query.lease_server import LeaseServer
@@ -88,19 +98,21 @@ class BatchPlanner:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._comparison = LogComparison(table, server.stream, settings, clock, rng)
+        self._comparison = LogComparison(table, server.streams, settings, clock, rng)
         self._first_seen: dict[LeaseKey, FirstSeen] = {}
-        self._forgotten: set[ShardId] = set()  # descendants of shards that the user has chosen to read again
-        self._graph: ShardGraph | None = None  # listed for a new lease, until the next offset
+        self._forgotten: set[LeaseKey] = set()  # descendants of shards that the user has chosen to read again
+        # By stream: listed for a new lease, until the next offset.
+        self._graphs: dict[StreamIdentifier | None, ShardGraph] = {}
 
     async def plan(
         self, logged: QueryOffset, limits: BatchLimits
     ) -> tuple[QueryOffset, list[SlicePlan]] | None:
         """Plan the generation after `logged`, which is committed. Returns None if no shard has new records."""
-        graph = await self._list_shards_for_new_leases(logged)
-        compare = partial(self._compare_with_log, logged, graph, logged_shards(logged, graph))
-        await all_of(*(self._resolve_after_commit(each, logged, compare) for each in self._shards.values()))
-        ready = sorted(self._shards_to_read(), key=lambda pair: pair[0].held.shard)
+        families = await self._families(logged)
+        compare = partial(self._compare_with_log, families)
+        waiting = [each for each in self._shards.values() if isinstance(each.phase, Taken | InBatch)]
+        await all_of(*(self._resolve_after_commit(each, logged, compare) for each in waiting))
+        ready = sorted(self._shards_to_read(), key=lambda pair: pair[0].key)
         if not ready or (not self.is_available_now and self._may_delay(ready, limits)):
             return None
         self._server.note_batch()
@@ -124,7 +136,7 @@ class BatchPlanner:
         """Write a generation without slices to a lease, so that an older log can be recognised. Call it once the
         generation is logged.
         """
-        shards = sorted(self._shards.values(), key=lambda shard: shard.held.shard)
+        shards = sorted(self._shards.values(), key=lambda shard: shard.key)
         with suppress(LeaseLostError, ServiceError):
             for shard in shards[:1]:
                 await shard.held.stamp((generation_id.query_id, generation_id.number))
@@ -144,14 +156,17 @@ class BatchPlanner:
         A slice belongs to the generation that its pin names, even if the lease has another owner now.
         """
         plans = []
-        leases = await all_of(*(self._table.get(LeaseKey(shard)) for shard in sorted(logged.starts)))
+        leases = await all_of(*(self._table.get(key) for key in sorted(logged.starts)))
         for lease in leases:
             end = generation_end(lease, logged.generation_id)
             if lease is None or end is None:
                 continue
-            start = logged.starts[lease.shard_id]
-            plans.append(SlicePlan(lease, logged.generation_id, start, SliceLimits(), replay_to=end))
-            shard = self._shards.get(lease.shard_id)
+            tracked = self._server.streams.of(lease)
+            if tracked is None:
+                raise OffsetMismatchError(_unknown_stream(lease, logged))
+            start, name = logged.starts[lease.key], tracked.name
+            plans.append(SlicePlan(lease, logged.generation_id, start, SliceLimits(), name, replay_to=end))
+            shard = self._shards.get(lease.key)
             if shard is not None:
                 shard.move(InBatch(shard.phase.start, shard.phase.committed_to, is_replay=True))
         return plans
@@ -175,30 +190,49 @@ class BatchPlanner:
         """True if this member has read every shard that it can get up to the tip. For bounded runs."""
         # Leases that this member begins to serve during the calls below are not checked here: they may come.
         shards = list(self._shards.values())
-        ended = [each.phase.children for each in shards if isinstance(each.phase, Ended)]
-        left_over = {each.held.shard for each in shards if isinstance(each.phase, Ready)}
+        ended = [(each.phase.children, each.tracked.id) for each in shards if isinstance(each.phase, Ended)]
         if not all(_has_caught_up(each) or isinstance(each.phase, Ended) for each in shards):
             return False
         # A list without the newest writes may lack the children of a shard that this member has just finished.
         listing = await self._table.list(is_consistent=True)
         self._first_seen = next_first_seen(self._first_seen, listing.leases)
-        if not all(must_wait_for_parent(children, listing) for children in ended):
+        if not all(must_wait_for_parent(children, listing, stream) for children, stream in ended):
             return False
-        reading = {each.held.lease.key for each in shards}
-        if self._settings.max_leases is not None and len(reading) >= self._settings.max_leases:
+        if self._settings.max_leases is not None and len(shards) >= self._settings.max_leases:
             return True
-        if not listing.leases or leases_that_may_come(
-            listing.leases, self._worker, reading, self._first_seen, left_over
-        ):
+        known = self._server.streams.known
+        if any(self._may_get_leases(listing, shards, tracked.id) for tracked in known):
             return False
-        graph = await self._comparison.list_shards()
-        return graph is not None and not will_create_leases(listing, graph, self._settings.initial)
+        return not any([await self._will_create_leases(listing, tracked) for tracked in known])
+
+    def _may_get_leases(
+        self, listing: LeaseListing, shards: Sequence[QueryShard], stream: StreamIdentifier | None
+    ) -> bool:
+        """Whether this member may still get leases of a stream, of which it reads some of these shards."""
+        leases, here = listing.of_stream(stream), [each for each in shards if each.tracked.id == stream]
+        reading = {each.key for each in here}
+        left_over = {each.held.shard for each in here if isinstance(each.phase, Ready)}
+        return not leases or bool(
+            leases_that_may_come(leases, self._worker, reading, self._first_seen, left_over)
+        )
+
+    async def _will_create_leases(self, listing: LeaseListing, tracked: TrackedStream) -> bool:
+        graph = await self._comparison.list_shards(tracked)
+        return graph is None or will_create_leases(listing, graph, tracked.initial, tracked.id)
 
     def report(self) -> dict[str, Any]:
-        """Return the lag of each shard, for the progress of the query."""
+        """Return the lag of each shard, and what was read of it, for the progress of the query."""
         shards = {
-            name: {"millisBehind": each.millis_behind, "position": _text(each.phase.start)}
-            for name, each in sorted(self._shards.items())
+            key: {
+                **({"stream": each.tracked.name} if each.tracked.id else {}),
+                "millisBehind": each.millis_behind,
+                "position": _text(each.phase.start),
+                "recordsRead": each.delivered.records,
+                "bytesRead": each.delivered.size_bytes,
+                "recordsPerSecond": each.delivered.records_per_s,
+                "bytesPerSecond": each.delivered.bytes_per_s,
+            }
+            for key, each in sorted(self._shards.items())
         }
         behind = [each.millis_behind for each in self._shards.values() if each.millis_behind is not None]
         return {
@@ -213,7 +247,7 @@ class BatchPlanner:
         return limits.may_delay(waiting, self._server.since_last_batch_ms())
 
     @property
-    def _shards(self) -> Mapping[ShardId, QueryShard]:
+    def _shards(self) -> Mapping[LeaseKey, QueryShard]:
         return self._server.shards
 
     def _shards_to_read(self) -> Iterator[tuple[QueryShard, Ready]]:
@@ -224,26 +258,42 @@ class BatchPlanner:
 
     def _next_offset(self, logged: QueryOffset) -> QueryOffset:
         starts = {
-            name: start
-            for name, each in self._shards.items()
-            if (start := next_start(each.phase)) is not None
+            key: start for key, each in self._shards.items() if (start := next_start(each.phase)) is not None
         }
         self._forgotten -= starts.keys()
-        # Every shard that a plan has named since the list was made is in the list: a new one causes a new list.
-        offset = next_offset(logged, starts, self._server.finished, self._graph, self._forgotten)
-        self._graph = None
+        parts = {
+            tracked.id: next_offset(
+                logged.in_stream(tracked.id),
+                shards_of_stream(starts, tracked.id),
+                _shards_in(self._server.finished, tracked.id),
+                # Every shard that a plan has named since the list was made is in the list: a new one causes a new list.
+                self._graphs.get(tracked.id),
+                _shards_in(self._forgotten, tracked.id),
+            )
+            for tracked in self._server.streams.known
+        }
+        self._graphs.clear()
         self._server.finished.clear()  # from now on the log names them
-        return offset
+        return join_streams(logged.generation_id.next, parts)
 
-    async def _list_shards_for_new_leases(self, logged: QueryOffset) -> ShardGraph | None:
-        """List the shards if a lease was taken whose shard the log does not name: it may name a relative."""
+    async def _families(self, logged: QueryOffset) -> Mapping[StreamIdentifier | None, _Family]:
+        """The part of each stream in the log. The shards of a stream are listed if a lease was taken whose shard the
+        log does not name: it may name a relative.
+        """
+        taken = {key: each for key, each in self._shards.items() if isinstance(each.phase, Taken)}
+        if not taken:
+            return {}  # only new leases are compared with the log, and an idle query plans several times a second
         known = logged.known_starts
-        is_needed = logged.shards and any(
-            isinstance(each.phase, Taken) and name not in known for name, each in self._shards.items()
-        )
-        graph = await self._comparison.list_shards() if is_needed else None
-        self._graph = graph or self._graph
-        return graph
+        new = {each.tracked.id for key, each in taken.items() if key not in known}
+        families = {}
+        for tracked in self._server.streams.known:
+            part = logged.in_stream(tracked.id)
+            is_needed = part.shards and tracked.id in new
+            graph = await self._comparison.list_shards(tracked) if is_needed else None
+            if graph is not None:
+                self._graphs[tracked.id] = graph
+            families[tracked.id] = _Family(logged_shards(part, graph), graph, has_log=bool(part.shards))
+        return families
 
     # -- after a commit ----------------------------------------------------------------------------------------
 
@@ -252,8 +302,7 @@ class BatchPlanner:
     ) -> None:
         """Move a shard to its phase after the logged generation, which is committed."""
         before = shard.phase
-        if not isinstance(before, Taken | InBatch):
-            return
+        assert isinstance(before, Taken | InBatch)
         try:
             if isinstance(before, InBatch):
                 await shard.held.refresh()
@@ -264,7 +313,7 @@ class BatchPlanner:
         if shard.phase is not before:
             return
         lease = shard.held.lease
-        decision = next_phase(before, lease, logged, partial(self._resolve_start, lease, logged))
+        decision = next_phase(before, lease, logged, partial(self._resolve_start, shard, logged))
         if isinstance(decision, LeaseAheadOfLog):
             raise OffsetMismatchError(_outdated_log(lease, decision.generation_id, logged))
         if decision.delivered is not None:
@@ -273,35 +322,41 @@ class BatchPlanner:
         shard.move(decision.phase)
 
     async def _compare_with_log(
-        self, logged: QueryOffset, graph: ShardGraph | None, shards: LoggedShards, shard: QueryShard
+        self, families: Mapping[StreamIdentifier | None, _Family], shard: QueryShard
     ) -> None:
         """Compare a new lease with the log. If the lease is behind, do what the options say."""
-        held = shard.held
-        if graph is None and logged.shards and held.shard not in shards.starts:
-            raise UnavailableError(f"shard {held.shard}: the shards of the stream could not be listed")
-        lost = compare_lease(held.lease, shards)
+        held, family = shard.held, families[shard.tracked.id]
+        graph = family.graph
+        if graph is None and family.has_log and held.shard not in family.logged.starts:
+            raise UnavailableError(f"shard {shard.key}: the shards of the stream could not be listed")
+        lost = compare_lease(held.lease, family.logged)
         if lost is None:
             return
         match self._settings.on_leases_behind, lost:
             case OnLeasesBehind.LEASES, _:
                 if isinstance(lost, Unfinished) and graph is not None:
-                    self._forgotten |= graph.downward_from([held.shard]) - {held.shard}
+                    descendants = graph.downward_from([held.shard]) - {held.shard}
+                    self._forgotten |= {lease_key(each, shard.tracked.id) for each in descendants}
             case OnLeasesBehind.OFFSETS, BehindLog(logged=known):
                 await held.checkpoint(known.position)
             case OnLeasesBehind.OFFSETS, Unfinished() if graph is not None and graph.children_of(held.shard):
                 shard.move(Ended(children_in(graph, held.shard)))
             case _:
-                raise OffsetMismatchError(explain_lost_leases([lost]))
+                raise OffsetMismatchError(explain_lost_leases([(shard.tracked.id, lost)]))
 
-    def _resolve_start(self, lease: Lease, logged: QueryOffset, after: Position) -> ReadStart:
-        known = logged.known_starts.get(lease.shard_id)
+    def _resolve_start(self, shard: QueryShard, logged: QueryOffset, after: Position) -> ReadStart:
+        lease = shard.held.lease
+        known = logged.known_starts.get(lease.key)
         if known is None or known.position.is_record:
             known = self._settings.starting.get(lease.shard_id)
         latest_ms = self._clock.wall_ms() if lease.latest_at_ms is None else lease.latest_at_ms
-        return resolve_start(after, known, self._settings.initial, latest_ms)
+        return resolve_start(after, known, shard.tracked.initial, latest_ms)
 
     def _count(self, shard: QueryShard, delivered: PinMetadata) -> None:
         self.records_read += delivered.records
+        if delivered.records:
+            shard.records_seen_ms = self._clock.now_ms()
+        shard.delivered.add(delivered.records, delivered.size_bytes, self._clock.now_ms())
         shard.held.note_delivered(delivered.size_bytes)
         shard.millis_behind = delivered.millis_behind
 
@@ -315,6 +370,19 @@ class BatchPlanner:
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retry(call, clock=self._clock, rng=self._rng, attempts_max=_ATTEMPTS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What the log says about the shards of one stream. Without a graph, it is known only for those that it names."""
+
+    logged: LoggedShards
+    graph: ShardGraph | None
+    has_log: bool
+
+
+def _shards_in(keys: AbstractSet[LeaseKey], stream: StreamIdentifier | None) -> frozenset[ShardId]:
+    return frozenset(shards_of_stream(dict.fromkeys(keys), stream))
 
 
 def _has_caught_up(shard: QueryShard) -> bool:
@@ -333,17 +401,27 @@ def _slice_plan(
         generation_id,
         phase.start,
         limits,
+        shard.tracked.name,
         redeliver_to=phase.redeliver_to,
         iterator=phase.iterator,
         follows_parent=shard.held.follows_parent,
     )
 
 
+def _unknown_stream(lease: Lease, logged: QueryOffset) -> str:
+    return (
+        f"shard {lease.key}: generation {logged.generation_id.number} of this query, which is not committed, has read "
+        "records of this stream, and the query does not read the stream any more: it is not in the options, or was "
+        "deleted and created again. The batch cannot be repeated. Put the stream back into the options; or give the "
+        "query a new checkpoint location: it then continues where the lease table says"
+    )
+
+
 def _outdated_log(lease: Lease, delivered: GenerationId, logged: QueryOffset) -> str:
     end = lease.pin.end if lease.pin else lease.checkpoint
-    start = logged.known_starts.get(lease.shard_id, "an unknown position")
+    start = logged.known_starts.get(lease.key, "an unknown position")
     return (
-        f"shard {lease.shard_id}: according to the lease table, generation {delivered.number} of this query is "
+        f"shard {lease.key}: according to the lease table, generation {delivered.number} of this query is "
         f"delivered, and the shard is read up to {end}. The checkpoint location only knows generation "
         f"{logged.generation_id.number}, which begins at {start}. The checkpoint location is an old copy, or another "
         "run of this query is active. Stop the other run, or restore the newest copy, or give the query a new "

@@ -5,6 +5,7 @@ Spark calls from one thread and may end the process at any time. The member rene
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -14,15 +15,17 @@ from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.loop_thread import LoopThread
+from leasehold.spark.dashboard_command import dashboard_command
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.batch_load import BatchLoad, batch_end_file
 from leasehold.spark.query.driver_lock import DriverLock
 from leasehold.spark.query.pinned_slices import SlicePlan
 from leasehold.spark.query.query_member import QueryPorts
 from leasehold.spark.query.query_run import QueryRun
-from leasehold.spark.query.task_resources import open_consumer
-from leasehold.wiring import new_rng, open_lease_table, open_stream
+from leasehold.spark.query.task_resources import open_consumer, open_source_streams
+from leasehold.wiring import new_rng, open_lease_table
 
+LOGGER: Final = logging.getLogger("leasehold.spark")
 STOP_WAIT_S: Final = 20.0
 
 
@@ -75,6 +78,7 @@ class QueryDriver:
             ports = self._loop.run(_open_ports(self._options))
             self._run = QueryRun(self._options, ports, lambda: secrets.token_hex(8))
             self._run.is_available_now = self._is_available_now
+            LOGGER.info("to see the fleet in the browser: %s", dashboard_command(self._options))
         return self._loop, self._run
 
 
@@ -82,10 +86,12 @@ async def _open_ports(options: SourceOptions) -> QueryPorts:
     connection, clock = options.connection, SystemClock()
     return QueryPorts(
         table=open_lease_table(connection, options.application),
-        stream=open_stream(connection, options.stream),
+        streams=open_source_streams(options),
         clock=clock,
         rng=new_rng(),
         observe=LogObserver(clock.now_ms),
         load=BatchLoad(clock, batch_end_file(os.getppid())),
-        consumer=open_consumer(options) if options.fan_out.is_fan_out else None,
+        consumers=[open_consumer(options, each) for each in options.names]
+        if options.fan_out.is_fan_out
+        else [],
     )

@@ -7,15 +7,17 @@ lease is released. Tasks read the records elsewhere; their results are the pins 
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import timedelta
 from typing import Final
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.backoff import backoff_ms
+from leasehold.core.exactly_once.idle_polls import idle_poll_ms, to_tick_ms
 from leasehold.core.exactly_once.pinned_batch import GenerationId, generation_end
 from leasehold.core.exactly_once.shard_phase import Ended, Finished, Idle, InBatch, Ready, TipProgress
-from leasehold.core.model import ShardId
+from leasehold.core.model import LeaseKey
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSettings
 from leasehold.errors import (
     IteratorExpiredError,
@@ -25,11 +27,12 @@ from leasehold.errors import (
     UnavailableError,
 )
 from leasehold.fleet.held_lease import HeldLease
-from leasehold.ports import Clock, Stream
+from leasehold.fleet.streams import Streams
+from leasehold.ports import Clock
 from leasehold.spark.query.backlog_counter import BacklogCounter
 from leasehold.spark.query.idle_probe import IdleProbe, ProbeResult
 from leasehold.spark.query.query_shard import QueryShard
-from leasehold.tasks import first_of
+from leasehold.tasks import cancel_and_wait
 
 # Between two polls of a shard whose iterator is still behind the tip. Kinesis allows five reads per second and shard,
 # for all readers together.
@@ -41,7 +44,7 @@ class LeaseServer:
 
     def __init__(
         self,
-        stream: Stream,
+        streams: Streams,
         poll_every: timedelta,
         clock: Clock,
         rng: random.Random,
@@ -49,11 +52,12 @@ class LeaseServer:
         records_min: int | None = None,
         deaggregation: DeaggregationSettings = DEFAULT_DEAGGREGATION,
     ) -> None:
-        self.shards: dict[ShardId, QueryShard] = {}
-        self.finished: set[ShardId] = (
+        self.shards: dict[LeaseKey, QueryShard] = {}
+        self.has_news = asyncio.Event()  # the next plan may differ from the last one
+        self.finished: set[LeaseKey] = (
             set()
         )  # shards whose end was written, and that the log does not name yet
-        self.stream = stream
+        self.streams = streams
         self._poll_ms = milliseconds(poll_every)
         self._clock = clock
         self._rng = rng
@@ -65,16 +69,23 @@ class LeaseServer:
 
     async def serve(self, held: HeldLease) -> None:
         """Serve a lease until its shard is finished, or until the lease must be released and no batch reads it."""
-        await held.wait_for_parents(self.stream)
-        shard = QueryShard(held)
-        self.shards[held.shard] = shard
+        tracked = self.streams.of(held.lease)
+        if tracked is None:  # a leader assigns leases of streams that it does not know to be ours
+            held.drain()
+            return
+        await held.wait_for_parents(tracked.stream)
+        shard = QueryShard(held, tracked)
+        self.shards[shard.key] = shard
+        self.has_news.set()
+        waking = asyncio.ensure_future(_wake_when_draining(shard))
         try:
             while not isinstance(shard.phase, Finished) and not self._may_release(shard):
                 await self._serve_once(shard)
             if not held.has_ended:
                 await self._promote_before_release(shard)
         finally:
-            del self.shards[held.shard]
+            del self.shards[shard.key]
+            await cancel_and_wait(waking)
 
     def note_batch(self) -> None:
         """Note that a batch begins."""
@@ -123,16 +134,31 @@ class LeaseServer:
             await self._wait(shard, wait_ms)
 
     async def _wait(self, shard: QueryShard, wait_ms: int) -> None:
-        """Return after `wait_ms`, or as soon as the phase changes or the lease must be released."""
-        waits = [self._clock.sleep_ms(wait_ms), shard.changed.wait()]
-        if not shard.held.draining.is_set():
-            waits.append(shard.held.draining.wait())
-        await first_of(*waits)
+        """Return after `wait_ms`, or as soon as the phase changes or the lease must be released.
+
+        One task a wait: an idle query waits hundreds of times a second.
+        """
+
+        def wake(_: asyncio.Future[None]) -> None:
+            shard.changed.set()
+
+        sleeping = asyncio.ensure_future(self._clock.sleep_ms(wait_ms))
+        sleeping.add_done_callback(wake)
+        try:
+            await shard.changed.wait()
+        finally:
+            if not sleeping.done():
+                sleeping.remove_done_callback(wake)  # a cancelled sleep must not end the next wait
+                await cancel_and_wait(sleeping)
 
     async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
         """Poll once for new records. Returns the pause before the next poll."""
         shard.probe = probe = shard.probe or IdleProbe(
-            self.stream, idle.lease, idle.start, self._deaggregation, was_just_read=idle.was_read_to_tip
+            shard.tracked.stream,
+            idle.lease,
+            idle.start,
+            self._deaggregation,
+            was_just_read=idle.was_read_to_tip,
         )
         try:
             result = await probe.poll()
@@ -152,6 +178,8 @@ class LeaseServer:
             if shard.tip is TipProgress.READ_TO_TIP:
                 shard.reach_tip(TipProgress.CAUGHT_UP)
             shard.move(Ready(idle.lease, idle.start, idle.committed_to, iterator=probe.iterator))
+            shard.records_seen_ms = self._clock.now_ms()
+            self.has_news.set()
             return 0
         if result is ProbeResult.END:
             assert page is not None
@@ -165,7 +193,7 @@ class LeaseServer:
     async def _count_backlog(self, shard: QueryShard, ready: Ready, enough: int) -> int:
         """Count waiting records with one call. Returns the pause before the next one."""
         shard.held.note_progress()
-        shard.backlog = backlog = shard.backlog or BacklogCounter(self.stream, ready, enough)
+        shard.backlog = backlog = shard.backlog or BacklogCounter(shard.tracked.stream, ready, enough)
         if backlog.is_done:
             return self._poll_ms
         try:
@@ -176,6 +204,7 @@ class LeaseServer:
         except (ThrottledError, UnavailableError, IteratorExpiredError):
             return self._backoff_ms(shard)
         shard.failures = 0
+        self.has_news.set()
         return self._poll_ms if is_at_tip else CATCH_UP_PAUSE_MS
 
     async def _pause_idle(self, shard: QueryShard, idle: Idle, *, is_at_tip: bool) -> int:
@@ -185,7 +214,9 @@ class LeaseServer:
         if not is_at_tip:
             return CATCH_UP_PAUSE_MS  # in a gap without records, Kinesis answers with empty pages
         shard.reach_tip(TipProgress.CAUGHT_UP)
-        return int(self._poll_ms * (0.75 + self._rng.random() / 2))
+        now_ms, seen_ms = self._clock.now_ms(), shard.records_seen_ms
+        quiet_ms = None if seen_ms is None else now_ms - seen_ms
+        return to_tick_ms(now_ms, idle_poll_ms(quiet_ms, self._poll_ms, self._rng.random()))
 
     async def _finish(self, shard: QueryShard, ended: Ended) -> int:
         """Write the end of a shard. Returns the pause before a retry."""
@@ -193,10 +224,15 @@ class LeaseServer:
             await shard.held.finish(ended.children)
         except ServiceError:
             return self._backoff_ms(shard)
-        self.finished.add(shard.held.shard)
+        self.finished.add(shard.key)
         shard.move(Finished())
         return 0
 
     def _backoff_ms(self, shard: QueryShard) -> int:
         shard.failures += 1
         return backoff_ms(shard.failures, self._rng.random())
+
+
+async def _wake_when_draining(shard: QueryShard) -> None:
+    await shard.held.draining.wait()
+    shard.changed.set()

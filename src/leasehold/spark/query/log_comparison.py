@@ -20,14 +20,15 @@ from leasehold.core.exactly_once.lost_leases import (
     find_lost_leases,
     plan_restore,
 )
-from leasehold.core.exactly_once.query_offset import QueryOffset
+from leasehold.core.exactly_once.query_offset import QueryOffset, StreamOffset
 from leasehold.core.leases.lease_row import LeaseListing
-from leasehold.core.model import Lease
+from leasehold.core.model import Lease, StreamIdentifier, lease_key
 from leasehold.core.position import LATEST
 from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
 from leasehold.errors import NotFoundError, OffsetMismatchError, ShardListError
+from leasehold.fleet.streams import Streams, TrackedStream
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.ports import Clock, Stream
+from leasehold.ports import Clock
 from leasehold.spark.query_settings import OnLeasesBehind, QuerySettings
 from leasehold.tasks import TRANSIENT_ERRORS, retry
 
@@ -35,13 +36,16 @@ _ATTEMPTS_MAX: Final = 11
 # A list that was read during a reshard may contradict itself for a moment.
 _LIST_ERRORS: Final[tuple[type[Exception], ...]] = (*TRANSIENT_ERRORS, ShardListError)
 
+# What a lease lacks, and its stream. Shards of two streams have the same ids.
+LostInStream = tuple[StreamIdentifier | None, LostLease]
+
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """The lease table and the stream of one query, to be compared with its log."""
+    """The lease table and the streams of one query, to be compared with its log. Each stream is compared by itself."""
 
     table: LeaseTable
-    stream: Stream
+    streams: Streams
     settings: QuerySettings
     clock: Clock
     rng: random.Random
@@ -58,10 +62,10 @@ class LogComparison:
         except NotFoundError:
             return LeaseListing(())
 
-    async def list_shards(self) -> ShardGraph | None:
-        """List the shards of the stream. Returns None if they cannot be listed now."""
+    async def list_shards(self, tracked: TrackedStream) -> ShardGraph | None:
+        """List the shards of a stream. Returns None if they cannot be listed now."""
         try:
-            return await self._list_shards()
+            return await _list_shards(tracked)
         except _LIST_ERRORS:
             return None
 
@@ -72,31 +76,45 @@ class LogComparison:
         creates the missing leases; a lease that exists and is behind is corrected once this query owns it.
         """
         listing = await self.list_leases()
+        compared = [await self._compare(tracked, listing, logged) for tracked in self.streams.known]
+        behind = [each for each in compared if each.lost]
+        if not behind or self.settings.on_leases_behind is OnLeasesBehind.LEASES:
+            return
+        if self.settings.on_leases_behind is OnLeasesBehind.FAIL:
+            raise OffsetMismatchError(explain_lost_leases([each for some in behind for each in some.lost]))
+        await self.table.prepare()
+        for each in behind:
+            await self._restore(each, listing)
+
+    async def _compare(
+        self, tracked: TrackedStream, listing: LeaseListing, logged: QueryOffset
+    ) -> _ComparedStream:
         graph = await retry(
-            self._list_shards,
+            partial(_list_shards, tracked),
             clock=self.clock,
             rng=self.rng,
             errors=_LIST_ERRORS,
             attempts_max=_ATTEMPTS_MAX,
         )
-        lost = find_lost_leases(listing.leases, logged, graph, listing.unreadable_shards(None))
-        if not lost or self.settings.on_leases_behind is OnLeasesBehind.LEASES:
-            return
-        if self.settings.on_leases_behind is OnLeasesBehind.FAIL:
-            raise OffsetMismatchError(explain_lost_leases(lost))
-        await self._restore(listing, logged, graph)
+        part, unreadable = logged.in_stream(tracked.id), listing.unreadable_shards(tracked.id)
+        lost = find_lost_leases(listing.of_stream(tracked.id), part, graph, unreadable)
+        return _ComparedStream(tracked, graph, part, tuple((tracked.id, each) for each in lost))
 
-    async def _list_shards(self) -> ShardGraph:
-        return shard_graph(await self.stream.list_shards())
-
-    async def _restore(self, listing: LeaseListing, logged: QueryOffset, graph: ShardGraph) -> None:
-        await self.table.prepare()
+    async def _restore(self, compared: _ComparedStream, listing: LeaseListing) -> None:
+        stream = compared.tracked.id
         plan = plan_restore(
-            listing.leases, logged, graph, self.settings.initial, listing.unreadable_shards(None)
+            listing.of_stream(stream),
+            compared.logged,
+            compared.graph,
+            compared.tracked.initial,
+            unreadable=listing.unreadable_shards(stream),
+            stream=stream,
         )
         for lease in plan.delete:
             if lease.actual_owner is not None:
-                raise OffsetMismatchError(explain_lost_leases([SkipsRecords(lease.shard_id, lease)]))
+                raise OffsetMismatchError(
+                    explain_lost_leases([(stream, SkipsRecords(lease.shard_id, lease))])
+                )
             await self.table.delete(lease)
         for lease in plan.create:
             is_new = lease.checkpoint == LATEST and lease.latest_at_ms is None
@@ -109,13 +127,27 @@ class LogComparison:
             )
 
 
-def explain_lost_leases(lost: Sequence[LostLease]) -> str:
+@dataclass(frozen=True, slots=True)
+class _ComparedStream:
+    """One stream, its part of the log, and what its leases lack."""
+
+    tracked: TrackedStream
+    graph: ShardGraph
+    logged: StreamOffset
+    lost: tuple[LostInStream, ...]
+
+
+async def _list_shards(tracked: TrackedStream) -> ShardGraph:
+    return shard_graph(await tracked.stream.list_shards())
+
+
+def explain_lost_leases(lost: Sequence[LostInStream]) -> str:
     """The message of the error: the first contradiction, and the remedies."""
     others = len(lost) - 1
     subject = "One more shard contradicts" if others == 1 else f"{others} more shards contradict"
     more = f" {subject} it, too." if others else ""
     return (
-        f"{_contradiction(lost[0])}.{more} The lease table was deleted, restored from an older backup, or set back by "
+        f"{_contradiction(*lost[0])}.{more} The lease table was deleted, restored from an older backup, or set back by "
         "`leasehold reset`. Restore the right table; or set onLeasesBehind=offsets to continue where the checkpoint "
         "location says (the last batch may be delivered twice); or set onLeasesBehind=leases to continue where the "
         "lease table says, as after a reset (what follows is delivered again, and the archive drops duplicates; "
@@ -124,8 +156,8 @@ def explain_lost_leases(lost: Sequence[LostLease]) -> str:
     )
 
 
-def _contradiction(lost: LostLease) -> str:
-    says = f"shard {lost.shard}: according to the checkpoint location,"
+def _contradiction(stream: StreamIdentifier | None, lost: LostLease) -> str:
+    says = f"shard {lease_key(lost.shard, stream)}: according to the checkpoint location,"
     match lost:
         case BehindLog(logged=logged, lease=None):
             return f"{says} everything up to {logged} is committed, but the shard has no lease"

@@ -12,14 +12,14 @@ trimmed records.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from leasehold.config.settings import ReadSettings
-from leasehold.core.events import Event, GapFound, Observer
+from leasehold.core.events import Event, GapFound, Observer, with_stream
 from leasehold.core.exactly_once.pinned_batch import (
     DeliverNothing,
     DeliverUpTo,
@@ -33,14 +33,15 @@ from leasehold.core.exactly_once.pinned_batch import (
 )
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits, count_within, has_late_record
-from leasehold.core.model import ChildShard, Lease, ShardId
+from leasehold.core.model import ChildShard, Lease
 from leasehold.core.position import AT_TIMESTAMP, LATEST, Position
 from leasehold.core.record import UserRecord
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.core.records.iterators import Gap
+from leasehold.core.records.record_columns import UserRecordSequence, as_user_records, join_user_records
 from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.reading.byte_budget import ByteBudget
-from leasehold.fleet.reading.chunking import Demand, ReadChunk, payload_bytes
+from leasehold.fleet.reading.chunking import Demand, ReadChunk
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.reading.stream_consumer import StreamConsumer
@@ -62,6 +63,7 @@ class SlicePlan:
     generation_id: GenerationId
     start: ReadStart
     limits: SliceLimits
+    stream: str  # its name in the options
     redeliver_to: Position | None = None  # an earlier owner pinned this slice: deliver it with our metadata
     replay_to: Position | None = None  # this generation pinned it before: deliver it without a write
     iterator: str | None = None  # points right behind `start`, if it has not expired
@@ -80,7 +82,7 @@ class PinnedSlice:
     """The records of a pinned slice. They may be delivered, as a whole and in this order."""
 
     plan: SlicePlan
-    records: tuple[UserRecord, ...]
+    records: Sequence[UserRecord]
     end: Position
 
 
@@ -98,7 +100,7 @@ class Pinned:
 
 @dataclass(frozen=True, slots=True)
 class ReaderPorts:
-    """The ports and settings for reading and pinning slices."""
+    """The ports and settings for reading and pinning slices of one stream."""
 
     stream: Stream
     table: LeaseTable
@@ -108,7 +110,7 @@ class ReaderPorts:
     budget: ByteBudget
     read: ReadSettings
     deaggregation: DeaggregationSettings
-    fail_on_data_loss: bool = True
+    fail_on_data_loss: bool
     consumer: StreamConsumer | None = None  # None: slices are polled
 
 
@@ -151,7 +153,7 @@ async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fet
         )
         outcome = await retry(write, clock=ports.clock, rng=ports.rng, attempts_max=_ATTEMPTS_MAX)
         if isinstance(outcome, Lease):
-            return Pinned(end, len(fetched.up_to(end)))
+            return Pinned(end, fetched.records.count_to(end))
         match resolve_refused_pin(lease, plan.generation_id, outcome.current):
             case DeliverUpTo(pinned_end):
                 return Pinned(pinned_end, _records_of(outcome.current), ports.clock.now_ms())
@@ -169,7 +171,8 @@ def _records_of(lease: Lease | None) -> int | None:
 
 @asynccontextmanager
 async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetched]:
-    losses = _Losses(plan.lease.shard_id, ports.observe, ports.fail_on_data_loss)
+    observe = with_stream(plan.lease.stream, ports.observe)
+    losses = _Losses(plan.lease, observe, ports.fail_on_data_loss)
     metadata = pin_metadata(plan.lease)
 
     reading = read_shard(
@@ -218,7 +221,7 @@ def _demand(limits: SliceLimits) -> Demand:
 class _Losses:
     """The losses that one attempt has found."""
 
-    shard: ShardId
+    lease: Lease
     observe: Observer
     are_errors: bool
     is_reported: bool = False
@@ -238,7 +241,7 @@ class _Losses:
     def report_missing(self, gap: Gap) -> None:
         """Report, once, that records of a pin are missing. The reader need not have noticed it."""
         if not self.is_reported:
-            self.observe(GapFound(self.shard, gap))
+            self.observe(GapFound(self.lease.shard_id, gap))
             self._refuse(gap, "the batch was repeated")
 
     def _refuse(self, gap: Gap, lost_before: str) -> None:
@@ -246,9 +249,38 @@ class _Losses:
         if self.are_errors:
             resumes = f"the first one left is {gap.resumes_at}" if gap.resumes_at else "none is left"
             raise DataLossError(
-                f"shard {self.shard}: records after {gap.after} were trimmed before {lost_before}; {resumes}. Set "
+                f"shard {self.lease.key}: records after {gap.after} were trimmed before {lost_before}; {resumes}. Set "
                 "failOnDataLoss=false to continue without them, and a longer retention of the stream to keep more"
             )
+
+
+class _Records:
+    """The records of the chunks read so far. They are joined when they are first looked at."""
+
+    def __init__(self) -> None:
+        self._parts: list[UserRecordSequence] = []
+        self.count = 0
+        self.size_bytes = 0
+
+    def add(self, records: Sequence[UserRecord]) -> None:
+        """Add the records of the next chunk."""
+        part = as_user_records(records)
+        if part:
+            self._parts.append(part)
+            self.count += len(part)
+            self.size_bytes += part.payload_bytes
+
+    @property
+    def joined(self) -> UserRecordSequence:
+        """All records."""
+        if len(self._parts) != 1:
+            self._parts = [join_user_records(self._parts)]
+        return self._parts[0]
+
+    def has_late(self, limits: SliceLimits) -> bool:
+        """True if the last record arrived too late to share a slice with the first."""
+        ends = [self._parts[0][0], self._parts[-1][-1]] if self.count else []
+        return has_late_record(ends, limits)
 
 
 @dataclass(slots=True)
@@ -259,8 +291,7 @@ class _Fetched:
     chunks: AsyncIterator[ReadChunk]
     release: Callable[[int], None]
     losses: _Losses
-    records: list[UserRecord] = field(default_factory=list)
-    size_bytes: int = 0
+    read: _Records = field(default_factory=_Records)
     read_through: Position | None = None
     millis_behind: int | None = None
     children: tuple[ChildShard, ...] | None = None
@@ -268,24 +299,29 @@ class _Fetched:
     kept: int | None = None  # the number of records within the limits; None: all of them
 
     @property
+    def records(self) -> UserRecordSequence:
+        """The records read so far."""
+        return self.read.joined
+
+    @property
     def end(self) -> Position | None:
         """Where the slice should end. None if there is nothing to deliver and nothing to skip.
 
         This is always the position of a record, never SHARD_END: a KCL member may have to redeliver the slice.
         """
-        return self.read_through if self.kept is None else self.records[self.kept - 1].position
+        return self.read_through if self.kept is None else self.records.position(self.kept - 1)
 
     def metadata(self, generation_id: GenerationId, end: Position) -> bytes:
         """The metadata of the pin, for the next plan."""
         records = self.up_to(end)
-        has_remainder = len(records) < len(self.records)
+        has_remainder = len(records) < self.read.count
         children = None if has_remainder else self.children
-        has_more = has_remainder or (children is None and bool(self.millis_behind))
+        has_more = has_remainder or bool(self.millis_behind)
         return pin_metadata_to_bytes(
             PinMetadata(
                 generation_id,
                 len(records),
-                payload_bytes(records),
+                records.payload_bytes,
                 self.millis_behind,
                 has_more,
                 children,
@@ -300,7 +336,7 @@ class _Fetched:
             if chunk.ends_page and not chunk.millis_behind:
                 break
         kept = count_within(self.records, limits)
-        self.kept = kept if kept < len(self.records) else None
+        self.kept = kept if kept < self.read.count else None
 
     async def fill_to(self, pinned: Pinned) -> None:
         """Read on up to the end of a pin, which is the position of a record that was delivered before."""
@@ -318,7 +354,7 @@ class _Fetched:
             number, arrival_ms = (first.sequence_number, first.arrival_ms) if first else (None, None)
             self.losses.report_missing(Gap(self.plan.start.position, number, arrival_ms))
 
-    def records_of(self, pinned: Pinned) -> tuple[UserRecord, ...]:
+    def records_of(self, pinned: Pinned) -> UserRecordSequence:
         """The records of a pinned slice.
 
         If more were read than the pin has, the attempt that pinned has read later, after the oldest records were
@@ -327,19 +363,15 @@ class _Fetched:
         records = self.up_to(pinned.end)
         return records if pinned.records is None else records[max(0, len(records) - pinned.records) :]
 
-    def up_to(self, end: Position) -> tuple[UserRecord, ...]:
+    def up_to(self, end: Position) -> UserRecordSequence:
         """The records up to `end`. They may be fewer than were read."""
-        count = len(self.records)
-        while count and self.records[count - 1].position > end:
-            count -= 1
-        return tuple(self.records[:count])
+        return self.records[: self.records.count_to(end)]
 
     async def _next(self) -> ReadChunk:
         chunk = await anext(self.chunks)
         self.release(chunk.size_bytes)
         self.losses.check_reader()
-        self.records.extend(chunk.records)
-        self.size_bytes += payload_bytes(chunk.records)
+        self.read.add(chunk.records)
         self.read_through = chunk.read_through or self.read_through
         self.millis_behind = chunk.millis_behind
         self.children = chunk.children
@@ -347,7 +379,7 @@ class _Fetched:
         return chunk
 
     def _is_full(self, limits: SliceLimits) -> bool:
-        has_records = limits.records is not None and len(self.records) >= limits.records
+        has_records = limits.records is not None and self.read.count >= limits.records
         # The last few records are not worth another call.
-        has_bytes = limits.size_bytes is not None and self.size_bytes >= limits.size_bytes * FULL_SHARE
-        return has_records or has_bytes or has_late_record(self.records, limits)
+        has_bytes = limits.size_bytes is not None and self.read.size_bytes >= limits.size_bytes * FULL_SHARE
+        return has_records or has_bytes or self.read.has_late(limits)

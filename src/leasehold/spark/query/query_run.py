@@ -13,6 +13,7 @@ from typing import Any
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import QueryOffset, offset_from_json
 from leasehold.core.exactly_once.slice_limits import BatchLimits, deal_round_robin
+from leasehold.core.finding import finding_to_json
 from leasehold.errors import ConfigError
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import SlicePlan
@@ -66,8 +67,11 @@ class QueryRun:
         return deal_round_robin(plans, self._options.partitions or os.cpu_count() or 1)
 
     def report(self) -> dict[str, Any] | None:
-        """Return the lag of each shard, or None before the member has started."""
-        return None if self._member is None else self._member.planner.report()
+        """Return the lag of each shard and the findings, or None before the member has started."""
+        if self._member is None:
+            return None
+        findings = [{"shard": each.shard, **finding_to_json(each)} for each in self._member.watch.lasting]
+        return {**self._member.planner.report(), "findings": findings}
 
     async def stop(self) -> None:
         """Release the leases and stop the member. Further calls do nothing."""

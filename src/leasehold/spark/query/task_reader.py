@@ -60,7 +60,7 @@ def read_slices(
             pinned = fetching.result()
             if pinned is not None and pinned.records:
                 yield from to_batches(pinned, options)
-                delivered.append(_range_name(pinned))
+                delivered.append(_range_name(pinned, options))
         # Before the iterator ends: the sink reads the report when it has got the last row.
         report(delivered)
     finally:
@@ -69,7 +69,7 @@ def read_slices(
 
 def _fetch(loop: LoopThread, plan: SlicePlan, options: SourceOptions) -> Future[PinnedSlice | None]:
     async def fetch() -> PinnedSlice | None:
-        return await fetch_and_pin(plan, await task_ports(options))
+        return await fetch_and_pin(plan, await task_ports(options, plan.stream))
 
     return loop.submit(fetch())
 
@@ -79,16 +79,18 @@ def to_batches(pinned: PinnedSlice, options: SourceOptions) -> Iterator[pa.Recor
     lease = pinned.plan.lease
     yield from record_batches(
         pinned.records,
-        stream=options.stream,
+        stream=pinned.plan.stream,
         shard=lease.shard_id,
         columns=options.columns,
         session=_session_of(pinned),
+        names_stream=options.is_multi_stream,
     )
 
 
-def _range_name(pinned: PinnedSlice) -> RangeName:
-    first = str(pinned.records[0].position)
-    return RangeName(pinned.plan.lease.shard_id, _session_of(pinned), len(pinned.records), first)
+def _range_name(pinned: PinnedSlice, options: SourceOptions) -> RangeName:
+    plan, first = pinned.plan, str(pinned.records[0].position)
+    stream = plan.stream if options.is_multi_stream else ""
+    return RangeName(stream, plan.lease.shard_id, _session_of(pinned), len(pinned.records), first)
 
 
 def _session_of(pinned: PinnedSlice) -> int:

@@ -6,23 +6,25 @@ thread of its own, and one stream and one lease table for each set of options.
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Mapping
 
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.archive.history import with_archive
 from leasehold.config.connection import ConnectionSettings
 from leasehold.config.settings import FanOutSettings
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.garbage_collection import tune_garbage_collection
 from leasehold.loop_thread import LoopThread
 from leasehold.ports import Stream
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import ReaderPorts
-from leasehold.wiring import new_rng, open_fan_outs, open_lease_table, open_stream
+from leasehold.wiring import new_rng, open_fan_outs, open_lease_table, open_streams
 
 _loop: LoopThread | None = None
-_streams: dict[tuple[str, ConnectionSettings], Stream] = {}
+_streams: dict[tuple[tuple[str, ...], ConnectionSettings], Mapping[str, Stream]] = {}
 _tables: dict[tuple[str, ConnectionSettings], LeaseTable] = {}
 _consumers: dict[tuple[str, str, ConnectionSettings, FanOutSettings], StreamConsumer] = {}
 
@@ -32,31 +34,32 @@ def task_loop() -> LoopThread:
     global _loop  # noqa: PLW0603 - a process-wide resource, created once
     if _loop is None:
         _loop = LoopThread("leasehold-tasks")
-        # Spark collects garbage after every task, but loaded modules never become garbage. Freezing them halves the
-        # time of a small task.
-        gc.collect()
-        gc.freeze()
-        # Records form no reference cycles. With the default threshold of 700 objects, the collector takes a third of a
-        # reader's time.
-        gc.set_threshold(50_000, 20, 100)
+        # Spark collects garbage after every task. That loaded modules are left out halves the time of a small task.
+        tune_garbage_collection()
     return _loop
 
 
-def task_stream(options: SourceOptions) -> Stream:
-    """Return the stream of the options, opened once in this process."""
-    key = (options.stream, options.connection)
+def open_source_streams(options: SourceOptions) -> dict[str, Stream]:
+    """Open the streams of the options, by their names. They share one client."""
+    opened = open_streams(options.connection, options.names)
+    return {name: with_archive(stream, name, options.connection) for name, stream in opened.items()}
+
+
+def task_stream(options: SourceOptions, name: str) -> Stream:
+    """Return a stream of the options, opened once in this process."""
+    key = (options.names, options.connection)
     if key not in _streams:
-        _streams[key] = open_stream(options.connection, options.stream)
-    return _streams[key]
+        _streams[key] = open_source_streams(options)
+    return _streams[key][name]
 
 
-async def task_ports(options: SourceOptions) -> ReaderPorts:
-    """Return the ports with which a task reads and pins its slices."""
+async def task_ports(options: SourceOptions, stream: str) -> ReaderPorts:
+    """Return the ports with which a task reads and pins its slices of a stream."""
     key, clock = (options.application, options.connection), SystemClock()
     if key not in _tables:
         _tables[key] = open_lease_table(options.connection, options.application)
     return ReaderPorts(
-        stream=task_stream(options),
+        stream=task_stream(options, stream),
         table=_tables[key],
         clock=clock,
         rng=new_rng(),
@@ -65,17 +68,17 @@ async def task_ports(options: SourceOptions) -> ReaderPorts:
         read=options.read,
         deaggregation=options.deaggregation,
         fail_on_data_loss=options.fail_on_data_loss,
-        consumer=_task_consumer(options),
+        consumer=_task_consumer(options, stream),
     )
 
 
-def open_consumer(options: SourceOptions) -> StreamConsumer:
-    """Open the registered consumer with which a query subscribes."""
+def open_consumer(options: SourceOptions, stream: str) -> StreamConsumer:
+    """Open the registered consumer with which a query subscribes to a stream."""
     clock = SystemClock()
     return StreamConsumer(
-        open_fan_outs(options.connection, [options.stream], http2=options.fan_out.http2)[options.stream],
+        open_fan_outs(options.connection, [stream], http2=options.fan_out.http2)[stream],
         options.fan_out,
-        stream=options.stream,
+        stream=stream,
         application=options.application,
         clock=clock,
         rng=new_rng(),
@@ -83,11 +86,11 @@ def open_consumer(options: SourceOptions) -> StreamConsumer:
     )
 
 
-def _task_consumer(options: SourceOptions) -> StreamConsumer | None:
-    """Return the registered consumer of the options, opened once in this process; None if the query polls."""
+def _task_consumer(options: SourceOptions, stream: str) -> StreamConsumer | None:
+    """Return the registered consumer of a stream, opened once in this process; None if the query polls."""
     if not options.fan_out.is_fan_out:
         return None
-    key = (options.stream, options.application, options.connection, options.fan_out)
+    key = (stream, options.application, options.connection, options.fan_out)
     if key not in _consumers:
-        _consumers[key] = open_consumer(options)
+        _consumers[key] = open_consumer(options, stream)
     return _consumers[key]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from leasehold.config.settings import milliseconds
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
-from leasehold.fleet.reading.chunking import ReadChunk, payload_bytes
+from leasehold.core.records.record_columns import UserRecordSequence, as_user_records, join_user_records
+from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.worker.settings import BatchSettings
 
 
@@ -25,7 +26,7 @@ class PendingBatch:
     Without records it only says that the shard was read up to `end`.
     """
 
-    records: tuple[UserRecord, ...]
+    records: Sequence[UserRecord]
     start: Position
     end: Position
     millis_behind: int | None = None
@@ -40,13 +41,16 @@ class _BufferedChunk:
 
     chunk: ReadChunk
     arrived_ms: int
-    payload_bytes: int
+    records: UserRecordSequence
     used: int = 0
 
     @property
-    def unused_records(self) -> Sequence[UserRecord]:
-        records = self.chunk.records
-        return records[self.used :] if self.used else records
+    def payload_bytes(self) -> int:
+        return self.records.payload_bytes
+
+    @property
+    def unused_records(self) -> UserRecordSequence:
+        return self.records[self.used :] if self.used else self.records
 
 
 class BatchBuilder:
@@ -72,7 +76,7 @@ class BatchBuilder:
 
     def add(self, chunk: ReadChunk, now_ms: int) -> None:
         """Add the next chunk of the shard."""
-        buffered = _BufferedChunk(chunk, now_ms, payload_bytes(chunk.records))
+        buffered = _BufferedChunk(chunk, now_ms, as_user_records(chunk.records))
         self._chunks.append(buffered)
         self._records += len(chunk.records)
         self._bytes += buffered.payload_bytes
@@ -80,6 +84,12 @@ class BatchBuilder:
         self._read_through = _end_of(chunk) or self._read_through
         if self._bytes > self._pinned_bytes_max:
             self.pinned_end = None  # too much to buffer at once: the range is delivered in several batches
+
+    def is_idle_page(self, chunk: ReadChunk) -> bool:
+        """Whether the chunk says no more than the ones before it: no records, the same position, and no end."""
+        if self._chunks or chunk.size_bytes or chunk.children is not None or self.pinned_end is not None:
+            return False
+        return chunk.read_through is None or chunk.read_through == self._built_through
 
     def due_ms(self) -> int | None:
         """Return when to build the next batch even if no other chunk arrives, or None if nothing is due."""
@@ -94,15 +104,17 @@ class BatchBuilder:
     def build(self) -> PendingBatch:
         """Build the next batch from the buffered chunks."""
         start, end, millis_behind, freed_bytes, size = self._built_through, self._built_through, None, 0, 0
-        records: list[UserRecord] = []
+        parts: list[UserRecordSequence] = []
+        count = 0
         while self._chunks:
             head, unused = self._chunks[0], self._chunks[0].unused_records
             millis_behind = head.chunk.millis_behind
-            fitting = self._count_fitting(head, unused, len(records), size)
-            records += unused[:fitting]
+            fitting = self._count_fitting(head, unused, count, size)
+            parts.append(unused[:fitting])
+            count += fitting
             if fitting < len(unused):
                 head.used += fitting
-                end = unused[fitting - 1].position if fitting else end
+                end = unused.position(fitting - 1) if fitting else end
                 break
             end = _end_of(head.chunk) or end
             size += head.payload_bytes
@@ -113,10 +125,11 @@ class BatchBuilder:
         if pinned_end is not None and pinned_end <= self._read_through:
             end = pinned_end
         self._built_through = end
-        self._records -= len(records)
+        self._records -= count
         is_last = self._is_shard_read and not self._chunks
+        records = join_user_records(parts)
         return PendingBatch(
-            tuple(records), start, end, millis_behind, freed_bytes, is_last, is_pinned=end == pinned_end
+            records, start, end, millis_behind, freed_bytes, is_last, is_pinned=end == pinned_end
         )
 
     def _is_complete(self) -> bool:
@@ -131,29 +144,19 @@ class BatchBuilder:
             or self._bytes >= self._settings.max_bytes
         )
 
-    def _count_fitting(
-        self, head: _BufferedChunk, unused: Sequence[UserRecord], taken: int, size: int
-    ) -> int:
+    def _count_fitting(self, head: _BufferedChunk, unused: UserRecordSequence, taken: int, size: int) -> int:
         """Return how many of the unused records fit into a batch that has `taken` records and `size` bytes."""
         if self.pinned_end is not None:
-            return _count_up_to(self.pinned_end, unused)
+            return unused.count_to(self.pinned_end)
         room = self._settings.max_records - taken
         if len(unused) <= room and size + head.payload_bytes <= self._settings.max_bytes:
             return len(unused)
-        for index, record in enumerate(unused[:room]):
-            size += len(record.data) + len(record.partition_key)
-            if size > self._settings.max_bytes and taken + index > 0:
-                return index
-        return min(room, len(unused))
+        fitting = unused[:room].count_within_bytes(self._settings.max_bytes - size)
+        # The first record of a batch fits, whatever its size.
+        return fitting if taken else min(room, max(1, fitting))
 
 
 def _end_of(chunk: ReadChunk) -> Position | None:
     if chunk.read_through is not None:
         return chunk.read_through
     return chunk.records[-1].position if chunk.records else None
-
-
-def _count_up_to(end: Position, records: Sequence[UserRecord]) -> int:
-    if not records or records[-1].position <= end:
-        return len(records)
-    return sum(record.position <= end for record in records)

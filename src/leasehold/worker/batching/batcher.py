@@ -48,6 +48,7 @@ class Batcher:
         held: HeldLease,
         clock: Clock,
         buffered: BufferedBytes,
+        with_idle_pages: bool = False,
     ) -> None:
         self.children: tuple[ChildShard, ...] | None = None
         self._chunks = chunks
@@ -55,6 +56,7 @@ class Batcher:
         self._held = held
         self._clock = clock
         self._buffered = buffered
+        self._with_idle_pages = with_idle_pages
         self._draining = asyncio.ensure_future(held.draining.wait())
         self._next_chunk: asyncio.Future[ReadChunk] | None = None
 
@@ -71,6 +73,9 @@ class Batcher:
             await self._wait_for(self._next_chunk, due_ms)
             if self._next_chunk.done():
                 chunk, self._next_chunk = self._next_chunk.result(), None
+                if not self._with_idle_pages and self._builder.is_idle_page(chunk):
+                    self._held.note_progress()
+                    continue
                 self._builder.add(chunk, self._clock.now_ms())
                 self.children = chunk.children
                 self._count(chunk)

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
-from leasehold.core.events import HandlerFailed
-from leasehold.errors import LeaseLostError, own_sentence
-from leasehold.tasks import first_of
+from leasehold.core.records.record_columns import as_user_records
 from leasehold.worker.batch import Batch
 from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.checkpointing.progress import InFlightBatch
+from leasehold.worker.delivery.failures import report_failure, require_valid_lease
 from leasehold.worker.delivery.poison_disposal import PoisonDisposal
 from leasehold.worker.delivery.poison_search import Bisect, Poison, Retry, RetryRange, decide_after_failure
 from leasehold.worker.delivery.served_shard import ServedShard
 from leasehold.worker.delivery.shard_consumer import ShardConsumer
-from leasehold.worker.user_code.handler_runners import (
-    Function,
-    Outcome,
-    Raised,
-    Returned,
-    traceback_without_message,
-)
-
-LOGGER: Final = logging.getLogger("leasehold.worker")
+from leasehold.worker.user_code.handler_runners import Function, Outcome, Raised, Returned
 
 
 class RetryingConsumer(ShardConsumer):
@@ -71,13 +60,13 @@ class RetryingConsumer(ShardConsumer):
             began_ms = self._context.clock.now_ms()
             async with self._context.handler_slots:
                 # Only now, since the batch may have waited long for its slot.
-                self._require_valid_lease()
+                require_valid_lease(self._held)
                 self._held.note_progress()
                 function, argument = self._handler_call(batch)
                 outcome = self._check_outcome(batch, await self._shard.runner.call(function, argument))
             self._held.note_progress()
             if isinstance(outcome, Returned):
-                self._shard.report_handled(batch.records, batch.end, batch.millis_behind, began_ms)
+                self._shard.report_handled(batch.columns, batch.end, batch.millis_behind, began_ms)
                 self._mark_done(pending, in_flight, tried)
                 continue
             retries = await self._after_failure(batch, tried, outcome)
@@ -97,11 +86,11 @@ class RetryingConsumer(ShardConsumer):
 
         Returns None if the lease must be released before that.
         """
-        error = self._report_failure(batch, outcome)
+        error = report_failure(self._shard, batch, outcome)
         tried = replace(tried, is_prepared=self._shard.is_prepared(batch))
         match decide_after_failure(tried, self._errors, self._context.rng.random()):
             case Retry(again, wait_ms):
-                await self._pause(wait_ms)
+                await self._shard.pause(wait_ms)
                 return [again]
             case Bisect(first, second):
                 return [second, first]
@@ -110,35 +99,11 @@ class RetryingConsumer(ShardConsumer):
 
     def _skip_done(self, pending: PendingBatch, to_try: RetryRange) -> RetryRange:
         """Leave out the records that a handler checkpointed before it failed: they are not delivered again."""
-        done = self._checkpoints.progress.done
-        first = to_try.first
-        while first < to_try.stop and pending.records[first].position <= done:
-            first += 1
-        return to_try if first == to_try.first else replace(to_try, first=first)
+        tried = as_user_records(pending.records[to_try.first : to_try.stop])
+        done = tried.count_to(self._checkpoints.progress.done)
+        return replace(to_try, first=to_try.first + done) if done else to_try
 
     def _mark_done(self, pending: PendingBatch, in_flight: InFlightBatch, done: RetryRange) -> None:
         """Advance the position to the end of a part of the batch. `handle` finishes the batch itself."""
         if done.stop < len(pending.records):
-            self._checkpoints.advance(in_flight, pending.records[done.stop - 1].position)
-
-    def _require_valid_lease(self) -> None:
-        if not self._held.is_valid():
-            raise LeaseLostError(
-                f"lease {self._held.lease.key} may have another owner by now: its handler gets no more records"
-            )
-
-    def _report_failure(self, batch: Batch, outcome: Raised) -> Exception:
-        error = self._shard.require_retryable(outcome)
-        name = type(error).__name__
-        LOGGER.debug(
-            "handler failed shard=%s %s at\n%s", self._held.lease.key, name, traceback_without_message(error)
-        )
-        self._shard.observe(
-            HandlerFailed(
-                batch.shard, batch.start, batch.end, len(batch), batch.attempt, name, own_sentence(error)
-            )
-        )
-        return error
-
-    async def _pause(self, wait_ms: int) -> None:
-        await first_of(self._context.clock.sleep_ms(wait_ms), self._held.draining.wait())
+            self._checkpoints.advance(in_flight, as_user_records(pending.records).position(done.stop - 1))

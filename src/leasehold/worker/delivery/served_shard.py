@@ -11,10 +11,12 @@ from leasehold.core.events import BatchHandled, Observer
 from leasehold.core.model import Pin
 from leasehold.core.position import Position
 from leasehold.core.record import UserRecord
+from leasehold.core.records.record_columns import as_user_records
 from leasehold.errors import HandlerError, LeaseLostError, MalformedRowError, ServiceError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.chunking import payload_bytes
 from leasehold.ports import Clock
+from leasehold.tasks import first_of
 from leasehold.worker.batch import Batch
 from leasehold.worker.batching.batch_builder import PendingBatch
 from leasehold.worker.checkpointing.checkpoints import Checkpoints
@@ -76,7 +78,7 @@ class ServedShard:
         return Batch(
             self.stream,
             self.held.shard,
-            pending.records[part.first : part.stop],
+            as_user_records(pending.records[part.first : part.stop]),
             start,
             end,
             self.held.fencing_token,
@@ -120,6 +122,10 @@ class ServedShard:
                 millis_behind,
             )
         )
+
+    async def pause(self, wait_ms: int) -> None:
+        """Wait before a retry, or until the lease must be released."""
+        await first_of(self.context.clock.sleep_ms(wait_ms), self.held.draining.wait())
 
     def close(self) -> None:
         """End the lease session: nothing can be stored, nothing is buffered, and user code gets no more calls."""

@@ -1,9 +1,9 @@
-"""The interface between the engine and the three kinds of handlers: a function, a processor class, an iteration."""
+"""The interface between the engine and the kinds of handlers: functions, a processor class, an iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from leasehold.core.model import ChildShard
 from leasehold.worker.batching.batch_builder import PendingBatch
@@ -16,6 +16,18 @@ class ShardConsumer(Protocol):
     async def start(self) -> None:
         """Prepare for the first record."""
         ...
+
+    def background(self) -> Coroutine[Any, Any, object] | None:
+        """Return what runs beside the other methods during the lease session, if anything. Its errors end the session.
+
+        It is cancelled at the end of the session.
+        """
+        return None
+
+    @property
+    def wants_idle_pages(self) -> bool:
+        """Whether the consumer also gets batches without records that do not move the position."""
+        return False
 
     async def handle(self, pending: PendingBatch) -> None:
         """Deliver one batch. Returns when the next one may come, or early if the lease must be released."""

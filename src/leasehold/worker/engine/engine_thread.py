@@ -73,7 +73,7 @@ class EngineThread:
 
 
 @contextmanager
-def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_signals(stop: Callable[[], None], *, is_announced: bool = True) -> Iterator[None]:
     """Call `stop` on the first SIGTERM or SIGINT. The second signal ends the process at once.
 
     Only the main thread can have signal handlers; on other threads this does nothing.
@@ -86,7 +86,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         if not requested_s:
             requested_s.append(monotonic())
-            if os.isatty(STDERR):  # at once, because handlers may take a while to finish
+            if is_announced and os.isatty(STDERR):  # at once, because handlers may take a while to finish
                 os.write(STDERR, STOPPING)
             stop()
         elif monotonic() - requested_s[0] > SAME_REQUEST_S:

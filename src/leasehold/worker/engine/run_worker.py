@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasehold.config.settings import milliseconds
 from leasehold.core.events import Observer, OperationFailed, WorkerFailed
 from leasehold.core.initial_position import require_past
 from leasehold.core.model import WorkerId
+from leasehold.core.observing.health import HealthLimits
+from leasehold.fleet.finding_watch import FindingWatch
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.stream_consumer import StreamConsumers
@@ -72,6 +74,8 @@ async def run_worker(
         [TrackedStream(name, ports.streams[name], at) for name, at in identity.initial_positions.items()],
         is_multi_stream=identity.is_multi_stream,
     )
+    watch = _make_watch(settings, ports, streams)
+    ports = replace(ports, observe=watch.then(ports.observe))
     discovery = _make_discovery(settings, ports, streams, runners)
     consumers = _make_consumers(settings, ports)
     if consumers is not None:
@@ -87,7 +91,7 @@ async def run_worker(
         budget=ByteBudget(settings.read.buffer_bytes),
         abandon=abandon,
     )
-    member = _make_member(settings, ports, streams, server, discovery)
+    member = _make_member(settings, ports, streams, server, discovery=discovery, watch=watch)
     try:
         await _run_within_grace(
             member.run(stop),
@@ -102,6 +106,14 @@ async def run_worker(
             await discovery.close()
         await handler.close()
     return reasons[0] if reasons else None
+
+
+def _make_watch(settings: ConsumerSettings, ports: WorkerPorts, streams: Streams) -> FindingWatch:
+    limits = HealthLimits(
+        failover_ms=milliseconds(settings.fleet.failover_after),
+        stuck_after_ms=milliseconds(settings.observe.stuck_after),
+    )
+    return FindingWatch(ports.worker, streams, limits, ports.clock, has_progress=True)
 
 
 def _make_discovery(
@@ -158,7 +170,9 @@ def _make_member(
     ports: WorkerPorts,
     streams: Streams,
     server: ShardServer,
+    *,
     discovery: StreamDiscovery | None,
+    watch: FindingWatch,
 ) -> Member:
     return Member(
         MemberPorts(
@@ -169,6 +183,7 @@ def _make_member(
             observe=ports.observe,
             load=ports.load,
             discovery=discovery,
+            watch=watch,
         ),
         application=settings.identity.application,
         worker=ports.worker,

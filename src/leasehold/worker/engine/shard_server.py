@@ -89,6 +89,8 @@ class ShardServer:
         ]
         if checkpoints.is_automatic:
             tasks.append(checkpoints.store_periodically())
+        if (background := consumer.background()) is not None:
+            tasks.append(background)
         await first_of(*tasks)
         return not self.abandon.is_set()
 
@@ -96,7 +98,7 @@ class ShardServer:
         """Read the shard and deliver its batches, then end the shard or shut down."""
         await consumer.start()
         async with self._read_chunks(shard, tracked) as chunks:
-            batcher = self._make_batcher(shard, chunks)
+            batcher = self._make_batcher(shard, chunks, with_idle_pages=consumer.wants_idle_pages)
             try:
                 while (pending := await batcher.next()) is not None:
                     await consumer.handle(pending)
@@ -128,11 +130,14 @@ class ShardServer:
                 clock=self.context.clock,
                 rng=self.context.rng,
                 observe=shard.observe,
+                subscribes_once=False,
                 consumer=None if self.consumers is None else self.consumers.of(tracked.name),
             ),
         )
 
-    def _make_batcher(self, shard: ServedShard, chunks: AsyncIterator[ReadChunk]) -> Batcher:
+    def _make_batcher(
+        self, shard: ServedShard, chunks: AsyncIterator[ReadChunk], *, with_idle_pages: bool
+    ) -> Batcher:
         builder = BatchBuilder(
             shard.checkpoints.progress.stored,
             self.context.settings.batch,
@@ -145,6 +150,7 @@ class ShardServer:
             held=shard.held,
             clock=self.context.clock,
             buffered=shard.checkpoints.buffered,
+            with_idle_pages=with_idle_pages,
         )
 
     def _make_shard(self, held: HeldLease, tracked: TrackedStream) -> ServedShard:
@@ -162,7 +168,7 @@ class ShardServer:
                 clock=self.context.clock,
                 observe=observe,
             ),
-            runner=self.runners.runner_for(held.lease.key),
+            runner=self.runners.runner_for(held.lease.key, self.context.settings.records.concurrency),
             engine=EngineCalls(asyncio.get_running_loop()),
             context=self.context,
             observe=observe,

@@ -1,9 +1,9 @@
 """Runs user code, never on the engine's event loop, so that a slow handler cannot cost a lease.
 
-Each shard has one runner, which makes its calls one at a time, in order. Plain functions run on a thread that belongs
-to the runner, so that a thread-local of a handler (a database connection, say) stays with its shard. Async functions
-run on another event loop. The outcome of a call is a value: no exception of user code, SystemExit included, propagates
-into the engine.
+Each shard has one runner. It makes its calls one at a time, in order; with a record handler, `concurrency` at a time.
+Plain functions run on threads that belong to the runner, so that a thread-local of a handler (a database connection,
+say) stays with its shard. Async functions run on another event loop. The outcome of a call is a value: no exception of
+user code, SystemExit included, propagates into the engine.
 
 The simulator uses `InlineRunners`, which need no threads.
 """
@@ -41,7 +41,7 @@ Outcome = Returned | Raised
 
 
 class HandlerRunner(Protocol):
-    """Runs the user code of one shard, one call at a time, in the order of the calls."""
+    """Runs the user code of one shard. Calls begin in their order, and at most `concurrency` of them run at a time."""
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
         """Run a function and return its outcome.
@@ -62,7 +62,7 @@ class HandlerRunner(Protocol):
 class HandlerRunners(Protocol):
     """Creates a runner for each shard."""
 
-    def runner_for(self, name: str) -> HandlerRunner:
+    def runner_for(self, name: str, concurrency: int = 1) -> HandlerRunner:
         """Create the runner of one shard for one lease session."""
         ...
 
@@ -87,57 +87,63 @@ class _Job:
 
 
 class ThreadedRunners(HandlerRunners):
-    """Runs plain functions on one thread per runner, and async functions on the given event loop."""
+    """Runs plain functions on threads of the runner, and async functions on the given event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def runner_for(self, name: str) -> HandlerRunner:
-        """Create a runner whose thread starts with its first plain call."""
-        return _ThreadedRunner(name, self._loop)
+    def runner_for(self, name: str, concurrency: int = 1) -> HandlerRunner:
+        """Create a runner whose threads start when plain calls need them."""
+        return _ThreadedRunner(name, self._loop, concurrency)
 
 
 class _ThreadedRunner(HandlerRunner):
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, concurrency: int) -> None:
         self._name = name
         self._loop = loop
-        self._async_lock = asyncio.Lock()  # keeps async calls in order; used on `loop` only
+        self._concurrency = concurrency
+        self._async_slots = asyncio.Semaphore(concurrency)  # first come, first served; used on `loop` only
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._unfinished_jobs = 0  # changed on the engine's loop only
 
     async def call(self, function: Function, *arguments: object) -> Outcome:
         if is_async(function):
             return await asyncio.wrap_future(self._submit_async(function, arguments))
         job = _Job(function, arguments, Future())
+        self._unfinished_jobs += 1
         self._jobs.put(job)
-        self._ensure_thread()
-        return await asyncio.wrap_future(job.outcome)
+        self._ensure_threads()
+        try:
+            return await asyncio.wrap_future(job.outcome)
+        finally:
+            self._unfinished_jobs -= 1
 
     def post(self, function: Function, *arguments: object) -> None:
         if is_async(function):
             self._submit_async(function, arguments)
         else:
             self._jobs.put(_Job(function, arguments, Future()))
-            self._ensure_thread()
+            self._ensure_threads()
 
     def close(self) -> None:
-        if self._thread is not None:
+        for _ in self._threads:
             self._jobs.put(None)
 
     def _submit_async(self, function: Function, arguments: tuple[object, ...]) -> Future[Outcome]:
         return asyncio.run_coroutine_threadsafe(self._call_in_order(function, arguments), self._loop)
 
     async def _call_in_order(self, function: Function, arguments: tuple[object, ...]) -> Outcome:
-        async with self._async_lock:
+        async with self._async_slots:
             return await _call_async(function, arguments)
 
-    def _ensure_thread(self) -> None:
-        if self._thread is None:
+    def _ensure_threads(self) -> None:
+        """Start one more thread if there are more unfinished calls than threads."""
+        if len(self._threads) < min(self._concurrency, max(1, self._unfinished_jobs)):
             # A daemon thread, so that a handler that never returns does not keep the process from exiting.
-            self._thread = threading.Thread(
-                target=self._run_jobs, name=f"leasehold-{self._name}", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._run_jobs, name=f"leasehold-{self._name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -156,7 +162,7 @@ class _ThreadedRunner(HandlerRunner):
 class InlineRunners(HandlerRunners):
     """Runs user code on the engine's own loop, for the simulator and tests. A handler that blocks stops everything."""
 
-    def runner_for(self, name: str) -> HandlerRunner:  # noqa: ARG002 - part of the protocol
+    def runner_for(self, name: str, concurrency: int = 1) -> HandlerRunner:  # noqa: ARG002 - part of the protocol
         """Create a runner without a thread."""
         return _InlineRunner()
 

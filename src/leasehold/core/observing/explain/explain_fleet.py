@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from leasehold.core.leases.lease_view import leases_without_heartbeat
+from leasehold.core.finding import Explanation, Finding, Severity, format_duration
 from leasehold.core.model import (
     InitialPosition,
     Lease,
@@ -16,39 +16,31 @@ from leasehold.core.model import (
     parse_lease_key,
 )
 from leasehold.core.observing.explain.facts import FleetFacts, StreamFacts
-from leasehold.core.observing.explain.finding import Explanation, Finding, Severity, format_duration
-from leasehold.core.observing.explain.fleet_findings import active_workers, fleet_findings, silence_of
+from leasehold.core.observing.explain.fleet_findings import fleet_findings, silence_of
 from leasehold.core.observing.explain.lag_findings import lag_findings
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.shards.lease_creation import blocked_shards, plan_missing_leases
 from leasehold.core.shards.recreated_stream import find_contradictions
-from leasehold.core.shards.shard_graph import ShardGraph, shard_graph, unfinished_parents
+from leasehold.core.shards.shard_graph import ShardGraph, unfinished_parents
 from leasehold.errors import ShardListError
 
 
 def explain_fleet(facts: FleetFacts) -> Explanation:
     """The findings about a fleet and each of its shards."""
-    by_key = {lease.key: lease for lease in facts.after.leases}
+    by_key = facts.after.by_key
     found = {key: tuple(_lease_findings(lease, by_key, facts)) for key, lease in by_key.items()}
     fleet = list(fleet_findings(facts))
     for stream, about in facts.streams.items():
-        graph = _graph(about)
-        if graph is not None:
-            found.update(_unleased_shards(stream, graph, facts))
+        if about.graph is not None:
+            found.update(_unleased_shards(stream, about.graph, facts))
             fleet += _recreated(stream, about, facts)
     return Explanation(tuple(fleet), {key: found[key] for key in sorted(found)})
 
 
-def _graph(about: StreamFacts) -> ShardGraph | None:
-    try:
-        return shard_graph(about.shards or ())
-    except ShardListError:
-        return None  # the list was made during a reshard; the next one is right
-
-
 def _recreated(stream: StreamIdentifier | None, about: StreamFacts, facts: FleetFacts) -> Iterator[Finding]:
-    contradictions = find_contradictions(about.shards or (), facts.before.leases, stream=stream)
-    certain = [each for each in contradictions if each.is_certain]
+    leases = facts.before.leases if about.leases_at_list is None else about.leases_at_list
+    contradictions = find_contradictions(about.shards or (), leases, stream=stream)
+    certain = [each for each in contradictions if each.is_certain and _is_unchanged(each.lease, about, facts)]
     if certain:
         yield Finding(
             code="stream_recreated",
@@ -57,27 +49,46 @@ def _recreated(stream: StreamIdentifier | None, about: StreamFacts, facts: Fleet
             f"{certain[0].fact}",
             remedy="set on_recreated_stream = 'start_over' to read the new stream from its beginning, or use another "
             "application name",
+            subject=about.name,
         )
+
+
+def _is_unchanged(lease: Lease, about: StreamFacts, facts: FleetFacts) -> bool:
+    """Whether a lease still is as it was before an older list: it was not restarted since."""
+    now = facts.after.by_key.get(lease.key)
+    return about.leases_at_list is None or (
+        now is not None and (now.checkpoint, now.hash_range) == (lease.checkpoint, lease.hash_range)
+    )
 
 
 def _unleased_shards(
     stream: StreamIdentifier | None, graph: ShardGraph, facts: FleetFacts
 ) -> Mapping[LeaseKey, tuple[Finding, ...]]:
     """A finding for each shard that should have a lease and has none."""
+    about = facts.streams[stream]
     here = [lease for lease in facts.after.leases if lease.stream == stream]
     unreadable = [parse_lease_key(LeaseKey(error.key))[1] for error in facts.after.rejected]
     blocked = blocked_shards(graph, unreadable) - {lease.shard_id for lease in here}
+    missing = _missing(graph, here, stream, unreadable)
+    if missing and about.leases_at_list is not None:
+        missing &= _missing(graph, about.leases_at_list, stream, unreadable)
+    findings = {shard: _blocked(shard, stream) for shard in blocked}
+    findings |= {shard: _unleased(lease_key(shard, stream), facts) for shard in missing}
+    return {finding.shard: (finding,) for finding in findings.values() if finding.shard is not None}
+
+
+def _missing(
+    graph: ShardGraph,
+    leases: Iterable[Lease],
+    stream: StreamIdentifier | None,
+    unreadable: Collection[ShardId],
+) -> frozenset[ShardId]:
     initial = InitialPosition(TRIM_HORIZON)
     try:
-        missing = {
-            lease.shard_id
-            for lease in plan_missing_leases(graph, here, initial, stream=stream, unreadable=unreadable)
-        }
+        plan = plan_missing_leases(graph, leases, initial, stream=stream, unreadable=unreadable)
     except ShardListError:
-        missing = set()
-    findings = {shard: _blocked(shard, stream) for shard in blocked}
-    findings |= {shard: _unleased(shard, stream, facts) for shard in missing}
-    return {finding.shard: (finding,) for finding in findings.values() if finding.shard is not None}
+        return frozenset()  # the list was made during a reshard; the next one is right
+    return frozenset(lease.shard_id for lease in plan)
 
 
 def _blocked(shard: ShardId, stream: StreamIdentifier | None) -> Finding:
@@ -90,15 +101,15 @@ def _blocked(shard: ShardId, stream: StreamIdentifier | None) -> Finding:
     )
 
 
-def _unleased(shard: ShardId, stream: StreamIdentifier | None, facts: FleetFacts) -> Finding:
+def _unleased(key: LeaseKey, facts: FleetFacts) -> Finding:
     return Finding(
         code="no_lease",
-        severity=Severity.NOTICE if active_workers(facts) else Severity.PROBLEM,
+        severity=Severity.NOTICE if facts.active_workers else Severity.PROBLEM,
         text="it has no lease, so no worker reads it",
         remedy="a running worker creates it at its next shard sync"
-        if active_workers(facts)
+        if facts.active_workers
         else "start a worker: it creates the missing leases",
-        shard=lease_key(shard, stream),
+        shard=key,
     )
 
 
@@ -118,11 +129,12 @@ def _lease_findings(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: Fleet
     if parents := unfinished_parents(lease, leases):
         yield _waiting(lease, parents, leases, facts)
         return
-    silent = leases_without_heartbeat(facts.before.leases, facts.after.leases)
+    if lost := _lost_parents(lease, leases, facts):
+        yield _lost_parent(lease, lost, facts)
     is_served = False
     if lease.actual_owner is None:
         yield _free(lease, facts)
-    elif lease.key in silent and not _renews_another(lease.actual_owner, silent, facts):
+    elif lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners:
         yield _silent(lease, lease.actual_owner, facts)
     else:
         is_served = True
@@ -135,14 +147,27 @@ def _is_gone(lease: Lease, facts: FleetFacts) -> bool:
     about = facts.streams.get(lease.stream)
     if about is None or about.shards is None:
         return False
-    return all(shard.id != lease.shard_id for shard in about.shards)
+    return lease.shard_id not in about.shard_ids and not about.is_older_than(lease)
 
 
-def _renews_another(owner: WorkerId, silent: frozenset[LeaseKey], facts: FleetFacts) -> bool:
-    """Whether the owner has sent a heartbeat for any lease. Heartbeats of one round are seconds apart."""
-    return any(
-        lease.actual_owner == owner and lease.key not in silent and not lease.checkpoint.is_shard_end
-        for lease in facts.after.leases
+def _lost_parents(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: FleetFacts) -> list[ShardId]:
+    """Listed parents without a lease, although the shard has not begun. Until then no fleet deletes their leases."""
+    about = facts.streams.get(lease.stream)
+    if lease.checkpoint != TRIM_HORIZON or about is None or about.shards is None:
+        return []
+    absent = [parent for parent in sorted(lease.parents) if lease_key(parent, lease.stream) not in leases]
+    return [parent for parent in absent if parent in about.shard_ids]
+
+
+def _lost_parent(lease: Lease, parents: list[ShardId], facts: FleetFacts) -> Finding:
+    return _about(
+        lease,
+        "parent_without_lease",
+        Severity.NOTICE if facts.active_workers else Severity.PROBLEM,
+        f"its parent {parents[0]} has no lease, although the stream still has that shard and this one has not begun: "
+        "the lease of the parent was deleted, and its records may not have been read",
+        "a Leasehold worker creates the lease of the parent again, and reads the parent first; a Java worker passes "
+        "it by: stop Java workers until the parent was read",
     )
 
 
@@ -168,13 +193,13 @@ def _parent_state(parent: Lease, facts: FleetFacts) -> str:
 
 
 def _free(lease: Lease, facts: FleetFacts) -> Finding:
-    before = next((each for each in facts.before.leases if each.key == lease.key), None)
+    before = facts.before.by_key.get(lease.key)
     if before is None or before.actual_owner is not None:
         return _about(
             lease, "free", Severity.OK, "its lease became free a moment ago, and waits for a worker"
         )
     wait = format_duration(facts.watched_ms)
-    if not active_workers(facts):
+    if not facts.active_workers:
         reason, remedy = "and no worker is active", "start a worker with this application name"
     elif facts.has_leader:
         reason = "and the leader has not assigned it"
@@ -186,13 +211,14 @@ def _free(lease: Lease, facts: FleetFacts) -> Finding:
 
 
 def _silent(lease: Lease, owner: WorkerId, facts: FleetFacts) -> Finding:
-    others = active_workers(facts) - {owner}
+    others = facts.active_workers - {owner}
+    next_owner = f"; {lease.owner} waits for it to hand the lease over" if lease.is_in_handoff else ""
     return _about(
         lease,
         "owner_silent",
         Severity.PROBLEM,
         f"its owner {owner} is silent {silence_of(facts, owner)}: it was stopped, suspended, or cannot reach the "
-        "lease table",
+        f"lease table{next_owner}",
         "another worker takes the lease when the failover time has passed"
         if others
         else "no other worker is active: start one, or restart this one",
@@ -200,14 +226,25 @@ def _silent(lease: Lease, owner: WorkerId, facts: FleetFacts) -> Finding:
 
 
 def _handoff(lease: Lease, facts: FleetFacts) -> Finding:
-    before = next((each for each in facts.before.leases if each.key == lease.key), None)
+    before = facts.before.by_key.get(lease.key)
     is_old = before is not None and before.is_in_handoff and before.owner == lease.owner
     since = f"for at least {format_duration(facts.watched_ms)}" if is_old else "now"
+    text = f"{lease.checkpoint_owner} hands it over to {lease.owner}, {since}"
+    # Without reports, a worker that owns no lease cannot be seen.
+    if is_old and facts.after.reports and lease.owner not in facts.active_workers:
+        return _about(
+            lease,
+            "handoff_to_silent_worker",
+            Severity.PROBLEM,
+            f"{text}, but {lease.owner} is not active",
+            "the lease is assigned again when the handoff and then the failover time have expired; start "
+            f"{lease.owner} again, or another worker",
+        )
     return _about(
         lease,
         "handoff_pending",
         Severity.NOTICE if is_old else Severity.OK,
-        f"{lease.checkpoint_owner} hands it over to {lease.owner}, {since}: it first finishes the records in flight",
+        f"{text}: it first finishes the records in flight",
         "the old owner keeps the lease until its handler returns; a handler that hangs delays the handoff until it "
         "expires"
         if is_old

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from leasehold.core.coordinator.leader_lock import LeaderLock
-from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS
+from leasehold.core.finding import MORE, Finding, Severity, format_duration
 from leasehold.core.model import WorkerId
 from leasehold.core.observing.explain.facts import FleetFacts
-from leasehold.core.observing.explain.finding import Finding, Severity, format_duration
 
 ROWS_SHOWN_MAX: Final = 8
-
-
-def active_workers(facts: FleetFacts) -> frozenset[WorkerId]:
-    """The workers that sent a heartbeat between the two reads, or a report within the last minute."""
-    counters = {lease.key: lease.counter for lease in facts.before.leases}
-    renewing = {
-        lease.actual_owner
-        for lease in facts.after.leases
-        if counters.get(lease.key, lease.counter) != lease.counter
-    }
-    reporting = {
-        report.worker for report in facts.after.reports if not is_report_expired(facts, report.worker)
-    }
-    return frozenset(worker for worker in renewing | reporting if worker is not None)
-
-
-def is_report_expired(facts: FleetFacts, worker: WorkerId) -> bool:
-    """Whether the last report of a worker is too old for a living one; False without a report."""
-    report = facts.report_of(worker)
-    return report is not None and (facts.wall_s - report.updated_s) * 1000 > EXPIRED_AFTER_MS
 
 
 def silence_of(facts: FleetFacts, worker: WorkerId) -> str:
     """How long a worker is known to be silent, as words."""
     report = facts.report_of(worker)
-    if report is not None and is_report_expired(facts, worker):
+    if report is not None and facts.is_report_expired(worker):
         return f"since {format_duration((facts.wall_s - report.updated_s) * 1000)}"
     return f"for at least {format_duration(facts.watched_ms)}"
 
@@ -48,30 +28,31 @@ def fleet_findings(facts: FleetFacts) -> Iterator[Finding]:
     yield from _leader_findings(facts)
     yield from _table_findings(facts)
     for stream in facts.streams.values():
-        if stream.shards is None:
+        if stream.is_missing:
             yield Finding(
                 code="stream_missing",
                 severity=Severity.PROBLEM,
                 text=f"stream {stream.name} does not exist",
                 remedy="check the name, the region and the account, or delete its leases",
+                subject=stream.name,
             )
 
 
 def _worker_findings(facts: FleetFacts) -> Iterator[Finding]:
-    if not active_workers(facts) and any(not lease.checkpoint.is_shard_end for lease in facts.after.leases):
+    if not facts.active_workers and any(not lease.checkpoint.is_shard_end for lease in facts.after.leases):
         yield Finding(
             code="no_active_worker",
             severity=Severity.PROBLEM,
             text=f"no worker is active: none has sent a heartbeat or a report in {format_duration(facts.watched_ms)}",
             remedy="start a worker with this application name, and look at the logs of those that should run",
         )
-    for address in sorted(set(facts.worker_problems) - {lease.key for lease in facts.after.leases}):
-        for problem in facts.worker_problems[address]:
-            yield Finding(code="worker_unhealthy", severity=Severity.PROBLEM, text=f"{address}: {problem}")
+    for address in sorted(set(facts.worker_findings) - set(facts.after.by_key)):
+        for finding in facts.worker_findings[address]:
+            yield replace(finding, text=f"{address}: {finding.text}", subject=address)
 
 
 def _leader_findings(facts: FleetFacts) -> Iterator[Finding]:
-    if not facts.has_leader or not active_workers(facts):
+    if not facts.has_leader or not facts.active_workers:
         return
     lock = facts.after.lock
     if lock is None or lock.owner is None or lock.is_released:
@@ -96,7 +77,7 @@ def _leader_findings(facts: FleetFacts) -> Iterator[Finding]:
 def _is_leader_silent(facts: FleetFacts, lock: LeaderLock, owner: WorkerId) -> bool:
     before = facts.before.lock
     is_unchanged = before is not None and before.version == lock.version
-    return is_unchanged and (is_report_expired(facts, owner) or facts.watched_ms > lock.duration_ms)
+    return is_unchanged and (facts.is_report_expired(owner) or facts.watched_ms > lock.duration_ms)
 
 
 def _table_findings(facts: FleetFacts) -> Iterator[Finding]:
@@ -107,12 +88,15 @@ def _table_findings(facts: FleetFacts) -> Iterator[Finding]:
             text=f"row {error.key!r} of the lease table cannot be read: {error.problem}; its shard and all "
             "descendants of that shard are not started",
             remedy="repair the row, or delete it if it is not a lease",
+            subject=error.key,
         )
     if (more := len(facts.after.rejected) - ROWS_SHOWN_MAX) > 0:
         yield Finding(
             code="unreadable_row",
             severity=Severity.PROBLEM,
             text=f"{more} more rows of the lease table cannot be read",
+            remedy="repair these rows, or delete those that are no leases; `leasehold leases` lists them",
+            subject=MORE,
         )
     if facts.has_two_layouts:
         yield Finding(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from leasehold.core.finding import Finding, Severity, format_duration
 from leasehold.core.model import Lease
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead
-from leasehold.core.observing.explain.finding import Finding, Severity, format_duration
 
 AT_TIP_MS: Final = 10_000  # pages of an idle shard are seconds apart, and batches are collected for a while
 STUCK_BEHIND_MS: Final = 60_000  # many programs checkpoint once a minute
+FALLING_BEHIND_MIN_MS: Final = 60_000  # the lag of a busy shard varies by some seconds
 RETENTION_WARNING: Final = 0.75  # the part of the retention after which records are in danger
 HOT_KBPS: Final = 0.8 * 1_024  # a shard accepts one megabyte a second
 
@@ -23,6 +24,7 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
             yield _finding(
                 lease, "lag_unknown", Severity.OK, f"{lease.actual_owner} reads it; its lag was not measured"
             )
+            yield from facts.worker_findings.get(lease.key, ())
         return
     last = reads[-1]
     if last.is_throttled:
@@ -30,10 +32,11 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
             lease,
             "reads_throttled",
             Severity.NOTICE,
-            "reads of the shard are throttled: all programs that poll it share five reads and two megabytes a second",
+            f"reads of the shard are throttled: {lease.actual_owner or 'no worker'} polls it for this application, and "
+            "another program does so too; all of them share five reads and two megabytes a second",
             "stop other programs that poll this stream, or give each its own throughput with enhanced fan-out",
         )
-    if last.is_trimmed:
+    if _is_trimmed(lease, last, facts):
         yield _finding(
             lease,
             "position_trimmed",
@@ -57,9 +60,8 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
 
 
 def _retention_findings(lease: Lease, last: LagRead, facts: FleetFacts) -> Iterator[Finding]:
-    stream = facts.streams.get(lease.stream)
-    retention_ms = None if stream is None else stream.retention_ms
-    if retention_ms is None or last.behind_ms is None or last.is_trimmed:
+    retention_ms = _retention_ms(lease, facts)
+    if retention_ms is None or last.behind_ms is None or _is_trimmed(lease, last, facts):
         return
     if last.behind_ms >= RETENTION_WARNING * retention_ms:
         left_ms = max(0, retention_ms - last.behind_ms)
@@ -75,22 +77,14 @@ def _retention_findings(lease: Lease, last: LagRead, facts: FleetFacts) -> Itera
 
 def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Iterator[Finding]:
     last = reads[-1]
-    problems = facts.worker_problems.get(lease.key, ())
-    for problem in problems:
-        yield _finding(
-            lease,
-            "worker_reports",
-            Severity.PROBLEM,
-            f"its worker says: {problem}",
-            "look at the log of the worker; a record that fails each time can be sent to a dead-letter queue",
-        )
+    yield from facts.worker_findings.get(lease.key, ())
     if last.behind_ms is None:
         yield _finding(
             lease, "lag_unknown", Severity.NOTICE, f"its lag is not known: {last.problem or 'no answer'}"
         )
     elif last.behind_ms <= AT_TIP_MS:
         yield _finding(lease, "at_tip", Severity.OK, _at_tip(lease, last.behind_ms))
-    elif _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
+    elif facts.own_worker is None and _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
         yield _finding(
             lease,
             "stuck",
@@ -101,10 +95,10 @@ def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFac
             "Leasehold worker (--status)",
         )
     else:
-        yield _rate_finding(lease, reads)
+        yield _rate_finding(lease, reads, facts)
 
 
-def _rate_finding(lease: Lease, reads: tuple[LagRead, ...]) -> Finding:
+def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Finding:
     last = reads[-1]
     behind_ms = last.behind_ms or 0
     text = f"{lease.actual_owner} reads it, {format_duration(behind_ms)} behind"
@@ -120,9 +114,9 @@ def _rate_finding(lease: Lease, reads: tuple[LagRead, ...]) -> Finding:
         return _finding(
             lease,
             "falling_behind",
-            Severity.NOTICE,
+            Severity.NOTICE if behind_ms >= FALLING_BEHIND_MIN_MS else Severity.OK,
             f"{text} and falling behind: the lag grew by {format_duration(-gained_ms)} "
-            f"in {format_duration(elapsed_ms)}",
+            f"in {format_duration(elapsed_ms)}{_loss(lease, behind_ms, -gained_ms / elapsed_ms, facts)}",
             "a faster handler, more workers, or more shards",
         )
     return _finding(
@@ -130,8 +124,28 @@ def _rate_finding(lease: Lease, reads: tuple[LagRead, ...]) -> Finding:
     )
 
 
+def _loss(lease: Lease, behind_ms: int, growth: float, facts: FleetFacts) -> str:
+    """When the first records are lost if the lag keeps growing by `growth` milliseconds a millisecond."""
+    retention_ms = _retention_ms(lease, facts)
+    if retention_ms is None or behind_ms >= retention_ms:
+        return ""
+    return f"; at this rate the first records are lost in {format_duration(int((retention_ms - behind_ms) / growth))}"
+
+
+def _is_trimmed(lease: Lease, last: LagRead, facts: FleetFacts) -> bool:
+    """A member has no read at the checkpoint, but it knows when the next record is older than the retention."""
+    retention_ms = _retention_ms(lease, facts)
+    is_past = retention_ms is not None and last.behind_ms is not None and last.behind_ms >= retention_ms
+    return last.is_trimmed or (facts.own_worker is not None and is_past)
+
+
+def _retention_ms(lease: Lease, facts: FleetFacts) -> int | None:
+    stream = facts.streams.get(lease.stream)
+    return None if stream is None else stream.retention_ms
+
+
 def _is_unmoved(lease: Lease, facts: FleetFacts) -> bool:
-    before = next((each for each in facts.before.leases if each.key == lease.key), None)
+    before = facts.before.by_key.get(lease.key)
     return before is not None and before.checkpoint == lease.checkpoint and before.owner == lease.owner
 
 
