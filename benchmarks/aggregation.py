@@ -1,29 +1,34 @@
 """Measures the cost of KPL aggregation and deaggregation, and compares it with aws-kinesis-agg if that is installed.
 
-    python benchmarks/aggregation.py [--json] [--repeats N]
+    python -m benchmarks aggregation
 
-aws-kinesis-agg is not a dependency of this project. To compare, install `aws-kinesis-agg six protobuf` into a temporary
-virtual environment, and run this file with its Python and `PYTHONPATH=src`. aws-kinesis-agg returns what its users get:
-dictionaries with the data in base64. It does not check hash ranges. Both sides are measured in turns in one run, so a
-busy machine slows both equally.
+aws-kinesis-agg is in the environment `.venv-bench` (`make bench`), whose Python runs this file. It returns what its
+users get: dictionaries with the data in base64. It does not check hash ranges. If leasehold-native and pyarrow are
+installed, the native deaggregation is measured, too: from Arrow columns to Arrow columns ("native"), and with a
+`UserRecord` for each user record ("native records"). All sides are measured in turns in one run, so a busy machine
+slows them equally.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import google.protobuf
 from google.protobuf.internal import api_implementation
 
+from benchmarks.harness import Plan, Result
 from leasehold.core.model import WHOLE_HASH_RANGE, HashRange
-from leasehold.core.record import PutEntry, Record
+from leasehold.core.record import PutEntry, Record, UserRecord
 from leasehold.core.records.aggregation import Aggregator
 from leasehold.core.records.deaggregation import deaggregate_all
 
@@ -33,11 +38,20 @@ try:
 except ImportError:
     RecordAggregator = iter_deaggregate_records = None
 
+try:
+    import leasehold_native
+    import pyarrow as pa
+except ImportError:
+    leasehold_native = None  # type: ignore[assignment]
+
 KPL_DEFAULT_BYTES = 51_200
 USER_RECORDS = 20_000
 ARRIVAL = datetime(2024, 6, 7, tzinfo=UTC)
 # Nearly the whole hash range: every key is hashed and checked, and none is outside.
 NEARLY_ALL_KEYS = HashRange(0, WHOLE_HASH_RANGE.end - 1)
+
+PEER = "aws-kinesis-agg"
+COLUMNS = ("leasehold", "native", "native records", PEER)
 
 Work = Callable[[], int]
 
@@ -72,7 +86,30 @@ def plain_records(entries: list[PutEntry]) -> list[Record]:
 
 
 def our_deaggregation(records: list[Record], shard: HashRange | None = None) -> Work:
+    return lambda: len(tuple(deaggregate_all(records, shard).records))
+
+
+def our_columns(records: list[Record], shard: HashRange | None = None) -> Work:
+    """As Spark and the archive do: without an object for a user record."""
     return lambda: len(deaggregate_all(records, shard).records)
+
+
+def native_deaggregation(records: list[Record], shard: HashRange | None = None, *, made: bool) -> Work | None:
+    """The user records as columns or, if `made`, as objects."""
+    if leasehold_native is None:
+        return None
+    types = (pa.binary(), pa.string(), pa.string(), pa.int64(), pa.string())
+    columns = [
+        pa.array(column, type_) for column, type_ in zip(zip(*records, strict=True), types, strict=True)
+    ]
+    batch = pa.record_batch(columns, names=list(Record._fields))
+    start, end = (None, None) if shard is None else (shard.start, shard.end)
+
+    def run() -> int:
+        users, _ = leasehold_native.deaggregate(batch, start, end)
+        return len(leasehold_native.to_records(users, UserRecord) if made else users)
+
+    return run
 
 
 def their_deaggregation(records: list[Record]) -> Work | None:
@@ -114,74 +151,63 @@ def our_aggregation(entries: list[PutEntry]) -> Work:
     return run
 
 
-def cases() -> list[tuple[str, Work, Work | None]]:
-    small, medium, large = (
-        make_entries(100, 1_000_000),
-        make_entries(1_000, 1_000_000),
-        make_entries(10_000, 1_000_000)[:2_000],
-    )
-    few_keys, explicit = make_entries(100, 10), make_entries(100, 1_000_000, explicit=True)
+Contestants = dict[str, Work | None]
+
+
+def deaggregation_of(records: list[Record], shard: HashRange | None = None) -> Contestants:
+    return {
+        "leasehold": our_deaggregation(records, shard),
+        "native": native_deaggregation(records, shard, made=False),
+        "native records": native_deaggregation(records, shard, made=True),
+        "aws-kinesis-agg": their_deaggregation(records),
+    }
+
+
+def cases() -> dict[str, Contestants]:
+    small, medium = make_entries(100, 1_000_000), make_entries(1_000, 1_000_000)
+    large, few_keys = make_entries(10_000, 1_000_000)[:2_000], make_entries(100, 10)
+    explicit = make_entries(100, 1_000_000, explicit=True)
     tiny = aggregate_records(make_entries(4, 1), 1_000_000)
-    return [
-        (
-            "plain records, 100 B",
-            our_deaggregation(plain_records(small)),
-            their_deaggregation(plain_records(small)),
+    return {
+        "plain records, 100 B": deaggregation_of(plain_records(small)),
+        "aggregates of 100 B, a key each": deaggregation_of(aggregate_records(small)),
+        "aggregates of 100 B, ten keys": deaggregation_of(aggregate_records(few_keys)),
+        "aggregates of 100 B, explicit hash keys": deaggregation_of(aggregate_records(explicit)),
+        "aggregates of 100 B, a key each, range checked": deaggregation_of(
+            aggregate_records(small), NEARLY_ALL_KEYS
         ),
-        (
-            "aggregates of 100 B, a key each",
-            our_deaggregation(aggregate_records(small)),
-            their_deaggregation(aggregate_records(small)),
-        ),
-        (
-            "aggregates of 100 B, ten keys",
-            our_deaggregation(aggregate_records(few_keys)),
-            their_deaggregation(aggregate_records(few_keys)),
-        ),
-        (
-            "aggregates of 100 B, explicit hash keys",
-            our_deaggregation(aggregate_records(explicit)),
-            their_deaggregation(aggregate_records(explicit)),
-        ),
-        (
-            "aggregates of 100 B, a key each, range checked",
-            our_deaggregation(aggregate_records(small), NEARLY_ALL_KEYS),
-            their_deaggregation(aggregate_records(small)),
-        ),
-        (
-            "aggregates of 1 kB",
-            our_deaggregation(aggregate_records(medium)),
-            their_deaggregation(aggregate_records(medium)),
-        ),
-        (
-            "aggregates of 10 kB",
-            our_deaggregation(aggregate_records(large)),
-            their_deaggregation(aggregate_records(large)),
-        ),
-        ("one aggregate of 20,000 tiny records", our_deaggregation(tiny), their_deaggregation(tiny)),
-        ("aggregation of 100 B, a key each", our_aggregation(small), their_aggregation(small)),
-    ]
+        "the same as columns": {
+            "leasehold": our_columns(aggregate_records(small), NEARLY_ALL_KEYS),
+            PEER: their_deaggregation(aggregate_records(small)),
+        },
+        "aggregates of 1 kB": deaggregation_of(aggregate_records(medium)),
+        "aggregates of 1 kB, range checked": deaggregation_of(aggregate_records(medium), NEARLY_ALL_KEYS),
+        "aggregates of 10 kB": deaggregation_of(aggregate_records(large)),
+        "one aggregate of 20,000 tiny records": deaggregation_of(tiny),
+        "aggregation of 100 B, a key each": {
+            "leasehold": our_aggregation(small),
+            "aws-kinesis-agg": their_aggregation(small),
+        },
+    }
 
 
 def measure_ns(work: Work) -> float:
-    """Return nanoseconds per user record."""
-    start = time.perf_counter_ns()
+    """Return nanoseconds of CPU time per user record."""
+    start = time.process_time_ns()
     count = work()
-    return (time.perf_counter_ns() - start) / count
+    return (time.process_time_ns() - start) / count
 
 
-def measure(name: str, our: Work, their: Work | None, repeats: int) -> dict[str, Any]:
-    our_times, their_times = [], []
+def measure(name: str, contestants: Contestants, repeats: int) -> dict[str, Any]:
+    times: dict[str, list[float]] = {who: [] for who, work in contestants.items() if work}
     for _ in range(repeats):
-        our_times.append(measure_ns(our))
-        if their:
-            their_times.append(measure_ns(their))
-    row: dict[str, Any] = {"case": name, "ns": min_median_max(our_times)}
-    if their:
-        row |= {
-            "peer_ns": min_median_max(their_times),
-            "ratio": statistics.median(their_times) / statistics.median(our_times),
-        }
+        for who, work in contestants.items():
+            if work:
+                times[who].append(measure_ns(work))
+    row: dict[str, Any] = {"case": name, "ns": {who: min_median_max(each) for who, each in times.items()}}
+    if PEER in times:
+        peer = statistics.median(times[PEER])
+        row["ratios"] = {who: peer / statistics.median(each) for who, each in times.items() if who != PEER}
     return row
 
 
@@ -190,11 +216,37 @@ def min_median_max(times: list[float]) -> dict[str, float]:
 
 
 def format_row(row: dict[str, Any]) -> str:
-    def numbers(each: dict[str, float] | None) -> str:
-        return f"{each['median']:8.0f} ({each['min']:.0f}-{each['max']:.0f})" if each else "not installed"
+    def cell(who: str) -> str:
+        if who not in row["ns"]:
+            return "-"
+        each, ratio = row["ns"][who], row.get("ratios", {}).get(who)
+        text = f"{each['median']:.0f} ({each['min']:.0f}-{each['max']:.0f})"
+        return text if ratio is None else f"{text} {ratio:5.1f} x"
 
-    ratio = f"{row['ratio']:6.1f} x" if "ratio" in row else ""
-    return f"{row['case']:48s} {numbers(row['ns']):>26s} {numbers(row.get('peer_ns')):>30s} {ratio}"
+    return f"{row['case']:48s}" + "".join(f"{cell(who):>28s}" for who in COLUMNS)
+
+
+PEERS_PYTHON = Path(__file__).parent.parent / ".venv-bench" / "bin" / "python"
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """Run this file in the environment of the peers, because both sides have to be in one process."""
+    folder = Path(__file__).parent.parent
+    command = [str(PEERS_PYTHON), "-m", "benchmarks.aggregation", "--json", "--repeats", str(plan.rounds + 1)]
+    paths = os.pathsep.join([str(folder), str(folder / "src")])
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, check=True, cwd=folder
+    )
+    for row in json.loads(done.stdout)["rows"]:
+        sides = {PEER: row["ns"].get(PEER)} | row["ns"]  # the others are compared with the first one
+        yield Result(
+            f"deaggregation: {row['case']}",
+            f"How fast are {row['case']}?",
+            "CPU ns a user record",
+            "make bench ARGS=aggregation",
+            "one object a record",
+            {side: [each["min"], each["median"], each["max"]] for side, each in sides.items() if each},
+        )
 
 
 def main() -> None:
@@ -209,13 +261,15 @@ def main() -> None:
         "user_records_a_run": USER_RECORDS,
         "repeats": arguments.repeats,
     }
-    rows = [measure(*case, arguments.repeats) for case in cases()]
+    rows = [measure(name, contestants, arguments.repeats) for name, contestants in cases().items()]
     if arguments.json:
         print(json.dumps({"environment": environment, "rows": rows}, indent=2))
         return
     print(", ".join(f"{key} {value}" for key, value in environment.items()))
-    print(f"{'ns per user record: median (min-max)':48s} {'leasehold':>26s} {'aws-kinesis-agg':>30s}  ratio")
+    title = "ns of CPU time a user record: median (min-max)"
+    print(f"{title:48s}" + "".join(f"{who:>28s}" for who in COLUMNS))
     print("\n".join(map(format_row, rows)))
+    print("-: not installed. x: how many times as fast as aws-kinesis-agg")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.idle_shards import cpu_s
-from benchmarks.spark_throughput import PUT_RECORDS, Bench, cpu_by_kind, fill, stream_of
+from benchmarks.backlogs import PUT_RECORDS, fill
+from benchmarks.processes import cpu_by_kind, cpu_s
+from benchmarks.spark_throughput import Bench, stream_of
 from leasehold.local import LocalKinesis
 from leasehold.spark import register
 from leasehold.spark.pipeline.session import spark_session

@@ -45,6 +45,9 @@ class ListedStream(Stream):
         """Not called for a single stream."""
         raise AssertionError("the identifier of a single stream is not needed")
 
+    async def get_retention_ms(self) -> int:
+        return 24 * 3_600_000
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         """Return all shards. None has ended."""
         del shard_filter

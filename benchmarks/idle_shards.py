@@ -1,11 +1,13 @@
 """Measures CPU and memory of one worker process that serves many idle shards.
 
-    python benchmarks/idle_shards.py [--shards 100] [--seconds 30] [--dynamodb URL] [--json]
+    python -m benchmarks.idle_shards [--shards 100] [--seconds 30] [--dynamodb URL] [--json]
 
 Our Kinesis server runs in another process. The leases are in SQLite, or in DynamoDB at the URL (a server on this
 machine). Each shard is polled once a second. Machines differ, so the benchmark also measures the CPU share of the same
 polls through boto3, without leases and handlers.
 """
+
+from __future__ import annotations
 
 import argparse
 import json
@@ -15,9 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import Plan, Result
+from benchmarks.processes import cpu_s, memory_mb
 from leasehold.local import LocalKinesis
 
 PROGRAM = """
@@ -33,21 +38,8 @@ def handle(batch):
 
 consumer.run()
 """
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-WARM_UP_DEADLINE_S = 120
+WARM_UP_DEADLINE_S = 300
 BOTO3_CALLS = 200
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def count_held_leases(leases: str) -> int:
@@ -99,6 +91,34 @@ def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, obje
         finally:
             worker.terminate()
             worker.wait(60)
+
+
+SHARD_COUNTS = (1, 8, 64, 256, 1_000)
+SECONDS = 15
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """CPU and memory of one idle worker, by the number of its shards."""
+    command = "make bench ARGS=idle"
+    cpu = Result(
+        "idle-cpu",
+        "How much of a core does one worker need for idle shards?",
+        "% of a core",
+        command,
+        "one GetRecords call a shard and second, and heartbeats",
+    )
+    memory = Result(
+        "idle-memory",
+        "How much memory does it need?",
+        "MB",
+        command,
+        "imported modules; then state of shards",
+    )
+    for shards in SHARD_COUNTS[:3] if plan.is_quick else SHARD_COUNTS:
+        measured = measure(shards, SECONDS, None)
+        cpu.add(f"{shards:,} shards", float(str(measured["cpu_percent_of_a_core"])))
+        memory.add(f"{shards:,} shards", float(str(measured["memory_mb"])))
+    yield from (cpu, memory)
 
 
 def main() -> None:

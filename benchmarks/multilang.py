@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.idle_shards import cpu_s
-from benchmarks.spark_throughput import PUT_RECORDS, fill
+from benchmarks.backlogs import PUT_RECORDS, fill
+from benchmarks.processes import tree_cpu_s
 from leasehold.local import LocalKinesis
 from tests.servers.catalog import DYNAMODB_LOCAL
 from tests.servers.install import java, kcl_jars, site_packages
@@ -88,35 +88,37 @@ class Bench:
     dynamodb_url: str
     records: int
 
-    def write_properties(self, folder: Path, application: str) -> None:
-        """Write the program and its properties."""
-        (folder / "app.py").write_text(APP)
-        given = {
-            "executableName": f"{sys.executable} -S app.py",
-            "applicationName": application,
-            "streamName": STREAM,
-            "AwsCredentialsProvider": "DefaultCredentialsProvider",
-            "initialPositionInStream": "TRIM_HORIZON",
-            "regionName": "us-east-1",
-            "kinesisEndpoint": self.kinesis.endpoint_url,
-            "dynamoDBEndpoint": self.dynamodb_url,
-            "retrievalMode": "POLLING",
-            "idleTimeBetweenReadsInMillis": 200,
-            "shardSyncIntervalMillis": 1_000,
-            "metricsLevel": "NONE",
-        }
-        (folder / "app.properties").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
 
-    def command(self, way: str) -> list[str]:
-        """Return the command of one way."""
-        ours = [sys.executable, "-m", "leasehold.cli"]
-        if way == "process":
-            return [*ours, "run", "--kclpy", "app:RecordProcessor", "--properties", "app.properties"]
-        if way == "pipes":
-            return [*ours, "multilang", "app.properties"]
-        jars = os.pathsep.join(map(str, sorted(kcl_jars().glob("*.jar"))))
-        daemon = "software.amazon.kinesis.multilang.MultiLangDaemon"
-        return [str(java()), "-cp", jars, daemon, "--properties-file", "app.properties"]
+def write_program(folder: Path, stream: str, application: str, kinesis_url: str, dynamodb_url: str) -> None:
+    """Write the program and its properties."""
+    (folder / "app.py").write_text(APP)
+    given = {
+        "executableName": f"{sys.executable} -S app.py",
+        "applicationName": application,
+        "streamName": stream,
+        "AwsCredentialsProvider": "DefaultCredentialsProvider",
+        "initialPositionInStream": "TRIM_HORIZON",
+        "regionName": "us-east-1",
+        "kinesisEndpoint": kinesis_url,
+        "dynamoDBEndpoint": dynamodb_url,
+        "retrievalMode": "POLLING",
+        "idleTimeBetweenReadsInMillis": 200,
+        "shardSyncIntervalMillis": 1_000,
+        "metricsLevel": "NONE",
+    }
+    (folder / "app.properties").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
+
+
+def daemon_command(way: str) -> list[str]:
+    """Return the command of one way."""
+    ours = [sys.executable, "-m", "leasehold.cli"]
+    if way == "process":
+        return [*ours, "run", "--kclpy", "app:RecordProcessor", "--properties", "app.properties"]
+    if way == "pipes":
+        return [*ours, "multilang", "app.properties"]
+    jars = os.pathsep.join(map(str, sorted(kcl_jars().glob("*.jar"))))
+    daemon = "software.amazon.kinesis.multilang.MultiLangDaemon"
+    return [str(java()), "-cp", jars, daemon, "--properties-file", "app.properties"]
 
 
 @contextmanager
@@ -126,7 +128,7 @@ def running(bench: Bench, way: str, name: str) -> Iterator[tuple[subprocess.Pope
         folder = Path(text)
         counts = folder / "counts"
         counts.mkdir()
-        bench.write_properties(folder, name)
+        write_program(folder, STREAM, name, bench.kinesis.endpoint_url, bench.dynamodb_url)
         environment = os.environ | {
             "PYTHONPATH": str(site_packages("kclpy")),
             "COUNTS": str(counts),
@@ -135,7 +137,7 @@ def running(bench: Bench, way: str, name: str) -> Iterator[tuple[subprocess.Pope
         }
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                bench.command(way),
+                daemon_command(way),
                 cwd=folder,
                 env=environment,
                 stdout=log,
@@ -160,16 +162,6 @@ def count(counts: Path) -> int:
     """Return the number of records that were handled so far."""
     lines = [line for file in counts.iterdir() for line in file.read_text().splitlines()]
     return sum(int(line.split()[0]) for line in lines)
-
-
-def tree_cpu_s(pid: int) -> float:
-    """Return the CPU time of a process and of its children so far."""
-    children = [
-        int(child)
-        for tasks in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in tasks.read_text().split()
-    ]
-    return cpu_s(pid) + sum(map(cpu_s, children))
 
 
 def wait_for_count(process: subprocess.Popen[bytes], counts: Path, least: int) -> int:

@@ -1,6 +1,7 @@
 """Measures the throughput of the Spark source and the archive sink on local[2], and the latency of a record.
 
-    python benchmarks/spark_throughput.py [--megabytes 128] [--shards 8] [--latencies 40] [--sinks noop] [--json]
+    python -m benchmarks spark
+    python -m benchmarks.spark_throughput [--megabytes 128] [--shards 8] [--latencies 40] [--sinks noop] [--json]
 
 A backlog of records of 1,000 and of 100 bytes is read to its tip: to the noop sink, and to an archive in a folder.
 Rates are rows and payload (10^6 bytes) per second of Spark's batches, with planning and logs, in a warm session. Our
@@ -15,26 +16,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import base64
-import http.client
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pyspark
 
+from benchmarks.arrow_files_source import ArrowFilesSource, write_files
+from benchmarks.backlogs import fill
+from benchmarks.harness import Plan, Result, interleaved
+from benchmarks.harness import environment as machine
+from benchmarks.processes import cpu_by_kind
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
@@ -46,15 +47,12 @@ from leasehold.spark.pipeline.session import spark_session
 
 RECORD_BYTES = (1_000, 100)
 SINKS = ("noop", "archive")
-PUT_RECORDS = 500
-PUT_HEADERS = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "Kinesis_20131202.PutRecords"}
 PUT_EVERY_S = 0.25
 RUN_DEADLINE_S = 900
 RECORDS_A_CALL = 10_000
 REGION = "us-east-1"
-KINDS = ("server", "client", "JVM", "Python")
+KINDS = ("server", "client", "JVM", "reader", "Python")
 SHOWN_MIN = 0.5
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -74,23 +72,6 @@ class Run:
 def stream_of(record_bytes: int) -> str:
     """Return the name of the stream with records of this size."""
     return f"records-{record_bytes}"
-
-
-def fill(kinesis: LocalKinesis, stream: str, record_bytes: int, megabytes: int) -> None:
-    """Fill a stream by sending one prepared request many times; its records go to all shards."""
-    entries = [
-        {"Data": base64.b64encode(os.urandom(record_bytes)).decode(), "PartitionKey": f"key-{index}"}
-        for index in range(PUT_RECORDS)
-    ]
-    body = json.dumps({"StreamName": stream, "Records": entries}).encode()
-    url = urlsplit(kinesis.endpoint_url)
-    connection = http.client.HTTPConnection(str(url.hostname), url.port)
-    for _ in range(megabytes * 1_000_000 // record_bytes // PUT_RECORDS):
-        connection.request("POST", "/", body, PUT_HEADERS)
-        response = connection.getresponse()
-        if b'"FailedRecordCount":0' not in response.read():
-            sys.exit(f"{stream} could not be filled: {response.status}")
-    connection.close()
 
 
 # -- the limit of the server -------------------------------------------------------------------------------------------
@@ -167,14 +148,18 @@ class Bench:
         """Return the folder of a query's archive."""
         return self.folder / f"archive-{name}"
 
-    def read_backlog(self, stream: str, name: str, sink: str) -> tuple[int, float]:
+    def read_backlog(self, stream: str, name: str, sink: str, **options: str) -> tuple[int, float]:
         """Read a stream to its tip. Returns the rows, and the seconds of Spark's batches."""
-        query = self.query(stream, name, sink, {"availableNow": True})
-        if not query.awaitTermination(RUN_DEADLINE_S):
-            sys.exit(f"{name} did not end within {RUN_DEADLINE_S} s")
-        progress = query.recentProgress
-        seconds = sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
-        return sum(each["numInputRows"] for each in progress), seconds
+        return await_end(self.query(stream, name, sink, {"availableNow": True}, **options), name)
+
+
+def await_end(query: Any, name: str) -> tuple[int, float]:
+    """Wait for the end of a query. Returns its rows, and the seconds of its batches."""
+    if not query.awaitTermination(RUN_DEADLINE_S):
+        sys.exit(f"{name} did not end within {RUN_DEADLINE_S} s")
+    progress = query.recentProgress
+    seconds = sum(each["durationMs"]["triggerExecution"] for each in progress) / 1000
+    return sum(each["numInputRows"] for each in progress), seconds
 
 
 def measure_latencies(bench: Bench, count: int, poll_interval: str) -> list[float]:
@@ -208,42 +193,6 @@ def _archived(folder: Path) -> dict[bytes, float]:
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
-
-
-def kind_of(command: bytes) -> str | None:
-    """Return the part of the benchmark that a process belongs to."""
-    if b"leasehold.cli\0local" in command:
-        return "server"
-    if b"org.apache.spark" in command or b"/java" in command.split(b"\0")[0]:
-        return "JVM"
-    return "Python" if b"pyspark" in command else None
-
-
-def cpu_by_kind() -> Mapping[str, float]:
-    """Return the CPU seconds so far of this process and its descendants, ended ones included."""
-    parents, found = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                command = (entry / "cmdline").read_bytes()
-            except OSError:  # it has just ended
-                continue
-            parents[int(entry.name)] = int(fields[1])
-            found[int(entry.name)] = (command, sum(map(int, fields[11:15])) / TICKS_PER_S)
-    used: defaultdict[str, float] = defaultdict(float, client=time.process_time())
-    for process, (command, seconds) in found.items():
-        if _is_below(process, os.getpid(), parents):
-            used[kind_of(command) or "other"] += seconds
-    return used
-
-
-def _is_below(process: int, ancestor: int, parents: Mapping[int, int]) -> bool:
-    while process in parents:
-        process = parents[process]
-        if process == ancestor:
-            return True
-    return False
 
 
 def measure(record_bytes: int, way: str, work: Callable[[], tuple[int, float]]) -> Run:
@@ -280,12 +229,7 @@ def show(run: Run) -> None:
 
 def environment() -> dict[str, str]:
     """Describe the machine and the versions."""
-    return {
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-        "load": f"{os.getloadavg()[0]:.1f}",
-    }
+    return machine() | {"pyspark": pyspark.__version__}
 
 
 def measure_backlog(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> list[Run]:
@@ -313,6 +257,90 @@ def measure_backlog(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> li
     for run in runs[2:]:
         print(f"          {run.way}: {100 * run.mb_per_s / limit:.0f}% of the adapter alone", file=sys.stderr)
     return runs
+
+
+# -- net processor time, compared --------------------------------------------------------------------------------------
+
+DEFAULT, TUNED, READY = (
+    "leasehold, default options",
+    "leasehold, maxFetchRate=64mb",
+    "ready-made Arrow batches",
+)
+LENGTHS = {1_000: (16_000, 96_000), 100: (60_000, 480_000)}  # records of the short and of the long stream
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """Net CPU a GB of the source, to noop and to an archive, beside a Python source with ready-made batches."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalKinesis.in_process("--stream=warm-up:8") as kinesis,
+        spark_session("bench", {"spark.master": "local[2]"}, checkpoint=folder) as spark,
+    ):
+        register(spark)
+        spark.dataSource.register(ArrowFilesSource)
+        bench = Bench(kinesis, spark, Path(folder))
+        fill(kinesis, "warm-up", 1_000, 4)
+        write_files(bench.folder / "warm-up", 1_000, 16_000)
+        for contestant, sink in ((DEFAULT, "noop"), (DEFAULT, "archive"), (READY, "noop")):
+            _read(bench, contestant, "warm-up", f"warm-up-{contestant[:5]}-{sink}", sink)
+        for record_bytes, lengths in LENGTHS.items():
+            fill_both(bench, record_bytes, lengths)
+            for sink in SINKS[: 1 if plan.is_quick else None]:
+                yield compare(bench, record_bytes, sink, plan)
+
+
+def fill_both(bench: Bench, record_bytes: int, lengths: tuple[int, int]) -> None:
+    """Fill a short and a long stream, and write as many records to Arrow files."""
+    for name, records in zip(("short", "long"), lengths, strict=True):
+        stream = f"{stream_of(record_bytes)}-{name}"
+        bench.kinesis.client().create_stream(StreamName=stream, ShardCount=8)
+        fill(bench.kinesis, stream, record_bytes, records * record_bytes // 1_000_000)
+        write_files(bench.folder / stream, record_bytes, records)
+
+
+def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Result:
+    """Measure one size of records and one sink, all contestants in turns."""
+    result = Result(
+        f"spark-{sink}-{record_bytes}",
+        f"How much CPU does Spark need for 1 GB of records of {record_bytes:,} B, to {sink}, on local[2]?",
+        "net CPU s a GB (JVM, reader, Python workers)",
+        "make bench ARGS=spark",
+        "the copy from Arrow to rows in the JVM, then decoding",
+    )
+    contestants = (DEFAULT, TUNED, READY) if sink == "noop" else (DEFAULT, TUNED)
+    for number, contestant in enumerate(interleaved(contestants, 1 if plan.is_quick else plan.rounds)):
+        used = dict[str, tuple[float, int]]()
+        for length in ("short", "long"):
+            stream, name = f"{stream_of(record_bytes)}-{length}", f"{record_bytes}-{sink}-{length}-{number}"
+            before = _client_cpu_s()
+            rows, _ = _read(bench, contestant, stream, name, sink)
+            time.sleep(1)  # the reader releases its leases
+            used[length] = _client_cpu_s() - before, rows
+        cpu_s, rows = (used["long"][part] - used["short"][part] for part in (0, 1))
+        result.add(contestant, 1e9 * cpu_s / (rows * record_bytes))
+        print(
+            f"  {result.key}, {contestant}: {result.values[contestant][-1]:.1f}", file=sys.stderr, flush=True
+        )
+    return result
+
+
+def _read(bench: Bench, contestant: str, stream: str, name: str, sink: str) -> tuple[int, float]:
+    if contestant != READY:
+        options = {"maxFetchRate": "64mb"} if contestant == TUNED else {"maxFetchRate": "2mb"}
+        return bench.read_backlog(stream, name, sink, **options)
+    rows = bench.spark.readStream.format("arrow-files").option("path", str(bench.folder / stream)).load()
+    query = (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(bench.folder / f"checkpoint-{name}"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    return await_end(query, name)
+
+
+def _client_cpu_s() -> float:
+    return sum(seconds for kind, seconds in cpu_by_kind().items() if kind != "server")
 
 
 def main() -> None:

