@@ -4,12 +4,14 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from leasehold.core import events
-from leasehold.core.events import Event
+from leasehold.core.events import CallCount, Event
+from leasehold.core.finding import Finding, Severity
 from leasehold.core.model import ShardId, StreamIdentifier
 from leasehold.core.position import Position
 from leasehold.core.records.iterators import Gap, IteratorKind, IteratorStart
 
 EVENT_TYPES: tuple[type[Event], ...] = get_args(Event)
+_FINDING = Finding(code="stuck", severity=Severity.PROBLEM, text="text", remedy="remedy")
 
 _VALUES: dict[object, object] = {
     str: "text",
@@ -22,6 +24,9 @@ _VALUES: dict[object, object] = {
     Gap: Gap(Position("100"), "117", 1_700_000_000_000),
     IteratorStart: IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, "100"),
     tuple[str, ...]: ("text",),
+    Finding: _FINDING,
+    tuple[Finding, ...]: (_FINDING,),
+    tuple[CallCount, ...]: (CallCount("GetRecords", 7, 2, 1),),
     tuple[ShardId, ...]: (ShardId("shard-1"),),
     StreamIdentifier | None: None,  # as in a member of one stream, where the lease key is the shard id
 }

@@ -106,6 +106,21 @@ def test_a_cancelled_put_leaves_the_whole_object_or_none(store: ObjectStore) -> 
     asyncio.run(scenario())
 
 
+def test_a_deleted_object_is_gone(store: ObjectStore) -> None:
+    """A second deletion does nothing, and the name can be used again."""
+
+    async def scenario() -> None:
+        await store.put_if_absent("a/1", b"one")
+        await store.put_if_absent("a/2", b"two")
+        await store.delete("a/1")
+        await store.delete("a/1")
+        await store.delete("b/c/nothing")
+        assert [each.key for each in await _listed(store)] == ["a/2"]
+        assert await store.put_if_absent("a/1", b"again") == Created()
+
+    asyncio.run(scenario())
+
+
 def test_a_missing_object_is_none(store: ObjectStore) -> None:
     """It is a return value, not an error."""
 

@@ -1,10 +1,8 @@
-"""docs/spark.md documents every option with all its names, and every column with its type."""
+"""docs/spark.md documents every column with its type."""
 
-import re
 from pathlib import Path
 
 from leasehold.archive.columns import ALL_COLUMNS, spark_ddl
-from leasehold.spark.options import OPTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
@@ -14,14 +12,6 @@ def rows_after(heading: str) -> dict[str, list[str]]:
     section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
     return {row[0].strip(" `"): row[1:] for row in rows}
-
-
-def test_every_option_is_documented_with_all_its_names() -> None:
-    """The table has the options in order, each with its aliases."""
-    documented = rows_after("Options")
-    assert list(documented) == list(OPTIONS)
-    for name, (aliases, _) in documented.items():
-        assert tuple(re.findall(r"`([^`]+)`", aliases)) == OPTIONS[name].aliases
 
 
 def test_every_column_is_documented_with_its_type() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,13 @@ def write_archive(folder: Path, numbers: list[str]) -> None:
     )
 
 
+def make_older(folder: Path, pattern: str, *, days: int) -> None:
+    """Change the times at which the files were stored."""
+    for path in folder.rglob(pattern):
+        then = path.stat().st_mtime - days * 86_400
+        os.utime(path, (then, then))
+
+
 def run_archive(*arguments: object) -> Result:
     return CliRunner().invoke(leasehold, ["archive", *map(str, arguments)])
 
@@ -46,12 +56,27 @@ def test_a_folder_without_an_archive_is_not_verified(tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_without_an_archive_is_not_compacted(tmp_path: Path) -> None:
+    """Nothing is created there, not even the lock."""
+    write_archive(tmp_path / "orders", ["1"])
+    before = sorted(tmp_path.rglob("*"))
+    sentence = f"Error: {tmp_path} has no object of an archive: check the URL and --prefix\n"
+    for options in ((), ("--dry-run",)):
+        result = run_archive("compact", tmp_path, *options)
+        assert (result.exit_code, result.output) == (1, sentence)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert run_archive("compact", tmp_path, "--prefix", "orders").exit_code == 0
+
+
 def test_a_complete_archive(tmp_path: Path) -> None:
     """Tables, JSON, exit code 0, and a note that gaps are unknown."""
     write_archive(tmp_path, ["1", "2"])
     result = run_archive("verify", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0\ngaps: unknown" in result.output
+    assert (
+        "2 records: overlaps=0, duplicates=0, damages=0, strays=0, omissions=0\ngaps: unknown"
+        in result.output
+    )
     shards = json.loads(run_archive("verify", tmp_path, "--json").output)["shards"]
     assert shards == [{"shard": SHARD, "objects": 1, "records": 2, "first": "1", "last": "2"}]
     listed = json.loads(run_archive("list", tmp_path, "--json").output)["shards"]
@@ -88,8 +113,30 @@ def test_a_stray_file_gives_exit_code_1(tmp_path: Path) -> None:
     result = run_archive("verify", tmp_path)
     assert result.exit_code == 1
     assert f"stray: {SHARD}: {file.relative_to(tmp_path)}#1: " in result.output
-    assert "strays=1; 1 unrecognized object\n" in result.output
+    assert "strays=1, omissions=0; 1 unrecognized object\n" in result.output
     assert json.loads(run_archive("list", tmp_path, "--json").output)["unrecognized_objects"] == 2
+
+
+def test_compaction_of_a_folder(tmp_path: Path) -> None:
+    """A plan, a run that merges, a run that deletes, and a verification of the result."""
+    for number in range(20):
+        write_archive(tmp_path, [str(number)])
+    assert json.loads(run_archive("compact", tmp_path, "--dry-run", "--json").output)["would_merge"] == 0
+    make_older(tmp_path, "*.parquet", days=2)
+    planned = json.loads(run_archive("compact", tmp_path, "--dry-run", "--json").output)
+    assert (planned["would_merge"], planned["would_create"], planned["would_delete"]) == (4, 1, 0)
+    result = run_archive("compact", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "merged 4 objects into 1" in result.output
+    assert "20 records: overlaps=0" in run_archive("verify", tmp_path).output
+    assert "4 replaced ones are kept" in run_archive("compact", tmp_path, "--dry-run").output
+    assert "at least one minute" in run_archive("compact", tmp_path, "--delete-after", "0s").output
+    make_older(tmp_path, "*.since-*", days=1)
+    done = json.loads(run_archive("compact", tmp_path, "--json").output)
+    assert (done["merged"], done["deleted"], done["skipped"]) == (0, 4, [])
+    assert "20 records: overlaps=0, duplicates=0, damages=0" in run_archive("verify", tmp_path).output
+    assert len(list(tmp_path.rglob("*.parquet"))) == 17
+    assert "expected a size" in run_archive("compact", tmp_path, "--target-size", "big").output
 
 
 def test_a_gap_is_found_by_comparing_with_the_stream(
@@ -145,4 +192,60 @@ def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pyte
     location = (settings.url, "--prefix", "orders", "--s3-endpoint-url", ministack.url)
     result = run_archive("verify", *location)
     assert result.exit_code == 0, result.output
-    assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0" in result.output
+    assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0, omissions=0" in result.output
+
+
+# -- read ------------------------------------------------------------------------------------------------------
+
+
+def write_payloads(folder: Path, payloads: list[bytes], **settings: Any) -> None:
+    records = tuple(UserRecord(data, "key", str(n), 60_000 * (1 + n)) for n, data in enumerate(payloads))
+    chosen = ArchiveSettings(url=str(folder), **settings)
+    pinned = PinnedRange(SHARD, "one", to_archive_table(records, "orders", SHARD))
+    asyncio.run(Archive.open(chosen).write([pinned]))
+
+
+def test_records_are_printed_as_json_lines(tmp_path: Path) -> None:
+    """Payloads are base64, text, or all that is printed. Times and shards select, and a limit ends the command."""
+    write_payloads(tmp_path, [b"zero", b"\xff", "zw\u009bei".encode()], format="avro")
+    rows = [json.loads(line) for line in run_archive("read", tmp_path).output.splitlines()]
+    assert [row["data"] for row in rows] == ["emVybw==", "/w==", "enfCm2Vp"]
+    assert rows[1]["approximateArrivalTimestamp"] == "1970-01-01T00:02:00+00:00"
+    assert (rows[1]["shardId"], rows[1]["sequenceNumber"], rows[1]["partitionKey"]) == (SHARD, "1", "key")
+    text = run_archive("read", tmp_path, "--text").output
+    assert [json.loads(line)["data"] for line in text.splitlines()] == ["zero", None, "zw\u009bei"]
+    assert [json.loads(line).get("dataBase64") for line in text.splitlines()] == [None, "/w==", None]
+    assert "\u009b" not in text
+    raw = run_archive("read", tmp_path, "--raw").stdout_bytes
+    assert raw == b"zero\n\xff\nzw\xc2\x9bei\n"
+    assert run_archive("read", tmp_path, "--raw", "--limit", 1).output == "zero\n"
+    late = run_archive("read", tmp_path, "--raw", "--start", "1970-01-01T00:03:00Z")
+    assert late.stdout_bytes == "zw\u009bei\n".encode()
+    early = run_archive("read", tmp_path, "--raw", "--end", "1970-01-01T00:02:00Z", "--shard", SHARD)
+    assert (early.exit_code, early.output) == (0, "zero\n")
+
+
+def test_what_cannot_be_read_is_an_error_in_one_sentence(tmp_path: Path) -> None:
+    """A selection without records is none; a wrong place, a wrong time and payloads without positions are."""
+    write_payloads(tmp_path / "good", [b"zero"])
+    nothing = run_archive("read", tmp_path / "good", "--shard", "shardId-000000000007")
+    assert (nothing.exit_code, nothing.output) == (0, "")
+    write_payloads(tmp_path / "raw", [b"zero"], format="raw")
+    (tmp_path / "empty").mkdir()
+    for arguments, sentence in (
+        (("raw",), "payloads without their positions"),
+        (("empty",), "has no object of an archive: check the URL and --prefix"),
+        (("good", "--prefix", "x"), "has no object of an archive below prefix 'x'"),
+        (("good", "--start", "today"), "start='today'"),
+    ):
+        result = run_archive("read", tmp_path / arguments[0], *arguments[1:])
+        assert (result.exit_code, sentence in result.output) == (1, True), result.output
+    assert run_archive("read", tmp_path / "good", "--raw", "--text").exit_code == 2
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:
+    """As in `leasehold archive read ... | head -1`."""
+    write_payloads(tmp_path, [b"x" * 100_000 for _ in range(40)])
+    command = f"{sys.executable} -m leasehold archive read {tmp_path} | head -c 10; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout[:2], done.stdout[10:], done.stderr) == ('{"', "0\n", "")

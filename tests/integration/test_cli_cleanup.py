@@ -32,7 +32,7 @@ def test_unused_tables_are_listed_and_only_they_are_deleted(
 
     def clean_up(*arguments: str) -> Any:
         where = ("--dynamodb-endpoint-url", dynamodb_local.url, "--region", "us-east-1")
-        return CliRunner().invoke(leasehold, ["cleanup", *where, "--watch", "1", *arguments])
+        return CliRunner().invoke(leasehold, ["cleanup", *where, "--watch", "3", *arguments])
 
     with Heartbeats(client, f"{prefix}-busy"):
         listed = json.loads(clean_up("--prefix", prefix, "--json").stdout)["applications"]

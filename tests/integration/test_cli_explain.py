@@ -95,6 +95,7 @@ def test_a_fleet_without_workers_is_explained(
     """A silent owner, a free lease, a trimmed and a nearly trimmed position, a child that waits."""
     client = kinesis.client()
     trimmed, kept = put(kinesis, SHARDS[0]), put(kinesis, SHARDS[1])
+    put(kinesis, SHARDS[0])  # not done
     client.split_shard(StreamName="orders", ShardToSplit=SHARDS[2], NewStartingHashKey=str(2**128 // 6 * 5))
     kinesis.advance(timedelta(hours=20))
     put(kinesis, SHARDS[0])

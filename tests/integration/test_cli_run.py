@@ -1,6 +1,7 @@
 """`leasehold run` as a process: a worker on the local server, with leases in a file."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,6 +19,7 @@ from leasehold.local import LocalKinesis
 from tests.integration.cli_process import DEADLINE_S, run_cli, start_cli
 
 CANARY = "canary-4711"
+T = TypeVar("T")
 
 PROGRAM = """
 import time
@@ -88,13 +91,14 @@ class Worker:
         self._reader = Thread(target=self.logged.extend, args=(process.stderr,), daemon=True)
         self._reader.start()
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until the condition is true. Fail if the worker ends or the deadline passes."""
+    def wait_for(self, condition: Callable[[], T]) -> T:
+        """Wait until the condition is true, and return it. Fail if the worker ends or the deadline passes."""
         deadline = time.monotonic() + DEADLINE_S
-        while not condition():
+        while not (found := condition()):
             assert self.process.poll() is None, f"the worker has ended: {self.log()}"
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
+        return found
 
     def log(self) -> str:
         return "".join(list(self.logged))
@@ -160,9 +164,10 @@ def test_health_distinguishes_a_hanging_handler_from_an_idle_shard(folder: Path)
     (folder / "billing.py").write_text(program)
     with worker("billing:consumer", folder=folder) as running:
         url = running.status_url()
-        running.wait_for(lambda: get_status(f"{url}/health")[0] == 503)
-        problems = str(get_status(f"{url}/health")[1]["problems"])
-        assert "records are in flight and none gets done" in problems
+        # Before the first page, another problem may be reported.
+        problem = "records are in flight and none gets done"
+        running.wait_for(lambda: problem in str(get_status(f"{url}/health")[1]["problems"]))
+        assert get_status(f"{url}/health")[0] == 503
         (folder / "go-on").touch()
         running.wait_for(lambda: handled(folder) == ALL_SIZES and get_status(f"{url}/health")[0] == 200)
         with urlopen(f"{url}/metrics", timeout=30) as answer:
@@ -229,4 +234,70 @@ def test_an_invalid_target_is_reported_in_one_sentence(
     done = run_cli("run", *arguments, folder=folder)
     assert done.code == code, done.err
     assert text.replace("BROKEN", str(folder / "broken.py")) in done.err
+    assert "Traceback" not in done.err
+
+
+# -- several processes ---------------------------------------------------------------------------------------------
+
+
+def put_more(local_kinesis: LocalKinesis, stream: str) -> list[int]:
+    """Put twenty larger records. Returns the sizes of all records so far."""
+    records = [
+        {"Data": CANARY.encode() + b"x" * number, "PartitionKey": f"{CANARY}-{number}"}
+        for number in range(100, 120)
+    ]
+    assert local_kinesis.client().put_records(StreamName=stream, Records=records)["FailedRecordCount"] == 0
+    return ALL_SIZES + [len(CANARY) + number for number in range(100, 120)]
+
+
+def test_a_killed_process_is_restarted_and_loses_no_record(
+    folder: Path, stream: str, local_kinesis: LocalKinesis
+) -> None:
+    """Both processes are members. One status port shows both. SIGTERM stops them."""
+    toml = (folder / "worker.toml").read_text()
+    (folder / "worker.toml").write_text(
+        toml.replace("[run]", 'failover_after = "10s"\nrefresh_every = "1s"\n[run]')
+    )
+    with worker("--config", "worker.toml", "--processes", "2", folder=folder) as running:
+        url = running.status_url()
+
+        def health() -> Any:
+            return get_status(f"{url}/health")[1]
+
+        running.wait_for(
+            lambda: (
+                {each["state"] for each in health()["processes"]} == {"running"}
+                and len(health()["shards"]) == 2
+                and handled(folder) == ALL_SIZES
+            )
+        )
+        # A process that does not answer in time has no shards in a response.
+        victim = running.wait_for(lambda: [*health()["shards"].values()])[0]["process"]
+        os.kill(health()["processes"][victim]["pid"], signal.SIGKILL)
+        expected = put_more(local_kinesis, stream)
+        running.wait_for(lambda: set(handled(folder)) == set(expected))
+        running.wait_for(
+            lambda: (
+                [each["restarts"] for each in health()["processes"] if each["state"] == "running"]
+                == [int(victim == 0), int(victim == 1)]
+            )
+        )
+        with urlopen(f"{url}/metrics", timeout=30) as answer:
+            metrics = answer.read().decode()
+        assert f'leasehold_process_restarts_total{{process="{victim}"}} 1' in metrics
+        assert 'leasehold_leases_held{process="0"}' in metrics
+        assert running.stop() == 0
+        log = running.log()
+    assert f"WARNING leasehold.processes process ended process={victim} end='signal 9'" in log
+    for process in (0, 1):
+        assert f"INFO leasehold.fleet process={process} member stopped" in log
+    assert "lease lost" not in log
+
+
+def test_a_wrong_setting_ends_all_processes_with_one_sentence(folder: Path) -> None:
+    """No process is restarted. The processes run the record processor of kclpy that the supervisor was given."""
+    done = run_cli("run", "--kclpy", "biling:Processor", "--processes", "2", folder=folder)
+    assert done.code == 1
+    assert done.err.count("module biling is neither in") == 1
+    assert "Error: module biling" in done.err
     assert "Traceback" not in done.err

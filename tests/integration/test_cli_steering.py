@@ -66,7 +66,7 @@ def test_a_running_fleet_is_reset_and_loses_nothing(world: ProcessWorld) -> None
     """Records after the new position come again, others do not, also if a command is killed while it waits."""
 
     def reset(*more: str) -> "subprocess.Popen[str]":
-        where = ("--sqlite", "leases.sqlite", "--stream", world.stream, "--failover-after", "2", "--yes")
+        where = ("--sqlite", "leases.sqlite", "--stream", world.stream, "--failover-after", "5", "--yes")
         endpoint = ("--kinesis-endpoint-url", world.kinesis.endpoint_url)
         return start_cli("reset", *where, *endpoint, *more, folder=world.folder)
 
@@ -83,16 +83,19 @@ def test_a_running_fleet_is_reset_and_loses_nothing(world: ProcessWorld) -> None
             assert killed.stderr is not None
             assert "waiting for" in killed.stderr.readline()
             killed.kill()
+        # The kill may have come after the move of a lease. From then on a worker may read it again, and checkpoint.
+        is_at_start = any(not each.checkpoint.is_record for each in world.read_leases())
+        is_moved = is_at_start or sum(each.startswith("early") for each in world.handled()) > len(early)
         with reset("--to", at, "--json") as process:
             out, err = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 0, err
         assert len(json.loads(out)["moved"]) == 2
-        wait_until(lambda: {Counter(world.handled())[each] for each in late} == {2})
+        wait_until(lambda: min(Counter(world.handled())[each] for each in late) >= 2)
     wait_until(lambda: set(load.put) <= set(world.handled()))
     counts = Counter(world.handled())
-    assert {counts[each] for each in early} == {1}
-    assert {counts[each] for each in late} == {2}
-    assert {counts[each] for each in load.put} <= {1, 2}
+    assert {counts[each] for each in early} <= ({1, 2} if is_moved else {1})
+    assert {counts[each] for each in late} <= ({2, 3} if is_moved else {2})
+    assert {counts[each] for each in load.put} <= ({1, 2, 3} if is_moved else {1, 2})
 
 
 def next_time(kinesis: LocalKinesis) -> str:
@@ -147,6 +150,11 @@ def test_the_plan_is_shown_and_confirmed_before_anything_is_written(
     (row,) = json.loads(run("leases", "--json").output)["leases"]
     assert (row["owner"], row["checkpoint"]["sequence_number"]) == (None, "TRIM_HORIZON")
     assert "1 already there" in reset("--to", "trim-horizon", "--yes").output
+    assert "Warning" not in planned.output + moved.output
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    skipping = reset("--to", now, "--yes").output
+    assert "Warning: 1 lease would move forward" in skipping
+    assert "Warning: 1 lease moved forward" in skipping
 
 
 def test_released_leases_are_listed(tmp_path: Path, run: Run) -> None:

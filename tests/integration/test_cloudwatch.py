@@ -11,13 +11,14 @@ from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.settings import MetricsLevel
 from leasehold.core.events import BatchHandled, Event, FleetRefreshed, LeaseTaken, PageRead
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
+from leasehold.core.observing.metrics import MetricWindow
 from leasehold.core.position import TRIM_HORIZON, Position
 from tests.servers import Server
 
 SHARD = ShardId("shardId-000000000000")
 EVENTS: list[Event] = [
     LeaseTaken(LeaseKey(SHARD), SHARD, None, None, 1, TRIM_HORIZON),
-    FleetRefreshed(4, 1, 2, 3),
+    FleetRefreshed(4, 1, 2, 3, speaks_for_fleet=True),
     PageRead(SHARD, 7, 700, 1_500, 20),
     BatchHandled(SHARD, 3, 300, Position("3"), 40, 1_500),
     BatchHandled(SHARD, 4, 400, Position("7"), 60, 1_500),
@@ -49,9 +50,8 @@ def test_metrics_arrive_with_the_names_and_dimensions_of_the_kcl(
     async def publish() -> CloudWatchMetrics:
         observer = CloudWatchMetrics(
             client,
-            application=namespace,
-            worker=WorkerId("w-1"),
-            level=MetricsLevel.DETAILED,
+            namespace=namespace,
+            window=MetricWindow(MetricsLevel.DETAILED, WorkerId("w-1")),
             clock=SystemClock(),
             report=lambda _: None,
         )
@@ -86,9 +86,8 @@ def test_an_unreachable_cloudwatch_loses_only_metrics(unique_name: Callable[[str
         reported: list[Event] = []
         observer = CloudWatchMetrics(
             server.client("cloudwatch"),
-            application=unique_name("billing"),
-            worker=WorkerId("w-1"),
-            level=MetricsLevel.SUMMARY,
+            namespace=unique_name("billing"),
+            window=MetricWindow(MetricsLevel.SUMMARY, WorkerId("w-1")),
             clock=SystemClock(),
             report=reported.append,
         )

@@ -54,7 +54,7 @@ def test_a_broken_event_is_an_error_and_its_records_come_again(
     with pytest.raises(UnavailableError):
         case.rest_of(subscription)
     second = case.put(b"second")
-    (event,) = case.events_until(subscribe(case, consumer, sequence_number=first), 1)
+    event = case.events_until(subscribe(case, consumer, sequence_number=first), 1)[-1]  # after heartbeats
     assert [record.sequence_number for record in event.records] == [second]
 
 
@@ -80,7 +80,7 @@ def test_a_subscription_ends_early_and_can_be_renewed(
     """Without an error."""
     subscription = subscribe(case, consumer, sequence_number=case.put(b"x"))
     server.plan_fan_out_fault("early_end", stream=case.name)
-    assert case.rest_of(subscription) == []
+    assert not any(event.records for event in case.rest_of(subscription))  # but heartbeats
     subscribe(case, consumer)
 
 
@@ -105,7 +105,8 @@ def test_a_subscription_begins_too_early_and_without_an_initial_response(
     numbers = [case.put(b"%d" % number) for number in range(12)]
     server.plan_fan_out_fault("out_of_order", stream=case.name)
     server.plan_fan_out_fault("no_initial_response", stream=case.name)
-    early, right = case.events_until(subscribe(case, consumer, sequence_number=numbers[9]), 12)
+    events = case.events_until(subscribe(case, consumer, sequence_number=numbers[9]), 12)
+    early, right = (event for event in events if event.records)
     assert [record.sequence_number for record in early.records] == numbers[:10]
     assert [record.sequence_number for record in right.records] == numbers[10:]
 

@@ -83,6 +83,7 @@ class StreamUnderTest:
             clock=SystemClock(),
             rng=random.Random(7),
             observe=self.events.append,
+            subscribes_once=False,
         )
         return read_shard(request, replace(context, **changes))
 

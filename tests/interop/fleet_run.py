@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from leasehold.core.position import SUB_SEQUENCE_MAX, Position
 from tests.fleet.record_producer import RecordProducer
 from tests.fleet.run_check import RunCheck, check_run
 from tests.fleet.worker_processes import wait_until
 from tests.interop.fleet_tables import FleetTables
 from tests.interop.java_log import complaints
 from tests.interop.mixed_fleet import MixedFleet
-from tests.interop.spark_member import NAME, archive_problems
+from tests.interop.spark_member import NAME
 
 SHARDS = 8
 PUT_EVERY_S = 0.25
@@ -69,7 +70,7 @@ class FleetRun:
     def stop(self, worker: str) -> None:
         """Stop a member cleanly."""
         self.fleet.stop(worker)
-        if worker in self.fleet.archives:
+        if worker in self.fleet.pipelines:
             self.faults_by_worker[worker].add("stopped in a batch")
 
     def start_spark(self, **options: Any) -> str:
@@ -113,6 +114,23 @@ class FleetRun:
             return produced - len({each.number for each in self.fleet.handled() if each.number < produced})
 
         self.wait(lambda: missing() == 0, f"all {produced} records handled")
+
+    def wait_until_all_is_stored(self) -> None:
+        """Wait until every record produced so far has been handled, and the leases are past it."""
+        produced = self.production.produced
+        self.wait_until_all_is_handled()
+        tips: dict[str, int] = {}
+        for each in self.fleet.handled():
+            if each.number < produced:
+                tips[each.shard] = max(each.sequence, tips.get(each.shard, 0))
+
+        def stored() -> bool:
+            checkpoints = {str(lease.shard_id): lease.checkpoint for lease in self.table.leases()}
+            return all(
+                checkpoints[shard] > Position(str(tip), SUB_SEQUENCE_MAX) for shard, tip in tips.items()
+            )
+
+        self.wait(stored, f"all {produced} records stored")
 
     def wait_until_nothing_is_stuck(self) -> None:
         """Wait until every lease of an open shard is renewed by a running member, and no handoff is in progress."""
@@ -181,9 +199,7 @@ class FleetRun:
             f"{self.production.splits} splits, {self.production.merges} merges"
         )
         problems = check.problems + complaints(self.fleet.folder)
-        problems += [
-            str(each) for archive in self.fleet.archives.values() for each in archive_problems(archive)
-        ]
+        problems += [str(each) for pipeline in self.fleet.pipelines.values() for each in pipeline.problems()]
         assert not problems, "\n".join(problems)
         return check
 

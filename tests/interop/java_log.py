@@ -36,6 +36,9 @@ HARMLESS = (
     r"MultiLangDaemon - Encountered an error during shutdown\.\s+java\.util\.concurrent\.TimeoutException",
     # Fan-out: it gave a shard up, and the end of the subscription arrived after that.
     r"complete called on a cancelled subscription",
+    r"Subscriber cancelled before all events were published",
+    # The machine was busy.
+    r"PING timer scheduled after \d+ms",
 )
 _HARMLESS = re.compile("|".join(HARMLESS))
 _COMPLAINT = re.compile(r" (WARN|ERROR) ")

@@ -6,14 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tests.fleet.run_check import Handled, read_logs
 from tests.fleet.worker_processes import ROOT
 from tests.interop.build import NEWEST, java_command
-from tests.interop.spark_member import archived_records, kill_session, write_pipeline
+from tests.interop.spark_member import ARCHIVE, SparkPipeline, kill_session
 
 JAVA = "java"
 PYTHON = "python"
@@ -52,6 +52,7 @@ SPARK_OPTIONS = {
     "failoverAfter": f"{FAILOVER_MS}ms",
     "startingPosition": "trim_horizon",
     "pollInterval": "250ms",
+    "columns": "archive",
 }
 
 
@@ -68,7 +69,7 @@ class MixedFleet:
     python_options: dict[str, Any] = field(default_factory=lambda: dict(PYTHON_OPTIONS))
     running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
-    archives: dict[str, Path] = field(default_factory=dict)  # of the Spark members
+    pipelines: dict[str, SparkPipeline] = field(default_factory=dict)  # of the Spark members
 
     def start_java(self, version: str = NEWEST, **options: Any) -> str:
         """Start a Java member on this version of the KCL."""
@@ -90,28 +91,35 @@ class MixedFleet:
         self.start_command(worker, [sys.executable, "-m", "tests.interop.python_member", *arguments])
         return worker
 
-    def start_spark(self, **options: Any) -> str:
+    def start_spark(self, sink: str = ARCHIVE, **options: Any) -> str:
         """Start a Spark member. Its worker id is not known yet, see `rename`."""
         worker = self.new_name(SPARK)
-        self.archives[worker] = self.folder / f"{worker}.archive"
         source = SPARK_OPTIONS | options | {"region": "us-east-1"}
         source |= {"streamName": self.stream, "applicationName": self.application}
         source |= {"endpointUrl": self.kinesis_url, "dynamodbEndpointUrl": self.dynamodb_url}
-        file = self.folder / f"{worker}.toml"
-        write_pipeline(file, source, self.archives[worker])
-        self.start_command(worker, [sys.executable, "-m", "leasehold.cli", "pipeline", str(file)])
+        self._start_pipeline(worker, SparkPipeline(self.folder / f"{worker}.toml", source, sink))
         return worker
+
+    def restart_spark(self, worker: str, **options: Any) -> None:
+        """Start a Spark member that has ended, with its checkpoint location and these options beside its own."""
+        pipeline = self.pipelines[worker]
+        self._start_pipeline(worker, replace(pipeline, source={**pipeline.source, **options}))
+
+    def _start_pipeline(self, worker: str, pipeline: SparkPipeline) -> None:
+        pipeline.write()
+        self.pipelines[worker] = pipeline
+        self.start_command(worker, [sys.executable, "-m", "leasehold.cli", "pipeline", str(pipeline.file)])
 
     def rename(self, worker: str, name: str) -> None:
         """Set the worker id of a member."""
         (self.folder / f"{worker}.out").rename(self.folder / f"{name}.out")
         self.running[name] = self.running.pop(worker)
-        self.archives[name] = self.archives.pop(worker)
+        self.pipelines[name] = self.pipelines.pop(worker)
 
     def kill(self, worker: str) -> None:
         """Kill -9."""
         process = self.running.pop(worker)
-        if worker in self.archives:
+        if worker in self.pipelines:
             kill_session(process.pid)
         process.kill()
         process.wait()
@@ -126,6 +134,12 @@ class MixedFleet:
             process.kill()
         # After SIGTERM a JVM exits with this code even if it stopped cleanly.
         assert code in {0, 128 + signal.SIGTERM}, self.output_of(worker)
+
+    def wait_for_end(self, worker: str) -> int:
+        """Wait until a member ends by itself. Returns its exit code."""
+        code = self.running[worker].wait(EXIT_DEADLINE_S)
+        del self.running[worker]
+        return code
 
     def kill_all(self) -> None:
         """Kill every member."""
@@ -148,9 +162,7 @@ class MixedFleet:
             for path in self.folder.glob(f"{JAVA}-*.out")
             for record in _handled_by_java(self.folder, path.stem)
         ]
-        spark = [
-            record for worker, each in self.archives.items() for record in archived_records(each, worker)
-        ]
+        spark = [record for worker, each in self.pipelines.items() for record in each.records(worker)]
         return sorted(read_logs(self.folder) + java + spark)
 
     def java_events(self, worker: str, event: str) -> list[dict[str, Any]]:
@@ -187,10 +199,10 @@ class MixedFleet:
     def start_command(
         self, worker: str, command: list[str], variables: Mapping[str, str] | None = None
     ) -> None:
-        """Start a member. Its output goes to a file."""
+        """Start a member. Its output goes to a file, after that of its earlier runs."""
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         environment |= variables or {}
-        with (self.folder / f"{worker}.out").open("wb") as output:
+        with (self.folder / f"{worker}.out").open("ab") as output:
             self.running[worker] = subprocess.Popen(
                 command,
                 cwd=ROOT,

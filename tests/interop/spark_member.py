@@ -1,6 +1,7 @@
-"""A Spark member of a fleet: `leasehold pipeline`, from the stream into an archive, and the records in that archive.
+"""A Spark member of a fleet: `leasehold pipeline`, from the stream into an archive or into files, and what is there.
 
-What is archived counts as handled, at the time at which its object was written.
+What is there counts as handled, at the time at which its object was written. An archive has each record once; files
+show how often a record was delivered.
 """
 
 import asyncio
@@ -9,7 +10,9 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,27 +27,58 @@ from tests.fleet.run_check import Handled
 
 # The worker id of a query contains a random number that belongs to its checkpoint location.
 NAME: Final = re.compile(r"spark-[0-9a-f]{16}")
+ARCHIVE: Final = "archive"
+FILES: Final = "parquet"
 _COLUMNS: Final = ["shardId", "sequenceNumber", "subSequenceNumber", "data"]
 
 
-def write_pipeline(file: Path, source: dict[str, Any], archive: Path) -> None:
-    """Write the file of a pipeline, with the smallest Spark session."""
-    tables: dict[str, dict[str, Any]] = {
-        "source": source,
-        "sink": {"kind": "archive", "path": str(archive)},
-        "trigger": {"processing_time": "1s"},
-        "spark": {"master": "local[2,4]", "driver.memory": "512m"},
-    }
-    lines = [f"checkpoint = {json.dumps(str(file.with_suffix('.checkpoint')))}"]
-    for name, members in tables.items():
-        lines.append(f"[{name}]")
-        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in members.items()]
-    file.write_text("\n".join(lines))
+@dataclass(frozen=True)
+class SparkPipeline:
+    """A pipeline in a file of its own. Its checkpoint location and its output are beside the file."""
+
+    file: Path
+    source: Mapping[str, Any]
+    sink: str = ARCHIVE
+
+    @property
+    def output(self) -> Path:
+        """The folder that the sink writes to."""
+        return self.file.with_suffix(f".{self.sink}")
+
+    def write(self) -> None:
+        """Write the file, with the smallest Spark session."""
+        tables: dict[str, Mapping[str, Any]] = {
+            "source": self.source,
+            "sink": {"kind": self.sink, "path": str(self.output)},
+            "trigger": {"processing_time": "1s"},
+            "spark": {"master": "local[2,4]", "driver.memory": "512m"},
+        }
+        lines = [f"checkpoint = {json.dumps(str(self.file.with_suffix('.checkpoint')))}"]
+        for name, members in tables.items():
+            lines.append(f"[{name}]")
+            lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in members.items()]
+        self.file.write_text("\n".join(lines))
+
+    def records(self, worker: str) -> list[Handled]:
+        """Every record of the output. Order is checked within an object, because a range is written at once."""
+        files = self.output.rglob("*.parquet") if self.sink == ARCHIVE else _committed_files(self.output)
+        return [record for file in files for record in _records(file, worker)]
+
+    def problems(self) -> list[Problem]:
+        """The problems of an archive. Files may have a record twice."""
+        return archive_problems(self.output) if self.sink == ARCHIVE else []
 
 
-def archived_records(archive: Path, worker: str) -> list[Handled]:
-    """Every record of an archive. Order is checked within an object, because a range is written at once."""
-    return [record for file in archive.rglob("*.parquet") for record in _records(file, worker)]
+def _committed_files(folder: Path) -> set[Path]:
+    """The files of committed batches, according to the log of Spark's sink."""
+    logs = [each for each in (folder / "_spark_metadata").glob("*") if each.name[0].isdigit()]
+    return {folder / name for each in logs for name in _logged_names(each)}
+
+
+@cache
+def _logged_names(log: Path) -> tuple[str, ...]:
+    """The files that one batch has added, or all batches up to it. After the version, each line names a file."""
+    return tuple(json.loads(line)["path"].rpartition("/")[2] for line in log.read_text().splitlines()[1:])
 
 
 @cache

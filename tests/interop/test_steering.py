@@ -1,7 +1,9 @@
-"""`leasehold reset` and `leasehold release` on running fleets of Java and Python members, under load."""
+"""`leasehold reset` and `leasehold release` on running fleets of Java, Python and Spark members, under load."""
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +12,7 @@ from tests.integration.cli_process import CliResult, start_cli
 from tests.interop.build import KCL_2, NEWEST
 from tests.interop.fleet_run import DEADLINE_S, FleetRun
 from tests.interop.mixed_fleet import BY_COUNT, FAILOVER_MS
+from tests.interop.spark_member import FILES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -29,9 +32,36 @@ def run(fleet_run: FleetRun, command: str, *arguments: str) -> CliResult:
     return CliResult(process.returncode, out, err)
 
 
-def handled(fleet_run: FleetRun) -> Counter[int]:
-    """How often each record was handled."""
-    return Counter(each.number for each in fleet_run.fleet.handled())
+def handled(fleet_run: FleetRun, worker: str | None = None) -> Counter[int]:
+    """How often each record was handled, by this worker or at all."""
+    return Counter(each.number for each in fleet_run.fleet.handled() if worker in {None, each.worker})
+
+
+def reset_to(fleet_run: FleetRun, at: str) -> None:
+    """Reset all leases of the fleet to a time."""
+    reset = run(fleet_run, "reset", "--stream", fleet_run.fleet.stream, "--to", at, "--yes", "--json")
+    assert len(json.loads(reset.out)["moved"]) == 8
+
+
+@contextmanager
+def comes_again(fleet_run: FleetRun, first: int) -> Iterator[range]:
+    """Check that the records from this one on come once more because of what the block does, and none before them.
+
+    Records that are produced in the meantime come at least once. Afterwards all leases have moved on.
+    """
+    again = range(first, fleet_run.production.produced)
+    fleet_run.wait_until_all_is_stored()
+    before = handled(fleet_run)
+    yield again
+
+    def times() -> Counter[int]:
+        now = handled(fleet_run)
+        return Counter({each: now[each] - before[each] for each in range(again.stop)})
+
+    fleet_run.wait(lambda: all(map(times().get, again)), "the records come again")
+    fleet_run.wait_until_all_is_stored()
+    wrong = {each: count for each, count in times().items() if count != int(each in again)}
+    assert not wrong, f"handled after the reset, beside {again}: {wrong}"
 
 
 @pytest.mark.parametrize("version", [NEWEST, KCL_2])
@@ -51,8 +81,7 @@ def test_a_fleet_is_reset_to_a_time(fleet_run: FleetRun, version: str) -> None:
     last = fleet_run.production.produced
     fleet_run.wait_until_all_is_handled()
     before = handled(fleet_run)
-    reset = run(fleet_run, "reset", "--stream", fleet_run.fleet.stream, "--to", at, "--yes", "--json")
-    assert len(json.loads(reset.out)["moved"]) == 8
+    reset_to(fleet_run, at)
     for worker in (java, python):
         fleet_run.faults_by_worker[worker].add("reset")
     again = range(first, last)
@@ -64,6 +93,41 @@ def test_a_fleet_is_reset_to_a_time(fleet_run: FleetRun, version: str) -> None:
     assert all(now[each] == before[each] for each in range(first))
     if version == NEWEST:
         assert all(now[each] == before[each] + 1 for each in again)
+
+
+def test_a_fleet_with_a_query_is_reset_to_a_time(fleet_run: FleetRun) -> None:
+    """First the query stops and names the option. With it, the query comes back, and follows a second reset while it
+    runs. Each time exactly the records since then come again.
+    """
+    spark = fleet_run.start_spark(sink=FILES, balanceBy="count")
+    fleet_run.wait_until_read_by(spark, leases=8)
+    with fleet_run.pause_production():
+        fleet_run.wait_until_all_is_handled()
+        first, at = fleet_run.production.produced, datetime.now(UTC).isoformat(timespec="milliseconds")
+    # The query knows each shard beyond the new position, so it refuses whichever lease it gets.
+    fleet_run.wait_until_read_by(spark, leases=8)
+    java, python = fleet_run.fleet.start_java(**BY_COUNT), fleet_run.fleet.start_python()
+    fleet = (java, python, spark)
+    for worker in fleet:
+        fleet_run.wait_until_read_by(worker, leases=2)
+        fleet_run.faults_by_worker[worker].add("reset")
+
+    with comes_again(fleet_run, first):
+        reset_to(fleet_run, at)
+        assert fleet_run.fleet.wait_for_end(spark) == 1
+        assert "onLeasesBehind=leases" in fleet_run.fleet.output_of(spark)
+        fleet_run.fleet.restart_spark(spark, onLeasesBehind="leases")
+    for worker in fleet:
+        fleet_run.wait_until_read_by(worker, leases=2)
+
+    with comes_again(fleet_run, first) as again:
+        before = handled(fleet_run, spark)
+        reset_to(fleet_run, at)
+    now = handled(fleet_run, spark)
+    assert any(now[each] > before[each] for each in again), "the query delivered nothing again"
+    for worker in fleet:
+        fleet_run.wait_until_read_by(worker, leases=2)
+    fleet_run.conclude()
 
 
 def test_a_java_member_is_drained(fleet_run: FleetRun) -> None:

@@ -8,24 +8,29 @@ ran, the wall clock decides on liveness.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leasehold.adapters.memory import rows as memory_rows
 from leasehold.archive import rows as archive_rows
+from leasehold.archive import shard_rows
 from leasehold.archive.archive import Archive
+from leasehold.archive.compaction import Compactor
 from leasehold.archive.listings import Listing
 from leasehold.config.settings import FleetSettings, Mode, ReadSettings, Retrieval
 from leasehold.core.assignment import leader_assignment, peer_assignment
 from leasehold.core.exactly_once import pinned_batch
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges
+from leasehold.core.exactly_once.archive_reading import ObjectPart
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.leases import lease_rules
 from leasehold.core.leases.row_writes import Equals, UpdateRow
 from leasehold.core.position import LATEST, Position
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.core.records.keyed_window import KeyedWindow
+from leasehold.core.records.record_columns import as_user_records
 from leasehold.core.shards import shard_graph
 from leasehold.core.shards.lease_cleanup import CleanupPlan, DeleteLease, DeleteReason
 from leasehold.core.shards.lease_creation import CreateChildren
@@ -68,6 +73,7 @@ from leasehold.worker.delivery.poison_search import Bisect, Poison
 from leasehold.worker.delivery.retrying_consumer import RetryingConsumer
 from leasehold.worker.delivery.served_shard import ServedShard
 from leasehold.worker.engine.shard_server import ShardServer
+from leasehold.worker.record_handler import RecordConsumer
 from leasehold.worker.user_code.handler_runners import Returned
 
 Original = Any  # the function, method or property that a patch replaces
@@ -88,6 +94,8 @@ class PlantedBug:
     start: Start
     streams: StreamChoice
     has_load: bool
+    is_concurrent: bool
+    has_compaction: bool
 
 
 @contextmanager
@@ -115,6 +123,8 @@ def _plant(
     start: Start = Start.OLDEST,
     streams: StreamChoice = StreamChoice.ONE,
     has_load: bool = False,
+    is_concurrent: bool = False,
+    has_compaction: bool = False,
 ) -> None:
     @contextmanager
     def planted() -> Iterator[None]:
@@ -135,6 +145,8 @@ def _plant(
         start,
         streams,
         has_load,
+        is_concurrent,
+        has_compaction,
     )
 
 
@@ -157,6 +169,45 @@ def _only_if_the_row_exists(write: UpdateRow) -> UpdateRow:
 _SILENCES: Final = (Fault.PAUSES, Fault.CRASHES, Fault.STALLS)
 _OWNER_CHANGES: Final = (Fault.MEMBERSHIP, Fault.CRASHES)
 _RESHARDS: Final = (Fault.RESHARDS, Fault.RESHARD_STORMS)
+
+
+def _count_as_finished_up_to(original: Original) -> Any:
+    def finish(self: KeyedWindow, number: int) -> None:
+        original(self, number)
+        self._first_unfinished = max(self._first_unfinished, number + 1)
+
+    return finish
+
+
+def _with_a_key_for_each_record(original: Original) -> Any:
+    def add(self: KeyedWindow, keys: Iterable[str]) -> None:
+        original(self, [f"{key}:{number}" for number, key in enumerate(keys, self._added)])
+
+    return add
+
+
+def _dispose_at_once(_: Original) -> Any:
+    async def dispose(self: RecordConsumer, _number: int, failed: Any, error: Exception) -> bool:
+        return await self._poison.dispose(failed, error)
+
+    return dispose
+
+
+def _delete_small_objects_first(original: Original) -> Any:
+    async def create(self: Compactor, group: Any, body: bytes, rows: int) -> None:
+        for each in group.objects:
+            await self._store.delete(each.name)
+        await original(self, group, body, rows)
+
+    return create
+
+
+def _all_objects(_: Original) -> Any:
+    def parts_to_read(keys: Iterable[Any], *_: object) -> list[ObjectPart]:
+        return [ObjectPart(key) for key in sorted(keys, key=lambda key: key.range.first)]
+
+    return parts_to_read
+
 
 # -- what the bugs do --------------------------------------------------------------------------------------
 
@@ -268,7 +319,8 @@ def _without_children_of_event(original: Original) -> Any:
 
 def _without_corrupt(batch: Any) -> Any:
     bad = {incident.sequence_number for incident in batch.incidents}
-    return replace(batch, records=tuple(each for each in batch.records if each.sequence_number not in bad))
+    good = [each for each in batch.records if each.sequence_number not in bad]
+    return replace(batch, records=as_user_records(good))
 
 
 def _ten_thousand_records(original: Original) -> Any:
@@ -826,6 +878,23 @@ _plant(
     runtime=Runtime.ARCHIVE,
 )
 
+_plant(
+    "small objects are deleted before the large one exists",
+    "readers-see-each-record-once",
+    (),
+    (Compactor, "_create", _delete_small_objects_first),
+    runtime=Runtime.ARCHIVE,
+    has_compaction=True,
+)
+_plant(
+    "a reader reads small objects beside the large one",
+    "readers-see-each-record-once",
+    (),
+    (shard_rows, "parts_to_read", _all_objects),
+    runtime=Runtime.ARCHIVE,
+    has_compaction=True,
+)
+
 # -- Spark queries -------------------------------------------------------------------------------------------------
 
 _plant(
@@ -844,9 +913,9 @@ _plant(
 )
 _plant(
     "a task delivers rows beyond the pinned end",
-    "repeated-batches-are-identical",
+    "pinned-before-written repeated-batches-are-identical",
     (Fault.SLOW_CALLS, Fault.SLOW_HANDLERS, Fault.CRASHES),
-    (pinned_slices._Fetched, "up_to", lambda _: lambda self, _end: tuple(self.records)),
+    (pinned_slices._Fetched, "up_to", lambda _: lambda self, _end: self.records),
     runtime=Runtime.SPARK,
 )
 _plant(
@@ -995,4 +1064,35 @@ _plant(
     (leader_assignment, "plan_moves", _always([])),
     mode=Mode.LEADER,
     has_load=True,
+)
+
+_plant(
+    "the checkpoint follows the last finished record of a concurrent handler",
+    "nothing-lost no-checkpoint-past-an-unfinished-handler",
+    (),
+    (KeyedWindow, "finish", _count_as_finished_up_to),
+    is_concurrent=True,
+)
+_plant(
+    "two records of one partition key are handled at the same time",
+    "order-by-key",
+    (),
+    (KeyedWindow, "add", _with_a_key_for_each_record),
+    is_concurrent=True,
+)
+_plant(
+    "a poison record is pinned before the records before it are done",
+    "dead-letters-hold-the-poison nothing-lost",
+    (Fault.POISON_RECORDS, Fault.CRASHES),
+    (RecordConsumer, "_dispose", _dispose_at_once),
+    first_seed=45,
+    is_concurrent=True,
+)
+_plant(
+    "a concurrent handler starts nothing more before a release",
+    "clean-handoffs-repeat-nothing",
+    (Fault.MEMBERSHIP,),
+    (KeyedWindow, "_may_start", lambda _: lambda self, _number: not self._is_draining),
+    (KeyedWindow, "is_drained", lambda _: property(lambda self: self._is_draining and not self._running)),
+    is_concurrent=True,
 )

@@ -27,6 +27,10 @@ def test_a_planted_bug_is_caught(planted_bug: PlantedBug) -> None:
                     start=planted_bug.start,
                     streams=planted_bug.streams,
                     load=planted_bug.has_load,
+                    concurrency=planted_bug.is_concurrent,
+                    has_compaction=planted_bug.has_compaction,
+                    # Objects are compacted when they are older than a minute.
+                    faults_ms=240_000 if planted_bug.has_compaction else 60_000,
                 )
             )
         if outcome.broken:

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from leasehold.archive.columns import ALL_COLUMNS, record_batches, spark_ddl
+from leasehold.archive.columns import ALL_COLUMNS, BatchSize, record_batches, spark_ddl
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
 
@@ -49,7 +49,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 shard=ShardId(f"shardId-{shard:012}"),
                 columns=self.columns,
                 session=self.session,
-                rows_max=300,
+                size=BatchSize(300),
             )
 
 

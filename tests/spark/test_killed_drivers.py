@@ -1,79 +1,26 @@
 """Drivers in processes of their own: killed at critical points, frozen, stopped, and sharing leases."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from datetime import timedelta
 from itertools import cycle
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from leasehold.local import LocalKinesis
 from tests.fleet.worker_processes import wait_until
 from tests.spark.conftest import ROOT, MakeWorld
-from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, WRITTEN
+from tests.spark.driver_process import Driver
+from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, WRITTEN, Gates
 from tests.spark.pipeline_world import PATIENCE_S, PipelineWorld
 
 POINTS = (BEFORE_PIN, PINNED, WRITTEN, COMMITTED)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # each test starts several JVMs
-
-
-@dataclass
-class Driver:
-    """A driver program with its JVM, its reader and its Python workers: all processes of one session."""
-
-    process: "subprocess.Popen[bytes]"
-    log: Path
-
-    def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every process of the session."""
-        for pid in self._processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def kill(self) -> None:
-        """Send SIGKILL to all processes until none is left."""
-        wait_until(self._is_killed, "all processes are gone", PATIENCE_S)
-        self.wait()  # a process that has just died may not have been reaped yet
-
-    def stop(self) -> None:
-        """Send SIGTERM to the program, as a supervisor does."""
-        self.process.terminate()
-        self.wait()
-
-    def wait(self) -> int:
-        """Wait until the program has ended."""
-        try:
-            return self.process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver does not end:\n{self.output()}") from None
-
-    def output(self) -> str:
-        """The end of its output."""
-        return self.log.read_text(errors="replace")[-4000:]
-
-    def check_runs(self) -> bool:
-        """Return True. Fails if the program has ended."""
-        assert self.process.poll() is None, f"the driver has ended:\n{self.output()}"
-        return True
-
-    def _is_killed(self) -> bool:
-        self.signal_all(signal.SIGKILL)
-        return not self._processes()
-
-    def _processes(self) -> list[int]:
-        """The processes of the session. Spark's daemons leave the process group, but not the session."""
-        found = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                state, *rest = stat.read_text().rpartition(")")[2].split()
-                if int(rest[2]) == self.process.pid and state != "Z":
-                    found.append(int(stat.parent.name))
-        return found
 
 
 @contextmanager
@@ -126,6 +73,43 @@ def test_a_driver_is_killed_at_every_point_of_a_batch(make_world: MakeWorld) -> 
     assert repeated, "no batch was written twice"
     for first, *others in repeated:
         assert all(rows == first for rows in others)
+
+
+def test_a_driver_that_begins_in_the_archive_is_killed(make_world: MakeWorld) -> None:
+    """Its history has a shard that has left the stream. The newest records are only in the stream."""
+    with LocalKinesis.in_thread() as kinesis:
+        world = make_world(shards=1, kinesis=kinesis)
+        world.put(200)
+        client = kinesis.client()
+        (shard,) = client.list_shards(StreamName=world.name)["Shards"]
+        client.split_shard(
+            StreamName=world.name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(2**127)
+        )
+        kinesis.advance(timedelta(hours=20))
+        world.put(100)
+        with driver(world, to_the_end=True) as running:
+            assert running.wait() == 0, running.output()
+        history = world.archive.rename(world.archive.with_name("history"))
+        world.archive.mkdir()
+        kinesis.advance(timedelta(hours=5))
+        world.put(50)
+        left = {each["ShardId"] for each in client.list_shards(StreamName=world.name)["Shards"]}
+        assert shard["ShardId"] not in left
+        changes: dict[str, Any] = {
+            "applicationName": f"{world.name}-second",
+            "startingPosition": "archive",
+            "archive": str(history),
+            "maxRecordsPerTrigger": "60",
+        }
+        gates = Gates(world.gates_folder, changes["applicationName"])
+        gates.set(PINNED, "hold")
+        with driver(world, name="second", **changes) as running:
+            wait_until(lambda: running.check_runs() and gates.is_reached(PINNED), "it is pinned", PATIENCE_S)
+            running.kill()
+        gates.open(PINNED)
+        with driver(world, name="second", to_the_end=True, **changes) as running:
+            assert running.wait() == 0, running.output()
+        world.check()
 
 
 def test_a_zombie_driver_does_not_change_the_archive(make_world: MakeWorld) -> None:

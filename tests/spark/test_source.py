@@ -1,24 +1,37 @@
 """The source in a real Spark session, with leases in DynamoDB Local or SQLite: exactly once under all conditions."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import col
 
+from leasehold.cli.pipeline_display import LiveTable, PlainLines
+from leasehold.core.events import BatchHandled, Event, MemberStopped, PageRead
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.fleet.table.lease_table import Contended
 from leasehold.local import LocalKinesis
+from leasehold.spark.decoding.avro_payloads import AvroPayloads
+from leasehold.spark.decoding.decode_settings import Decode, DecodeFormat
+from leasehold.spark.pipeline.pipeline_file import Pipeline, parse_pipeline
+from leasehold.spark.pipeline.progress import BatchProgress
+from leasehold.spark.pipeline.run_pipeline import decode_payloads, start_query, watch_query
+from leasehold.spark.query_listener import QueryMetricsListener
 from tests.fleet.worker_processes import wait_until
 from tests.spark.conftest import MakeWorld
-from tests.spark.gates import BEFORE_PIN, PINNED, GatedSink, GatedSource
+from tests.spark.gates import BEFORE_PIN, COMMITTED, PINNED, SINK, WRITTEN, GatedSink, GatedSource
 from tests.spark.pipeline_world import PATIENCE_S, PipelineWorld
 from tests.spark.shared_session import SharedSession, shared_session
+from tests.unit.spark.payloads import to_avro
 
 
 def prepare(session: Any) -> None:
@@ -129,7 +142,7 @@ def test_a_lease_lost_within_a_batch_delivers_nothing_until_it_is_taken_again(
     world = make_world(shards=2)
     world.put()
     world.gates.set(BEFORE_PIN, "hold")
-    query = world.start(world.load(spark), to_the_end=False)
+    query = world.start(world.load(spark, failoverAfter="60s"), to_the_end=False)
     try:
         wait_until(lambda: world.gates.is_reached(BEFORE_PIN), "a task is about to pin", PATIENCE_S)
         key = min(world.leases())
@@ -212,6 +225,95 @@ def test_trimmed_records_fail_the_query_unless_the_options_allow_them(
         world.check(without=frozenset(range(50, 80)))
 
 
+REGIONS = ["eu", "us", None]
+ORDER_AVSC = """{"type": "record", "name": "Order", "fields": [
+    {"name": "number", "type": "int"}, {"name": "region", "type": ["null", "string"]}]}"""
+
+
+@pytest.mark.slow
+def test_decoded_records_are_divided_and_failed_ones_are_apart(spark: Any, make_world: MakeWorld) -> None:
+    """Each record is in the archive of its region, or in that of errors, once: after a failed task, a batch that is
+    repeated after a restart, and a second application that reads everything again.
+    """
+    world, decode = make_world(shards=2), Decode(format=DecodeFormat.AVRO, payloads=AvroPayloads(ORDER_AVSC))
+
+    def put(numbers: range) -> None:
+        """Every fifth payload is cut off."""
+        orders = [(n, to_avro({"number": n, "region": REGIONS[n % 3]}, ORDER_AVSC)) for n in numbers]
+        records = [{"Data": data[:-1] if n % 5 == 0 else data, "PartitionKey": str(n)} for n, data in orders]
+        assert not world.kinesis.client().put_records(StreamName=world.name, Records=records)[
+            "FailedRecordCount"
+        ]
+
+    def archive(**changes: str) -> Any:
+        rows = decode_payloads(world.load(spark, **changes), decode).withColumn(
+            "region", col("record.region")
+        )
+        writer = rows.writeStream.format(SINK).trigger(availableNow=True)
+        writer = writer.options(partitionColumn="region", prefix="orders", checkpointLocation=checkpoint)
+        return writer.options(errorColumn="decodeError", errorPrefix="failed").start(str(world.archive))
+
+    checkpoint = str(world.checkpoint)
+    put(range(60))
+    world.gates.set(WRITTEN, "fail")
+    world.gates.set(COMMITTED, "fail")
+    with pytest.raises(PySparkException, match="intended failure at committed"):
+        archive().awaitTermination(PATIENCE_S)
+    put(range(60, 90))
+    assert archive().awaitTermination(PATIENCE_S)
+    require_divided(world, 90)
+    checkpoint = f"{world.checkpoint}-2"
+    assert archive(applicationName=f"{world.name}-2").awaitTermination(PATIENCE_S)
+    require_divided(world, 90)
+
+
+def require_divided(world: PipelineWorld, count: int) -> None:
+    """Each of the first numbers is in the right place once. Failed records have their payload and the error's class."""
+    found: list[tuple[str, int]] = []
+    for file in world.archive.rglob("*.parquet"):
+        place = file.relative_to(world.archive).parts[:2]
+        for row in pq.ParquetFile(file).read(columns=["partitionKey", "record", "decodeError"]).to_pylist():
+            number = int(row["partitionKey"])
+            if row["record"] is None:
+                assert row["decodeError"] == "the payload is not Avro of the schema: EOFError"
+                found.append((place[0], number))
+            else:
+                assert (row["record"]["number"], row["decodeError"]) == (number, None)
+                found.append(("/".join(place), number))
+    names = {"eu": "orders/region=eu", "us": "orders/region=us", None: "orders/region=_null"}
+    expected = [("failed" if n % 5 == 0 else names[REGIONS[n % 3]], n) for n in range(count)]
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.slow
+def test_a_read_of_trimmed_times_is_answered_from_the_archive(spark: Any, make_world: MakeWorld) -> None:
+    """Of a shard that has left the stream, and of one that is still in it. The rest comes from the stream."""
+    with LocalKinesis.in_thread() as kinesis:
+        world = make_world(shards=2, kinesis=kinesis)
+        start = datetime.now(UTC) - timedelta(seconds=1)
+        world.put(40)
+        split(world, 0)
+        world.put(40)
+        world.read_all(spark)
+        world.check()
+        end = datetime.now(UTC) + timedelta(milliseconds=1)
+        kinesis.trim(world.name)
+        assert "shardId-000000000000" not in {each["ShardId"] for each in world.production._list_shards()}
+        wait_until(lambda: datetime.now(UTC) > end, "the end has passed", PATIENCE_S)
+        world.put(30)
+
+        def read(**options: str) -> Counter[int]:
+            chosen = {"streamName": world.name, "region": "us-east-1", "endpointUrl": kinesis.endpoint_url}
+            return numbers_in(spark.read.format("leasehold").options(**chosen, **options).load())
+
+        with_archive = {"archive": str(world.archive), "startingTimestamp": start.isoformat()}
+        assert read(**with_archive, endingTimestamp=end.isoformat()) == Counter(range(80))
+        assert read(**with_archive) == Counter(range(110))
+        assert read(archive=str(world.archive)) == Counter(range(110))
+        assert read(startingTimestamp=start.isoformat()) == Counter(range(80, 110))
+
+
+@pytest.mark.slow
 def test_an_idle_stream_makes_no_batches(spark: Any, make_world: MakeWorld) -> None:
     """Iterators expire during hours without records. The next record makes the next batch."""
     with LocalKinesis.in_thread() as kinesis:
@@ -335,6 +437,7 @@ def test_a_lease_file_that_was_deleted_between_two_runs(
         assert sum(each["numInputRows"] for each in query.recentProgress) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_lease_table_that_is_lost_after_a_split(
     spark: Any, make_world: MakeWorld, tmp_path: Path, shards: int
@@ -376,6 +479,105 @@ def test_an_old_copy_of_the_checkpoint_location(spark: Any, make_world: MakeWorl
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_an_operator_sees_of_a_query(
+    spark: Any, make_world: MakeWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bounded run has lines and a bar, each report has its shards, and a listener has the metrics of a worker."""
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "300ms")
+    world = make_world(shards=2)
+    world.put(60)
+    observed: list[Event] = []
+    listener = QueryMetricsListener(observed.append, status_port=0)
+    spark.streams.addListener(listener)
+    try:
+        query = start_query(spark, pipeline_of(world, {"available_now": True}))
+        watch_and_show(query)
+        check_bounded_run(query, capsys.readouterr().out, world.production.produced)
+        wait_until(lambda: handled(observed) == 60, "the listener has the records of all batches", PATIENCE_S)
+        wait_until(lambda: kinds(observed)[MemberStopped] == 1, "the listener has its end", PATIENCE_S)
+        assert 'leasehold_shard_records_handled_total{shard="' not in metrics_of(listener)
+        query = start_query(spark, pipeline_of(world, {"processing_time": "200ms"}))
+        world.put(10)
+        # The query becomes idle. Without its reports then, the records of the last batch would be missing.
+        wait_until(lambda: handled(observed) == 70, "the records of the last batch", PATIENCE_S)
+        reads = kinds(observed)[PageRead]
+        wait_until(lambda: kinds(observed)[PageRead] > reads + 4, "the lag of an idle query", PATIENCE_S)
+        text = metrics_of(listener)
+        assert re.findall(r"leasehold_shard_lag_seconds{.*} (.*)", text) == ["0.0", "0.0"]
+        assert sum(map(float, re.findall(r"leasehold_shard_records_handled_total{.*} (.*)", text))) == 10
+        assert f'application="{world.name}"' in text
+        query.stop()
+        wait_until(lambda: kinds(observed)[MemberStopped] == 2, "the listener has its end", PATIENCE_S)
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+    world.check()
+
+
+def pipeline_of(world: PipelineWorld, trigger: dict[str, Any]) -> Pipeline:
+    """The pipeline as `leasehold pipeline` reads it from a file, with batches of up to 20 records."""
+    content = {
+        "checkpoint": str(world.checkpoint),
+        "source": world.source(maxRecordsPerTrigger="20"),
+        "sink": {"kind": "archive", "path": str(world.archive)},
+        "trigger": trigger,
+    }
+    return parse_pipeline(content, name=world.name)
+
+
+def watch_and_show(query: Any) -> None:
+    """Show a bounded run in both ways, line by line and as a table with a bar."""
+    with PlainLines() as lines, LiveTable("copy", is_bounded=True) as table:
+
+        def show(progress: BatchProgress) -> None:
+            lines.show_batch(progress)
+            table.show_batch(progress)
+
+        watch_query(query, show, lambda: False)
+
+
+def check_bounded_run(query: Any, shown: str, records: int) -> None:
+    """Check lines, bar and reports."""
+    batches = re.findall(
+        r":\d\d batch \d+: (\d+) records?, ([\d.]+) k?B in \S+ s; 2 shards, furthest behind: (.+)", shown
+    )
+    assert sum(int(count) for count, _, _ in batches) == records
+    assert all(float(size) for _, size, _ in batches)
+    assert "100%" in shown
+    assert "0 s left" in shown
+    last = json.loads(query.lastProgress.json)["sources"][0]
+    assert last["latestOffset"]["recordsRead"] == records
+    assert last["latestOffset"]["maxMillisBehind"] == 0
+    assert not last.get("metrics")
+    shards = last["latestOffset"]["shards"]
+    assert len(shards) == 2
+    assert sum(shard["recordsRead"] for shard in shards.values()) == records
+    for shard in shards.values():
+        assert shard["millisBehind"] == 0
+        assert shard["position"][0].isdigit()
+        assert shard["bytesRead"] > 0
+        assert shard["recordsPerSecond"] > 0
+        assert shard["bytesPerSecond"] > 0
+
+
+def kinds(observed: list[Event]) -> Counter[type[Event]]:
+    """How many events there are of each type."""
+    return Counter(type(event) for event in observed)
+
+
+def handled(observed: list[Event]) -> int:
+    """The records of all batches that the listener has seen."""
+    return sum(event.records for event in observed if isinstance(event, BatchHandled))
+
+
+def metrics_of(listener: QueryMetricsListener) -> str:
+    """What Prometheus scrapes."""
+    with urlopen(f"{listener.url}/metrics") as response:
+        text: str = response.read().decode()
+        return text
 
 
 def numbers_in(batch: Any) -> Counter[int]:

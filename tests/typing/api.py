@@ -13,6 +13,7 @@ from leasehold import (
     CheckpointRejectedError,
     Consumer,
     DeadLetter,
+    DeliveredRecord,
     InitializeInput,
     LeaseLostError,
     LeaseLostInput,
@@ -114,6 +115,20 @@ def loops(consumer: Consumer) -> None:
                 group.create_task(work(shard))
         await consumer.serve()
         consumer.stop()
+
+
+def record_handlers(consumer: Consumer) -> None:
+    @consumer.record(concurrency=16, retries=3)
+    async def save(record: DeliveredRecord) -> None:
+        assert_type(record.data, bytes)
+        assert_type(record.partition_key, str)
+
+    @consumer.record
+    def save_plain(record: DeliveredRecord) -> int:
+        return len(record.data)
+
+    @consumer.record()  # type: ignore[type-var]
+    def save_batch(batch: Batch) -> None: ...
 
 
 def processors(consumer: Consumer) -> None:

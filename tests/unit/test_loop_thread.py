@@ -1,8 +1,9 @@
 """A `LoopThread` runs coroutines for callers without an event loop."""
 
 import asyncio
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -48,3 +49,35 @@ def test_close_cancels_all_tasks_and_closes_the_loop(loop_thread: LoopThread) ->
     loop_thread.close(timeout_s=TIMEOUT_S)
     assert loop_thread.loop.is_closed()
     assert waiting.cancelled()
+
+
+def test_generators_that_were_dropped_before_their_end_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """By a reader that was cancelled. One waits while it ends. Nothing is logged about tasks that were destroyed."""
+    ended: list[str] = []
+
+    async def numbers(name: str) -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append(name)
+
+    async def outer() -> AsyncIterator[int]:
+        async for each in numbers("inner"):
+            yield each
+
+    has_begun = threading.Event()
+
+    async def read() -> None:
+        async for _ in outer():
+            has_begun.set()
+            await asyncio.sleep(1_000)
+
+    thread = LoopThread("test")
+    thread.submit(read())
+    assert has_begun.wait(TIMEOUT_S)
+    thread.close(timeout_s=TIMEOUT_S)
+    gc.collect()
+    assert ended == ["inner"]
+    assert not caplog.records

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tools import audit
 from tools.locks import REQUIREMENTS, Locked, read_lock
-from tools.sbom import SbomError, build_document, find_dependencies
+from tools.sbom import OPTIONAL_PARTS, SbomError, build_document, find_dependencies
 
 ROOT = REQUIREMENTS.parent
 LOCKS = sorted(REQUIREMENTS.glob("*.lock"))
@@ -42,6 +43,14 @@ def test_make_installs_nothing_without_hashes() -> None:
         assert "--require-hashes" in line or "--no-deps --no-build-isolation --editable ." in line, line
 
 
+def test_every_crate_is_locked_with_a_checksum() -> None:
+    """The source of a crate is the name of cargo's registry; the configuration of the machine decides where that is."""
+    crates = tomllib.loads((ROOT / "native" / "Cargo.lock").read_text())["package"]
+    assert {each["name"] for each in crates if "checksum" not in each} == {"leasehold-native"}
+    sources = {each["source"] for each in crates if "checksum" in each}
+    assert sources == {"registry+https://github.com/rust-lang/crates.io-index"}
+
+
 def test_the_bill_of_materials_lists_what_leasehold_installs() -> None:
     """With all extras and what they need, each with its hashes, and without the tools of development."""
     dependencies = find_dependencies()
@@ -49,6 +58,7 @@ def test_the_bill_of_materials_lists_what_leasehold_installs() -> None:
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     components = {each["name"]: each for each in document["components"]}
     direct = {re.split(r"[^A-Za-z0-9-]", text)[0] for text in requires("leasehold") or ()} - {"leasehold"}
+    direct -= OPTIONAL_PARTS
     assert direct | {"botocore", "py4j"} <= components.keys()
     assert not {"pytest", "mypy", "ruff", "leasehold"} & components.keys()
     for each in components.values():

@@ -11,6 +11,7 @@ from leasehold.adapters.aws.cloudwatch import DATA_PER_REQUEST_MAX, CloudWatchMe
 from leasehold.config.settings import MetricsLevel
 from leasehold.core.events import Event, FleetRefreshed, IteratorExpired, LeasesRenewed, OperationFailed
 from leasehold.core.model import ShardId, WorkerId
+from leasehold.core.observing.metrics import MetricWindow
 from leasehold.ports import Clock
 
 EVENT = IteratorExpired(ShardId("shard-a"))
@@ -54,9 +55,8 @@ def metrics(
 ) -> CloudWatchMetrics:
     return CloudWatchMetrics(
         client,
-        application="billing",
-        worker=WorkerId(worker),
-        level=MetricsLevel.SUMMARY,
+        namespace="billing",
+        window=MetricWindow(MetricsLevel.SUMMARY, WorkerId(worker)),
         clock=StepClock(),
         report=(reported if reported is not None else []).append,
     )
@@ -89,9 +89,8 @@ def test_it_publishes_every_ten_seconds_and_at_the_end() -> None:
         clock = StepClock()
         observer = CloudWatchMetrics(
             client,
-            application="billing",
-            worker=WorkerId("w-1"),
-            level=MetricsLevel.SUMMARY,
+            namespace="billing",
+            window=MetricWindow(MetricsLevel.SUMMARY, WorkerId("w-1")),
             clock=clock,
             report=lambda _: None,
         )
@@ -177,9 +176,8 @@ def test_level_none_sends_nothing() -> None:
     client = Recorder()
     observer = CloudWatchMetrics(
         client,
-        application="billing",
-        worker=WorkerId("w-1"),
-        level=MetricsLevel.NONE,
+        namespace="billing",
+        window=MetricWindow(MetricsLevel.NONE, WorkerId("w-1")),
         clock=StepClock(),
         report=lambda _: None,
     )

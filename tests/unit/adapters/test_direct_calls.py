@@ -15,10 +15,13 @@ from leasehold.adapters.aws.clients import AwsAccess, dynamodb_client, kinesis_c
 from leasehold.adapters.aws.direct_calls import open_direct_calls
 from leasehold.adapters.aws.dynamodb_rows import DynamoDbRows
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
+from leasehold.adapters.native_decoder import native_decoder
+from leasehold.config.connection import KinesisProtocol
 from leasehold.core.leases.row_writes import Equals, UpdateRow, text
 from leasehold.errors import ConfigError, IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
 from leasehold.ports import Applied, Refused
 
+needs_native = pytest.mark.skipif(native_decoder() is None, reason="leasehold-native is not built")
 TIP = b'{"Records":[],"NextShardIterator":"next","MillisBehindLatest":0}'
 
 
@@ -65,11 +68,11 @@ def client(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Any:
     )
 
 
-def read(client: Any, stream: str = "orders") -> Any:
+def read(client: Any, stream: str = "orders", protocol: KinesisProtocol = KinesisProtocol.JSON) -> Any:
     """One page of the stream."""
 
     async def get_records() -> Any:
-        kinesis = KinesisStream(client, stream)
+        kinesis = KinesisStream(client, stream, protocol=protocol)
         try:
             return await kinesis.get_records("here", limit=7)
         finally:
@@ -78,10 +81,19 @@ def read(client: Any, stream: str = "orders") -> Any:
     return asyncio.run(get_records())
 
 
-def test_the_signature_is_valid(server: Recorder, client: Any) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "body"),
+    [
+        (KinesisProtocol.JSON, b'{"ShardIterator":"here","Limit":7}'),
+        pytest.param(KinesisProtocol.CBOR, b"\xa2mShardIteratordhereeLimit\x07", marks=needs_native),
+    ],
+)
+def test_the_signature_is_valid(
+    server: Recorder, client: Any, protocol: KinesisProtocol, body: bytes
+) -> None:
     """The received request, signed again from its own headers and body, has the same signature."""
     assert open_direct_calls(client) is not None
-    assert read(client).next_iterator == "next"
+    assert read(client, protocol=protocol).next_iterator == "next"
     sent = server.headers
     authorization = sent["authorization"]
     signed = authorization.split("SignedHeaders=")[1].split(",")[0].split(";")
@@ -94,7 +106,8 @@ def test_the_signature_is_valid(server: Recorder, client: Any) -> None:
     assert authorization.endswith(f"Signature={signature}")
     assert {"host", "x-amz-date", "x-amz-security-token"} <= set(signed)
     assert sent["x-amz-target"] == "Kinesis_20131202.GetRecords"
-    assert server.body == b'{"ShardIterator":"here","Limit":7}'
+    assert sent["content-type"] == f"application/x-amz-{protocol.value}-1.1"
+    assert server.body == body
 
 
 @pytest.mark.parametrize(

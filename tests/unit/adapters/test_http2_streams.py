@@ -208,7 +208,7 @@ def test_a_connection_without_a_response_is_not_used_again() -> None:
         assert await read_all(await endpoint.post({}, b"send")) == len(PART)
         assert server.opened == 2
 
-    run(use, response_s=0.5)
+    run(use, response_s=3)
 
 
 @pytest.mark.parametrize("protocol", ["h2", "http/1.1"])

@@ -97,6 +97,12 @@ def test_the_end_of_a_shard_names_its_children() -> None:
     assert page_from_body(response) == Page([], None, 5, (child,))
 
 
+def test_unknown_fields_are_ignored() -> None:
+    """A later version of the service may add some, to the response and to its records."""
+    response = body(Unknown={"a": [1]}, Records=[record(Unknown="x")])
+    assert page_from_body(response) == page_from_body(body())
+
+
 def test_a_null_field_counts_as_absent() -> None:
     """kinesis-local writes null for absent fields."""
     response = body(
@@ -148,6 +154,17 @@ def test_a_null_field_counts_as_absent() -> None:
         (body(Records=[record(SequenceNumber=5)]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="12x")]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="-12")]), "has no SequenceNumber"),
+        (
+            body(Records=[RECORD, record(ApproximateArrivalTimestamp=True)]),
+            "record 1 of 2 has no ApproximateArr",
+        ),
+        (body(Records=[record(ApproximateArrivalTimestamp=1e300)]), "has no ApproximateArrivalTimestamp"),
+        (body(Records=[record(ApproximateArrivalTimestamp=10**400)]), "not JSON"),
+        (body(Records=[RECORD, record(EncryptionType=5)]), "record 1 of 2 has no EncryptionType as text"),
+        (body(MillisBehindLatest=2**63), "MillisBehindLatest"),
+        (body(Unknown="?").replace(b"?", b"\xff"), "not JSON"),
+        (body(Unknown="?").replace(b'"?"', b"1e400"), "not JSON"),
+        (body(Records=[record(Data="QUJD" * 1_000 + "!")]), "has no Data"),
         (body(Records=[record(SequenceNumber="\u0661\u0662")]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="\u00b2")]), "has no SequenceNumber"),
         (body(Records=[record(SequenceNumber="1" * 130)]), "has no SequenceNumber"),

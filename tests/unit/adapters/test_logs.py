@@ -26,6 +26,7 @@ from leasehold.core.events import (
     StreamRecreated,
     WorkerFailed,
 )
+from leasehold.core.finding import Finding, Severity
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.records.iterators import Gap
@@ -103,12 +104,15 @@ def test_the_shard_is_the_first_field(kind: type[Event]) -> None:
 @pytest.mark.parametrize("kind", EVENT_TYPES)
 def test_no_value_can_forge_a_line(log: EventLog, kind: type[Event]) -> None:
     """Values from the lease table and from other members are escaped."""
-    texts = {
+    texts: dict[str, object] = {
         field.name: EVIL
         for field in fields(kind)
         if field.name not in {"position", "checkpoint", "start", "end", "gap", "parents", "children"}
         and not field.name.endswith(("_ms", "_behind"))
     }
+    evil = Finding(code=EVIL, severity=Severity.NOTICE, text=EVIL, remedy=EVIL, shard=LeaseKey(EVIL))
+    texts |= {"finding": evil} if "finding" in texts else {}
+    texts |= {"findings": (evil,)} if "findings" in texts else {}
     log.observe(sample(kind, **texts))
     (line,) = log.lines()
     assert line.isprintable()

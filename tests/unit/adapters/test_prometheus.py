@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasehold.adapters.prometheus import MEMBER_COUNTERS, SHARD_COUNTERS, PrometheusMetrics
+from leasehold.adapters.prometheus import PrometheusMetrics
 from leasehold.core.events import (
     BatchHandled,
     Checkpointed,
@@ -32,6 +32,7 @@ from leasehold.core.events import (
     SubscriptionLost,
 )
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId, lease_key
+from leasehold.core.observing.series import MEMBER_COUNTERS, SHARD_COUNTERS
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.records.iterators import Gap, IteratorKind, IteratorStart
 from tests.sample_events import EVENT_TYPES, sample
@@ -166,7 +167,7 @@ def test_gauges_show_the_last_refresh() -> None:
         taken(A),
         LeasesRenewed(1, 0, 4),
         ShardsSynced(8, 0),
-        FleetRefreshed(9, 2, 1, 3),
+        FleetRefreshed(9, 2, 1, 3, speaks_for_fleet=True),
     )
     scraped.now_ms = 4_000
     found = scraped.samples()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from leasehold.adapters.observability import run_observers
+from leasehold.adapters.observability import ObserverPorts, run_observers
 from leasehold.adapters.status_server import CONNECTIONS_MAX, Response, StatusServer, is_allowed_host
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.config.settings import MetricsLevel, ObserveSettings
@@ -187,9 +187,7 @@ def run_observed(
             application="billing",
             worker=WorkerId("w-1"),
             failover_after=timedelta(seconds=10),
-            clock=SystemClock(),
-            cloudwatch_client=client,
-            also=also,
+            ports=ObserverPorts(SystemClock(), client, also),
         ) as observe:
             return await asyncio.to_thread(scenario, observe)
 
@@ -215,7 +213,10 @@ def test_health_and_metrics_are_served_at_the_logged_address(caplog: pytest.LogC
             "state": "running",
             "problems": [],
             "warnings": [],
+            "severity": "ok",
+            "findings": [],
             "shards": {},
+            "kinesis_calls": {},
         }
         status, headers, body = send_request(url, "/metrics")
         assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")

@@ -1,6 +1,7 @@
 """`leasehold iam-policy` and `leasehold completion`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,34 @@ def test_resources_are_those_of_the_application() -> None:
         "arn:aws:dynamodb:eu-central-1:123456789012:table/billing/index/*",
     ]
     assert found["ReadStreams"]["Resource"] == ["arn:aws:kinesis:eu-central-1:123456789012:stream/orders"]
+
+
+def test_the_environment_names_what_the_options_leave_out(tmp_path: Path) -> None:
+    """As for the other commands: LEASEHOLD_* variables, and the file of LEASEHOLD_CONFIG. Options take precedence."""
+    file = tmp_path / "worker.toml"
+    file.write_text('[leasehold]\napplication = "billing"\nstream = "orders"\n')
+
+    def resources(environment: dict[str, str], *options: str) -> tuple[str, list[str]]:
+        result = CliRunner().invoke(leasehold, ["iam-policy", "worker", *options], env=environment)
+        assert result.exit_code == 0, result.output
+        found = {each["Sid"]: each["Resource"] for each in json.loads(result.output)["Statement"]}
+        return found["Leases"][0], found["ReadStreams"]
+
+    named = {"LEASEHOLD_APPLICATION": "billing", "LEASEHOLD_STREAM": "orders"}
+    expected = ("arn:aws:dynamodb:*:*:table/billing", ["arn:aws:kinesis:*:*:stream/orders"])
+    assert resources(named) == expected
+    assert resources({"LEASEHOLD_CONFIG": str(file)}) == expected
+    table, streams = resources(named, "--stream", "returns", "--application", "audit")
+    assert (table, streams) == ("arn:aws:dynamodb:*:*:table/audit", ["arn:aws:kinesis:*:*:stream/returns"])
+    assert resources(named, "--stream", "returns")[0] == expected[0]
+
+
+@pytest.mark.parametrize("missing", ["LEASEHOLD_APPLICATION", "LEASEHOLD_STREAM"])
+def test_a_missing_name_is_refused(missing: str) -> None:
+    named = {"LEASEHOLD_APPLICATION": "billing", "LEASEHOLD_STREAM": "orders"}
+    result = CliRunner().invoke(leasehold, ["iam-policy", "worker"], env={**named, missing: None})
+    assert result.exit_code == 2
+    assert missing in result.output
 
 
 def test_options_add_statements() -> None:

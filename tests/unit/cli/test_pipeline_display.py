@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.cli.pipeline_display import SHARDS_SHOWN, LiveTable, PlainLines
+from leasehold.cli.pipeline_display import SHARDS_SHOWN, Completion, LiveTable, PlainLines
 from leasehold.spark.pipeline.progress import BatchProgress
 
 LAGS = {f"shard-{number:02}": number * 1000 for number in range(SHARDS_SHOWN + 3)}
@@ -16,6 +16,25 @@ def test_a_batch_without_records_prints_no_line(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert out.endswith("batch 3: 1,200 records, 34.6 kB in 0.84 s; 2 shards, furthest behind: 1.5 s\n")
     assert out.count("\n") == 1
+
+
+def test_a_bounded_run_shows_how_much_of_the_lag_has_been_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveTable("copy", is_bounded=True) as table:
+        for batch, behind_ms in enumerate((100_000, 60_000, 25_000)):
+            table.show_batch(BatchProgress(batch, 10, 10, 5, {"s-0": behind_ms}))
+    assert "75%" in capsys.readouterr().out
+
+
+def test_the_rest_of_a_bounded_run_is_estimated_by_its_rate() -> None:
+    completion = Completion()
+    assert (completion.share, completion.left_ms()) == (None, None)
+    for behind_ms, now_s in ((None, 0.0), (90_000, 1.0), (100_000, 2.0)):
+        completion.add(behind_ms, now_s)
+    assert (completion.share, completion.left_ms()) == (0.0, None)
+    completion.add(25_000, 5.0)
+    assert (completion.share, completion.left_ms()) == (0.75, 1_000)
+    completion.add(0, 6.0)
+    assert (completion.share, completion.left_ms()) == (1.0, 0)
 
 
 def test_the_table_shows_totals_and_the_shards_furthest_behind(

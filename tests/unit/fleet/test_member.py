@@ -286,6 +286,9 @@ def test_a_lost_lease_row_is_found_by_the_audit() -> None:
         assert lease is not None
         assert await world.table.delete(lease)
         await world.until(lambda: len(world.readers()) == 2, within_s=10)
+        assert [(event.owner, event.reason) for event in world.events_of(LeaseLost)] == [  # type: ignore[union-attr]
+            (None, "its row was deleted")
+        ]
         await world.until(lambda: len(world.readers()) == 3, within_s=400)
         await world.stop_all()
 
@@ -349,6 +352,25 @@ def test_an_unreadable_row_in_a_new_table_blocks_one_shard(mode: Mode) -> None:
         await world.rows.write(DeleteRow(key=bad, when=()))
         await world.until(lambda: len(world.readers()) == 4, within_s=60)
         assert world.events_of(RowRecovered) == [RowRecovered(bad)]
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_rejection_of_a_worker_report_ends_with_the_row() -> None:
+    """Otherwise the health of the member would contain the row until the process restarts."""
+
+    async def scenario() -> None:
+        world = World(even_shards(2), settings=replace(SETTINGS, mode=Mode.AUTO))
+        bad: Row = {"leaseKey": {"S": "b"}, "entityType": {"S": "WORKER_METRIC_STATS"}, "lut": {"S": "seven"}}
+        await world.rows.write(PutRow("b", bad))
+        world.start("a")
+        await world.until(lambda: bool(world.events_of(RowRejected)), within_s=20)
+        assert world.events_of(RowRecovered) == []
+        await world.rows.write(DeleteRow(key="b", when=()))
+        await world.until(lambda: bool(world.events_of(RowRecovered)), within_s=60)
+        await world.clock.sleep_ms(60_000)
+        assert world.events_of(RowRecovered) == [RowRecovered("b")]
         await world.stop_all()
 
     run_in_virtual_time(scenario())

@@ -5,7 +5,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from datetime import timedelta
 
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
@@ -22,9 +22,11 @@ from leasehold.core.model import (
     WorkerId,
     stream_identifier,
 )
+from leasehold.core.observing.health import HealthLimits
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
+from leasehold.fleet.finding_watch import FindingWatch
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.member import Member, MemberPorts
 from leasehold.fleet.streams import Streams
@@ -48,11 +50,14 @@ class ListedStream(Stream):
     async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", self.name, 1_700_000_000)
 
+    async def get_retention_ms(self) -> int:
+        return 24 * 3_600_000
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         self.listed += 1
         return [shard for shard in self.shards if shard_filter is None or not shard.parents]
 
-    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> NoReturn:
+    async def get_iterator(self, shard: ShardId, start: IteratorStart) -> str:
         raise AssertionError("members do not read")
 
     async def get_records(self, iterator: str, *, limit: int) -> Page:
@@ -98,6 +103,7 @@ class World:
     deliveries: dict[ShardId, list[tuple[int, WorkerId]]] = field(default_factory=lambda: defaultdict(list))
     cut_off: set[WorkerId] = field(default_factory=set)
     unwritable: set[ShardId] = field(default_factory=set)
+    has_watches: bool = False  # whether members report findings
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -113,14 +119,19 @@ class World:
         """Start a member."""
         worker = WorkerId(name)
         rows = FaultyRows(self.rows, lambda call, key: self._fault_for(worker, call, key))
+        streams = Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON))
+        failover_ms = self.settings.failover_after // timedelta(milliseconds=1)
+        limits = HealthLimits(failover_ms=failover_ms, stuck_after_ms=300_000)
+        watch = FindingWatch(worker, streams, limits, self.clock, has_progress=False)
         member = Member(
             MemberPorts(
                 table=LeaseTable(rows, coordinator=self.coordinator, metrics=self.metrics),
-                streams=Streams.single(self.stream, "orders", InitialPosition(TRIM_HORIZON)),
+                streams=streams,
                 clock=self.clock,
                 rng=random.Random(name),
-                observe=lambda event: self.events[worker].append((self.clock.now_ms(), event)),
+                observe=watch.then(lambda event: self.events[worker].append((self.clock.now_ms(), event))),
                 load=self.meter,
+                watch=watch if self.has_watches else None,
             ),
             application="billing",
             worker=worker,

@@ -5,11 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, stream_identifier
 from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.record import Record
 from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import LeaseholdError, ServiceError, ThrottledError, UnavailableError
+from leasehold.fleet.reading.checkpoint_probe import ShardLag
 from leasehold.inspection import lag_probe
 from leasehold.ports import Page, Stream
 
@@ -17,12 +20,15 @@ from leasehold.ports import Page, Stream
 class FailingStream(Stream):
     """Raises each of these errors before it returns a page."""
 
-    def __init__(self, failures: Sequence[LeaseholdError] = (), page: Page | None = None) -> None:
+    def __init__(self, failures: Sequence[LeaseholdError] = (), pages: Sequence[Page] = ()) -> None:
         self.failures = list(failures)
-        self.page = page
+        self.pages = list(pages)
 
     async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", "orders", 1)
+
+    async def get_retention_ms(self) -> int:
+        return 24 * 3_600_000
 
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return ()
@@ -34,10 +40,17 @@ class FailingStream(Stream):
         assert limit == 1
         if self.failures:
             raise self.failures.pop(0)
-        return self.page or Page((), iterator, millis_behind=1_234)
+        return self.pages.pop(0) if self.pages else Page((), iterator, millis_behind=1_234)
 
     async def close(self) -> None:
         pass
+
+
+class FixedClock(SystemClock):
+    """It is a million milliseconds after the epoch."""
+
+    def wall_ms(self) -> int:
+        return 1_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +59,10 @@ def no_retry_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def measure_lag(
-    *failures: LeaseholdError, page: Page | None = None, checkpoint: Position = TRIM_HORIZON
-) -> lag_probe.ShardLag:
+    *failures: LeaseholdError, pages: Sequence[Page] = (), checkpoint: Position = TRIM_HORIZON
+) -> ShardLag:
     lease = Lease(key=LeaseKey("s-0"), shard_id=ShardId("s-0"), checkpoint=checkpoint)
-    (measured,) = asyncio.run(lag_probe.measure_lags(FailingStream(failures, page), [lease]))
+    (measured,) = asyncio.run(lag_probe.measure_lags(FailingStream(failures, pages), [lease], FixedClock()))
     return measured
 
 
@@ -74,7 +87,7 @@ def test_an_error_that_a_retry_cannot_solve_ends_the_command() -> None:
 @pytest.mark.parametrize("checkpoint", [TRIM_HORIZON, Position("7")])
 def test_an_ended_shard_without_retained_records_is_reported(checkpoint: Position) -> None:
     """Its lag is 0, because there is nothing to read. The note says that records are lost."""
-    measured = measure_lag(page=Page((), None, millis_behind=0), checkpoint=checkpoint)
+    measured = measure_lag(pages=[Page((), None, millis_behind=0)], checkpoint=checkpoint)
     assert measured.millis_behind == 0
     assert "has no retained records" in measured.note
 
@@ -82,3 +95,23 @@ def test_an_ended_shard_without_retained_records_is_reported(checkpoint: Positio
 def test_an_empty_page_is_not_the_end_of_a_shard() -> None:
     """As long as there is a next iterator, no loss is reported."""
     assert measure_lag(checkpoint=Position("7")).note == ""
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "arrivals", "millis_behind", "lag"),
+    [
+        (Position("7"), {7: 100_000}, 0, 0),  # the record at the checkpoint is done
+        (Position("7"), {7: 100_000, 8: 990_000}, 900_000, 10_000),  # one record after a time without any
+        (Position("7"), {8: 400_000, 9: 500_000}, 600_000, 600_000),  # trimmed
+        (TRIM_HORIZON, {7: 400_000}, 0, 600_000),  # the only record of the shard is not done
+        (TRIM_HORIZON, {7: 400_000, 8: 500_000}, 600_000, 600_000),
+        (TRIM_HORIZON, {7: 1_900_000}, 0, 0),  # the clock of the server is ahead
+    ],
+)
+def test_the_lag_is_that_of_the_first_record_that_is_not_done(
+    checkpoint: Position, arrivals: dict[int, int], millis_behind: int, lag: int
+) -> None:
+    """Kinesis says how far the last record of a page is behind the tip, and 0 for the last record of the shard."""
+    records = [Record(b"x", "k", str(number), at_ms) for number, at_ms in arrivals.items()]
+    pages = [Page((record,), "next", millis_behind=millis_behind) for record in records]
+    assert measure_lag(pages=pages, checkpoint=checkpoint).millis_behind == lag

@@ -95,7 +95,7 @@ def deaf() -> None:
 
 def parent() -> None:
     """Leaves a grandchild that holds its output open."""
-    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(20)"], start_new_session=True)
+    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
     for action in actions():
         done(action)
 

@@ -33,7 +33,11 @@ PROGRAMS = Path(__file__).parent / "child_programs.py"
 INITIALIZE = Initialize("shardId-000000000000", TRIM_HORIZON)
 SECRET = "secret-4711"
 RECORDS = ProcessRecords([UserRecord(SECRET.encode(), SECRET, "100", 1)], 0)
-LIMITS = EndLimits(exit_s=0.3, terminate_s=0.3, output_s=0.3)
+# A child that exits by itself has much time. `IMPATIENT` is for one that does not.
+LIMITS = EndLimits(exit_s=30, terminate_s=0.3, output_s=0.3)
+IMPATIENT = EndLimits(exit_s=0.3, terminate_s=0.3, output_s=0.3)
+# It holds also for the first action, in which a child starts.
+SHORT_S = 5
 LIMIT_S = 60
 
 
@@ -148,8 +152,8 @@ def test_a_child_that_hangs_is_killed_after_the_time_out(log: pytest.LogCaptureF
     """Even if it ignores SIGTERM."""
 
     async def scenario() -> None:
-        scene = Scene("hangs", conversation=ConversationSettings(timeout_s=0.5))
-        with pytest.raises(ProcessorEndedError, match=r"has not answered processRecords for 0.5 s"):
+        scene = Scene("hangs", conversation=ConversationSettings(timeout_s=SHORT_S))
+        with pytest.raises(ProcessorEndedError, match=f"has not answered processRecords for {SHORT_S} s"):
             await scene.perform(INITIALIZE, RECORDS)
         await scene.lose()
 
@@ -162,9 +166,9 @@ def test_an_end_takes_a_limited_time(program: str, log: pytest.LogCaptureFixture
     """A child that does not exit is killed; a grandchild that holds the output open is not waited for."""
 
     async def scenario() -> None:
-        scene = Scene(program)
+        scene = Scene(program, limits=IMPATIENT if program == "stays" else LIMITS)
         await scene.perform(INITIALIZE)
-        await asyncio.wait_for(scene.end(), 10)
+        await asyncio.wait_for(scene.end(), 40)
 
     run(scenario)
     assert f"ended code={-9 if program == 'stays' else 0}" in log.text
@@ -231,9 +235,9 @@ def test_the_time_out_holds_for_a_child_that_writes_and_does_not_read(program: s
     """Every wait for a child is limited: also until it has read an action or a reply."""
 
     async def scenario() -> None:
-        scene = Scene(program, conversation=ConversationSettings(timeout_s=1))
+        scene = Scene(program, conversation=ConversationSettings(timeout_s=SHORT_S))
         large = ProcessRecords([UserRecord(b"x" * 3_000_000, "k", "100", 1)], 0)
-        with pytest.raises(ProcessorEndedError, match="has not answered processRecords for 1 s"):
+        with pytest.raises(ProcessorEndedError, match=f"has not answered processRecords for {SHORT_S} s"):
             await scene.perform(INITIALIZE, RECORDS if program == "never_reads_replies" else large)
         await scene.lose()
 
@@ -253,7 +257,8 @@ def test_what_a_failed_child_has_started_neither_hides_its_end_nor_outlives_it(
     """Pools of processes and shell scripts hold the output of a child open."""
 
     async def scenario() -> None:
-        scene = Scene(program, conversation=ConversationSettings(timeout_s=2))
+        timeout_s = 30 if program.startswith("dies") else SHORT_S
+        scene = Scene(program, conversation=ConversationSettings(timeout_s=timeout_s))
         with pytest.raises(ProcessorEndedError, match=problem):
             await scene.perform(INITIALIZE, RECORDS)
         await scene.lose()

@@ -39,6 +39,20 @@ def test_the_defaults_are_those_of_the_kcl() -> None:
     assert consumer_options(result)["max_records"] == 10_000
 
 
+@pytest.mark.parametrize(
+    ("given", "dimensions"),
+    [
+        ("ALL", None),
+        ("ShardId, WorkerIdentifier", "Operation,ShardId,WorkerIdentifier"),
+        ("Operation", "Operation"),
+    ],
+)
+def test_the_dimensions_of_metrics_are_chosen(given: str, dimensions: str | None) -> None:
+    """The KCL always keeps the operation."""
+    settings = translate(f"metricsEnabledDimensions = {given}\n").settings
+    assert settings.get("metrics_dimensions") == dimensions
+
+
 def test_every_setting_exists() -> None:
     """The names in the table are those of a consumer."""
     assert {name for name, _ in property_keys.SETTINGS.values()} <= OPTIONS.keys()

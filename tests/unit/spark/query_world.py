@@ -132,8 +132,9 @@ class QueryRun:
 
     def __init__(self, world: "QueryWorld") -> None:
         self.world = world
+        streams = Streams.single(world.stream, "orders", world.settings.initial)
         self.server = LeaseServer(
-            world.stream,
+            streams,
             world.settings.poll_every,
             world.clock,
             random.Random(1),
@@ -151,7 +152,7 @@ class QueryRun:
         self._member = Member(
             MemberPorts(
                 table=world.table,
-                streams=Streams.single(world.stream, "orders", world.settings.initial),
+                streams=streams,
                 clock=world.clock,
                 rng=random.Random(2),
                 observe=lambda _: None,
@@ -281,6 +282,7 @@ class QueryWorld:
             budget=ByteBudget(1 << 24),
             read=ReadSettings(),
             deaggregation=DEFAULT_DEAGGREGATION,
+            fail_on_data_loss=True,
         )
         return Attempt(plan, asyncio.create_task(fetch_and_pin(plan, ports)), gate, waits)
 
@@ -353,6 +355,7 @@ class QueryWorld:
                 GenerationId("f00d", number),
                 ReadStart(after),
                 SliceLimits(records=3),
+                "orders",
                 redeliver_to=redeliver_to,
             )
             self.sink.write(await self.attempt(plan).result())

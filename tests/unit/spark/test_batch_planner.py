@@ -40,7 +40,7 @@ def test_an_idle_stream_causes_only_the_first_batch() -> None:
         world = QueryWorld()
         run = await start_run(world)
         assert await world.run_batch(run)
-        assert set(world.log.committed.starts) == set(await world.open_shards())
+        assert set(world.log.committed.in_stream(None).starts) == set(await world.open_shards())
         for _ in range(3):
             await world.clock.sleep_ms(400_000)
             assert not await world.run_batch(run)
@@ -83,7 +83,7 @@ def test_every_batch_begins_at_the_end_of_the_last_one() -> None:
         assert lease.pin is not None
         world.put(5)
         await world.drain(run, lambda: not world.missing())
-        assert world.log.offsets[-1].starts[FIRST] == ReadStart(lease.pin.end)
+        assert world.log.offsets[-1].starts[LeaseKey(FIRST)] == ReadStart(lease.pin.end)
         await run.stop()
         stopped = await world.table.get(LeaseKey(FIRST))
         assert stopped is not None
@@ -212,8 +212,10 @@ def test_a_bounded_run_does_not_wait_for_shards_that_it_leaves_to_the_next_run(i
         assert final is not None
         await run.stop()
         checkpoints = {lease.shard_id: lease.checkpoint for lease in (await world.table.list()).leases}
-        assert all(start.position == checkpoints[shard] for shard, start in final.starts.items())
-        assert upper in final.shards, "the log does not know how far the run has read"
+        assert all(
+            start.position == checkpoints[shard] for shard, start in final.in_stream(None).starts.items()
+        )
+        assert upper in final.in_stream(None).shards, "the log does not know how far the run has read"
         await world.read_all_available()
         world.check_once()
 
@@ -318,7 +320,7 @@ def test_latest_is_kept_while_another_member_owns_the_lease() -> None:
         world = QueryWorld(settings=replace(FROM_START, initial=InitialPosition(LATEST)))
         run = await start_run(world)
         await world.run_batch(run)
-        first_ms = world.log.committed.starts[FIRST].timestamp_ms
+        first_ms = world.log.committed.starts[LeaseKey(FIRST)].timestamp_ms
         stolen = await world.steal(FIRST)
         assert stolen is not None
         await world.clock.sleep_ms(8000)
@@ -328,7 +330,7 @@ def test_latest_is_kept_while_another_member_owns_the_lease() -> None:
         ):
             world.put(1)
             await world.clock.sleep_ms(1000)
-        assert world.log.offsets[-1].released[FIRST] == ReadStart(AT_TIMESTAMP, first_ms)
+        assert world.log.offsets[-1].released[LeaseKey(FIRST)] == ReadStart(AT_TIMESTAMP, first_ms)
         await run.stop()
 
     run_in_virtual_time(main())
@@ -400,16 +402,16 @@ def test_a_shard_is_logged_as_finished_once_its_end_is_written() -> None:
         world.put(5)
         await world.split(FIRST)
         run = await start_run(world)
-        await world.drain(run, lambda: isinstance(run.server.shards[FIRST].phase, Ended))
+        await world.drain(run, lambda: isinstance(run.server.shards[LeaseKey(FIRST)].phase, Ended))
         await world.clock.sleep_ms(2_000)
         assert not run.server.finished
         rows.is_down = False
         await world.clock.sleep_ms(10_000)
-        assert run.server.finished == {FIRST}
+        assert run.server.finished == {LeaseKey(FIRST)}
         offset = run.planner.plan_final(world.log.committed)
         assert offset is not None
-        assert offset.finished == {FIRST}
-        assert FIRST not in offset.known_starts
+        assert offset.finished == {LeaseKey(FIRST)}
+        assert LeaseKey(FIRST) not in offset.known_starts
         assert not run.server.finished  # from now on the log names it
         await run.stop()
 
@@ -469,6 +471,28 @@ def test_a_query_without_leases_plans_nothing() -> None:
         run = QueryRun(world)
         assert await run.planner.plan(QueryOffset(GenerationId(QUERY_ID, 0), {}), BatchLimits()) is None
         assert run.planner.report() == {"shards": {}, "maxMillisBehind": None, "recordsRead": 0}
+
+    run_in_virtual_time(main())
+
+
+def test_the_progress_tells_what_was_read_of_each_shard() -> None:
+    """How much so far, and at which rate."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1, limits=BatchLimits())
+        world.put(10)
+        run = await start_run(world)
+        for _ in range(2):
+            await world.drain(run, lambda: not world.missing())
+            await world.clock.sleep_ms(5_000)
+            world.put(10)
+        await run.next_plans()  # it reads the pins of the batch before
+        (shard,) = run.planner.report()["shards"].values()
+        assert shard["recordsRead"] == 20
+        assert shard["bytesRead"] > 0
+        assert 0 < shard["recordsPerSecond"] <= 2.1
+        assert set(shard) >= {"millisBehind", "position", "bytesPerSecond"}
+        await run.stop()
 
     run_in_virtual_time(main())
 

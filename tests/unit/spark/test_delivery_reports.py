@@ -13,7 +13,7 @@ from leasehold.spark.delivery_reports import DeliveryReports, RangeName, TaskNam
 from leasehold.spark.range_assembly import assemble_ranges, range_name
 from tests.unit.archive.archive_world import A, records, table
 
-ONE, TWO, THREE = (RangeName(ShardId(f"shardId-{number:012}"), 1, 5, "49") for number in range(3))
+ONE, TWO, THREE = (RangeName("", ShardId(f"shardId-{number:012}"), 1, 5, "49") for number in range(3))
 
 
 def task(attempt: int, *, stage: int = 0, partition: int = 0, batch: int = 7, run: str = "run") -> TaskName:
@@ -118,4 +118,4 @@ def test_source_and_sink_give_a_range_the_same_name() -> None:
     """The name is built from records there, and from rows here."""
     given = records(range(5))
     (found,) = map(range_name, assemble_ranges(table(given).to_batches()))
-    assert found == RangeName(A, 1, 5, str(given[0].position))
+    assert found == RangeName("", A, 1, 5, str(given[0].position))

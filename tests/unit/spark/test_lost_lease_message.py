@@ -16,7 +16,8 @@ from leasehold.spark.query.log_comparison import explain_lost_leases
 def test_the_message_names_every_cause_with_its_remedy(shards: int, others: str) -> None:
     """Also a checkpoint location of another application, whose leases are elsewhere."""
     lost = [
-        BehindLog(ShardId(f"shardId-{number}"), ReadStart(Position("7")), None) for number in range(shards)
+        (None, BehindLog(ShardId(f"shardId-{number}"), ReadStart(Position("7")), None))
+        for number in range(shards)
     ]
     message = explain_lost_leases(lost)
     assert message.startswith("shard shardId-0: according to the checkpoint location,")

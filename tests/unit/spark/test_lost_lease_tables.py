@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold.core.exactly_once import lost_leases
-from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart, next_offset
+from leasehold.core.exactly_once.query_offset import ReadStart, StreamOffset, next_offset
 from leasehold.core.exactly_once.slice_limits import BatchLimits
 from leasehold.core.leases.lease_row import lease_to_row
 from leasehold.core.leases.row_writes import Row
@@ -119,7 +119,7 @@ async def read_another_shard_meanwhile(case: Case) -> None:
     """As above, and the children have records. The query has read another shard since, so its log names the first."""
     await leave_children_unread(case)
     case.world.put(24)
-    while FIRST in case.world.log.committed.starts:
+    while LeaseKey(FIRST) in case.world.log.committed.starts:
         await case.world.run_batch(case.run)
         await case.world.clock.sleep_ms(200)
 
@@ -133,7 +133,7 @@ async def leave_a_child_to_another(case: Case) -> None:
     before = set(case.world.sink.numbers())
     await case.world.serve_stolen(stolen, slices=8, releases=False)
     case.others = set(case.world.sink.numbers()) - before - case.delivered().keys()
-    while stolen.shard_id in case.world.log.committed.starts:
+    while stolen.key in case.world.log.committed.starts:
         case.world.put(2)
         await case.world.run_batch(case.run)
         await case.world.clock.sleep_ms(500)
@@ -338,17 +338,17 @@ async def do_nothing(*_arguments: object) -> None:
 
 
 def forget_former_shards(
-    logged: QueryOffset, starts: Mapping[ShardId, ReadStart], *_arguments: object
-) -> QueryOffset:
+    _logged: StreamOffset, starts: Mapping[ShardId, ReadStart], *_arguments: object
+) -> StreamOffset:
     """Log only the shards that the query reads now."""
-    return QueryOffset(logged.generation_id.next, starts)
+    return StreamOffset(starts)
 
 
-def forget_finished_shards(*arguments: Any) -> QueryOffset:
+def forget_finished_shards(*arguments: Any) -> StreamOffset:
     return replace(next_offset(*arguments), finished=frozenset())
 
 
-def ignore_ancestors(logged: QueryOffset, _graph: object) -> frozenset[ShardId]:
+def ignore_ancestors(logged: StreamOffset, _graph: object) -> frozenset[ShardId]:
     """A shard is finished only if the log names it."""
     return logged.finished
 

@@ -182,6 +182,7 @@ def test_an_old_log_is_noticed_in_a_lease_that_comes_later() -> None:
             GenerationId(world.log.query_id, 9),
             ReadStart(lease.checkpoint),
             SliceLimits(),
+            "orders",
             redeliver_to=lease.pin.end if lease.pin else None,
         )
         assert await world.attempt(plan).result() is not None

@@ -90,6 +90,8 @@ def test_every_name_is_accepted_in_any_case(name: str) -> None:
         "team=billing",
     )
     given = {key: value for key, value in NEEDED.items() if name not in _names_of(key)}
+    if name == "streams":
+        del given["streamName"]  # one of the two is given
     if name == "maxTriggerDelay":
         given["minRecordsPerTrigger"] = "1"  # without it, the delay would have no effect
     for one, other in (CAPACITY, CAPACITY[::-1]):
@@ -112,13 +114,15 @@ def _names_of(option: str) -> tuple[str, ...]:
     ("given", "sentence"),
     [
         ({"maxRecordsPerTriger": "5"}, "did you mean maxRecordsPerTrigger?"),
-        ({"qwertz": "5"}, "known are streamName, applicationName"),
+        ({"qwertz": "5"}, "known are streamName, streams, applicationName"),
         ({"awsAccessKey": "AKIA"}, "credentials come from the AWS SDK's chain"),
         ({"initialPosition": "latest", "startingPosition": "latest"}, "startingPosition is given twice"),
         ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger='0': expected a whole number above 0"),
         ({"maxBytesPerTrigger": "5 furlongs"}, "expected a size such as '64mb'"),
         ({"columns": "data,data"}, "each once"),
         ({"columns": "date"}, "partitionKey, data, stream"),
+        ({"startingPosition": "archive"}, "set archive to the URL"),
+        ({"archive": "s3://bucket/orders", "consumerMode": "efo"}, "history is read by polling"),
         ({"startingPosition": "yesterday"}, "expected 'trim_horizon', 'latest'"),
         ({"startingPosition": "{"}, "it is not valid JSON; expected 'trim_horizon', 'latest'"),
         ({"startingPosition": "{}"}, "it names no shard; expected"),
@@ -167,10 +171,61 @@ def test_a_stream_is_required_and_an_application_for_streaming() -> None:
         source_options({"streamName": "orders"}).require_application()
 
 
+SEVERAL = {"streamName": "orders, returns=latest", "startingPosition": "trim_horizon"}
+
+
+def test_several_streams() -> None:
+    """In the words of Databricks and of a worker. A list of one has the lease keys of several, too."""
+    for given in (SEVERAL, {"streams": SEVERAL["streamName"], "startingPosition": "trim_horizon"}):
+        found = source_options(given)
+        assert found.is_multi_stream
+        assert found.initial_positions == {
+            "orders": InitialPosition(TRIM_HORIZON),
+            "returns": InitialPosition(LATEST),
+        }
+    assert source_options({"streams": "orders"}).is_multi_stream
+    one = source_options({"streamName": "orders"})
+    assert (one.is_multi_stream, one.names) == (False, ("orders",))
+
+
+ARNS = ",".join(f"arn:aws:kinesis:us-east-1:{account}:stream/orders" for account in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"streams": "a", "streamName": "b"}, "both given"),
+        ({"streamName": "orders,"}, "one of them has no name"),
+        ({"streamName": "orders,returns,orders"}, "orders is listed twice"),
+        # An identifier stands for its name, whichever account it contains.
+        ({"streamName": "orders,999999999999:orders:1"}, "orders is listed twice"),
+        ({"streamName": "a,b", "startingPosition": f'{{"shardId-000000000000": "{NUMBER}"}}'}, "same ids"),
+        ({"streamName": "a,b", "archive": "s3://b/x"}, "run a query for each stream"),
+        ({"streamName": "a,b", "startingPosition": "archive", "archive": "x"}, "run a query for each stream"),
+        ({"streamName": "a,b", "consumerMode": "efo", "consumerARN": "arn:x"}, "give consumerName"),
+        ({"streamName": ARNS, "columns": "archive"}, "archive them with two queries"),
+    ],
+)
+def test_what_several_streams_cannot_have(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        source_options(given)
+
+
+def test_a_batch_read_of_several_streams_has_one_start() -> None:
+    source_options({"streamName": "a,b"}).time_range.require_readable(0)
+    with pytest.raises(ConfigError, match="has a start of its own"):
+        source_options({"streamName": "a,b=trim_horizon"}).time_range.require_readable(0)
+
+
 def test_starting_positions() -> None:
     """One position for all shards, a time, or positions for single shards and a default."""
     assert options(startingPosition="EARLIEST").query.initial == InitialPosition(TRIM_HORIZON)
     assert options(startingTimestamp="1970-01-01T00:00:01Z").query.initial.timestamp_ms == 1000
+    history = {"startingPosition": "archive", "archive": "s3://bucket/orders"}
+    assert options(**history).query.initial == InitialPosition(TRIM_HORIZON)
+    at_time = options(**history, startingTimestamp="1970-01-01T00:00:01Z")
+    assert at_time.query.initial == InitialPosition(AT_TIMESTAMP, 1000)
+    assert at_time.connection.archive == "s3://bucket/orders"
     mixed = options(
         startingPosition=f'{{"shardId-000000000000": "{NUMBER}/3", "shardId-000000000001": "trim_horizon", '
         '"shardId-000000000002": "1970-01-01T00:00:01Z", "default": "latest"}'

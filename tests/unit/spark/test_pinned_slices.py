@@ -74,7 +74,7 @@ class SliceWorld(ReadWorld):
 
 
 def plan_for(lease: Lease, **changes: object) -> SlicePlan:
-    plan = SlicePlan(lease, STAMP, ReadStart(lease.checkpoint), SliceLimits())
+    plan = SlicePlan(lease, STAMP, ReadStart(lease.checkpoint), SliceLimits(), "orders")
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 

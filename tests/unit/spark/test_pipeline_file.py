@@ -4,10 +4,14 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from leasehold.errors import ConfigError
+from leasehold.spark.decoding.avro_payloads import AvroPayloads
+from leasehold.spark.decoding.decode_settings import Decode, DecodeFormat
+from leasehold.spark.decoding.protobuf_payloads import ProtobufPayloads
 from leasehold.spark.pipeline.pipeline_file import (
     Pipeline,
     Sink,
@@ -16,6 +20,7 @@ from leasehold.spark.pipeline.pipeline_file import (
     parse_pipeline,
     read_pipeline,
 )
+from tests.unit.spark.payloads import DESCRIPTORS
 
 MINIMAL = """
 checkpoint = "checkpoint"
@@ -46,6 +51,70 @@ def test_a_minimal_file() -> None:
         sink=Sink(kind=SinkKind.CONSOLE),
         trigger=Trigger(processing_time=timedelta(seconds=10)),
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ('streams = ["orders", "returns"]', {"streams": "orders,returns"}),
+        ('stream = "orders,returns"', {"stream": "orders,returns"}),
+        (
+            'streams = { orders = "latest", returns = "trim_horizon" }',
+            {"streams": "orders=latest,returns=trim_horizon"},
+        ),
+    ],
+)
+def test_several_streams_are_given_as_in_the_settings_of_a_worker(given: str, source: dict[str, str]) -> None:
+    text = MINIMAL.replace('streamName = "orders"', given)
+    assert _pipeline(text).source == {**source, "applicationName": "billing"}
+
+
+def test_payloads_are_decoded_by_a_schema() -> None:
+    """With SQL or without. A schema without a format is refused."""
+    text = "[transform]\ndecode = 'json'\nschema = 'customer STRING'"
+    assert _with(text).decode == Decode(format=DecodeFormat.JSON, schema="customer STRING")
+    assert _with(f"{text}\nsql = 'select 1'").sql == "select 1"
+    for wrong in ("decode = 'json'", "schema = 'customer STRING'"):
+        with pytest.raises(ConfigError, match="belong together"):
+            _with(f"[transform]\n{wrong}")
+    with pytest.raises(ConfigError, match="expected 'json'"):
+        _with(text.replace("'json'", "'xml'"))
+
+
+AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}'
+
+
+def test_payloads_are_decoded_by_the_schema_in_a_file(tmp_path: Path) -> None:
+    """The file is read with the pipeline file, so that a mistake is found before Spark starts."""
+    avsc, descriptors = tmp_path / "order.avsc", tmp_path / "orders.desc"
+    avsc.write_text(AVRO)
+    descriptors.write_bytes(DESCRIPTORS)
+    avro = f"[transform]\ndecode = 'avro'\nschema_file = '{avsc}'\n"
+    assert _with(avro).decode == Decode(format=DecodeFormat.AVRO, payloads=AvroPayloads(AVRO))
+    confluent = _with(f"{avro}header = 'confluent'\nschema_id = 258").decode
+    assert confluent == Decode(format=DecodeFormat.AVRO, payloads=AvroPayloads(AVRO, b"\x00\x00\x00\x01\x02"))
+    glue = _with(f"{avro}header = 'glue'\nschema_id = '{UUID(int=7)}'").decode
+    assert glue == Decode(
+        format=DecodeFormat.AVRO, payloads=AvroPayloads(AVRO, b"\x03\x00" + UUID(int=7).bytes)
+    )
+    protobuf = f"[transform]\ndecode = 'protobuf'\ndescriptor_file = '{descriptors}'\nmessage = 'shop.Order'"
+    assert _with(protobuf).decode == Decode(
+        format=DecodeFormat.PROTOBUF, payloads=ProtobufPayloads(DESCRIPTORS, "shop.Order")
+    )
+    avsc.write_text('{"type": "record"}')
+    for wrong, sentence in (
+        (avro, "order.avsc': not an Avro schema"),
+        (avro.replace("order.avsc", "other.avsc"), "No such file"),
+        (f"{avro}message = 'x'", r"\[transform\] message is not a setting of decode = 'avro'"),
+        (f"{avro}header = 'confluent'", "header and schema_id belong together"),
+        (f"{avro}header = 'glue'\nschema_id = 7", "schema_id=7: expected the id"),
+        (f"{avro}header = 'x'", "header='x': expected"),
+        ("[transform]\ndecode = 'protobuf'\nmessage = 'x'", "descriptor_file belong together"),
+        (protobuf.replace("Order", "Other"), "message='shop.Other' is not in the descriptor set"),
+        (protobuf.replace("orders.desc", "order.avsc"), "protoc --include_imports"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            _with(f"{wrong}")
 
 
 def test_values_are_converted_to_text() -> None:

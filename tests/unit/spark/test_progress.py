@@ -54,3 +54,15 @@ leasehold.errors.NotFoundError: stream orders does not exist: create it
 \tat org.apache.spark.Runner
 SQLSTATE: 38000"""
     assert failure_reason(text) == "stream orders does not exist: create it"
+
+
+def test_a_jar_for_another_spark_is_named_as_the_reason() -> None:
+    """Spark's own message is the signature of a method, or begins with the call of py4j."""
+    text = """An error occurred while calling o66.toTable.
+: java.lang.IncompatibleClassChangeError: class SparkView can not implement View, because it is not an interface
+\tat java.base/java.lang.ClassLoader.defineClass1(Native Method)
+"""
+    assert failure_reason(text) == (
+        "a jar was built for another version of Spark; use the one for yours "
+        "(class SparkView can not implement View, because it is not an interface)"
+    )

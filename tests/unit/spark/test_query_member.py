@@ -13,7 +13,7 @@ from leasehold.errors import OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.options import source_options
 from leasehold.spark.query.batch_load import BatchLoad
-from leasehold.spark.query.query_member import QueryMember, QueryPorts
+from leasehold.spark.query.query_member import IDLE_WAIT_MS, QueryMember, QueryPorts
 from tests.unit.spark.query_world import QueryRun, QueryWorld
 
 OPTIONS = source_options({"streamName": "orders", "applicationName": "billing", "mode": "peer"})
@@ -32,7 +32,7 @@ class NoBatchEnds:
 
 def member_of(world: QueryWorld, events: list[Event]) -> QueryMember:
     ports = QueryPorts(
-        stream=world.stream,
+        streams={"orders": world.stream},
         table=world.table,
         clock=world.clock,
         rng=random.Random(1),
@@ -110,5 +110,58 @@ def test_a_lease_that_an_earlier_run_was_handing_over_is_released_too() -> None:
         released = await world.table.get(requested.key)
         assert released is not None
         assert (released.owner, released.checkpoint_owner, released.session) == (other, None, None)
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_plan_waits_for_records_instead_of_being_asked_again() -> None:
+    """Spark repeats a call without result after 12 ms. A plan waits, and ends early when a poll finds records."""
+
+    async def scenario() -> None:
+        world = QueryWorld()
+        await run_two_batches(world)
+        member = member_of(world, [])
+        await member.start(world.log.committed)
+        limits = world.limits
+        assert await member.plan(world.log.committed, limits, wait_for_all=False) is None
+        began_ms = world.clock.now_ms()
+        assert await member.plan(world.log.committed, limits, wait_for_all=False) is None
+        assert world.clock.now_ms() - began_ms == IDLE_WAIT_MS
+        world.put(1)
+        await world.clock.sleep_ms(30)  # not in step with the polls
+        calls, waits = 0, list[int]()
+        planned = None
+        while planned is None:
+            began_ms, calls = world.clock.now_ms(), calls + 1
+            planned = await member.plan(world.log.committed, limits, wait_for_all=False)
+            waits.append(world.clock.now_ms() - began_ms)
+        assert calls <= 1_250 // IDLE_WAIT_MS + 1
+        assert waits[-1] < IDLE_WAIT_MS
+        await member.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_shard_with_recent_records_is_polled_more_often_than_a_quiet_one() -> None:
+    """A record that follows soon after another waits for a quarter of a second at most, not for the poll interval."""
+
+    async def scenario() -> None:
+        world = QueryWorld(shards=1)
+        run = QueryRun(world)
+        await run.start()
+        world.put(1)
+        await world.drain(run, lambda: not world.missing())
+        delays_ms = []
+        for _ in range(8):
+            for _ in range(19):  # Spark asks for plans all the time
+                assert not await world.run_batch(run)
+                await world.clock.sleep_ms(100)
+            world.put(1)
+            put_ms = world.clock.now_ms()
+            while not await world.run_batch(run):
+                await world.clock.sleep_ms(10)
+            delays_ms.append(world.clock.now_ms() - put_ms)
+        assert max(delays_ms) <= 360
+        await run.stop()
 
     run_in_virtual_time(scenario())

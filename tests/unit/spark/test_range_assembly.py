@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from leasehold.archive import ArchiveSettings
-from leasehold.archive.columns import ARCHIVE_COLUMNS
+from leasehold.archive.columns import ARCHIVE_COLUMNS, record_batches
 from leasehold.errors import BrokenRangeError, ConfigError
 from leasehold.spark.archive_sink import ArchiveSink, archive_settings, require_columns
-from leasehold.spark.range_assembly import assemble_ranges
+from leasehold.spark.range_assembly import assemble_ranges, range_name, require_delivered
 from tests.unit.archive.archive_world import A, B, records, table
 
 
@@ -26,6 +26,7 @@ def cut(rows: Any, *sizes: int) -> list[Any]:
     return batches
 
 
+SETTINGS = ArchiveSettings(url="x")
 TWO = pa.concat_tables([table(records(range(5))), table(records(range(5, 12)), shard=B)])
 
 
@@ -35,6 +36,41 @@ def test_ranges_are_reassembled_however_spark_splits_the_batches(sizes: Sequence
     first, second = assemble_ranges(cut(TWO, *sizes))
     assert (first.shard, first.lease_session, first.table.equals(TWO.slice(0, 5))) == (A, "1", True)
     assert (second.shard, second.table.equals(TWO.slice(5))) == (B, True)
+
+
+def of_stream(stream: str, numbers: range) -> Any:
+    """A range of shard A in a query of several streams."""
+    batches = record_batches(
+        records(numbers), stream=stream, shard=A, columns=ARCHIVE_COLUMNS, session=1, names_stream=True
+    )
+    return pa.Table.from_batches(batches)
+
+
+def test_shards_of_two_streams_with_one_id_are_two_ranges() -> None:
+    """Also if the column `stream` was dropped."""
+    both = pa.concat_tables([of_stream("orders", range(3)), of_stream("returns", range(3))])
+    for rows in (both, both.drop_columns(["stream"])):
+        ranges = list(assemble_ranges(cut(rows, 2, 2)))
+        assert [(each.stream, each.table.num_rows) for each in ranges] == [("orders", 3), ("returns", 3)]
+        assert len({range_name(each) for each in ranges}) == 2
+    mixed = pa.concat_tables([both.slice(0, 1), both.slice(4, 2)])
+    with pytest.raises(BrokenRangeError, match="rows of another range came in between"):
+        list(assemble_ranges(cut(mixed)))
+    unnamed = pa.concat_tables([table(records(range(3))).slice(0, 1), both.slice(1, 2)])
+    with pytest.raises(BrokenRangeError, match="rows of another range came in between"):
+        list(assemble_ranges(cut(unnamed)))
+
+
+def test_errors_name_the_stream_of_a_shard() -> None:
+    """Another stream has a shard with the same id."""
+    rows = of_stream("returns", range(3))
+    named = f"shard {A} of stream returns"
+    for some in (rows.slice(0, 2), rows.slice(1)):
+        with pytest.raises(BrokenRangeError, match=named):
+            list(assemble_ranges(cut(some)))
+    (delivered,) = map(range_name, assemble_ranges(cut(rows)))
+    with pytest.raises(BrokenRangeError, match=named):
+        require_delivered(frozenset({delivered}), frozenset())
 
 
 def test_without_rows_there_is_no_range() -> None:
@@ -100,7 +136,7 @@ def test_options_are_converted_to_settings() -> None:
     ("options", "sentence"),
     [
         ({"path": "x", "compresion": "zstd"}, "option 'compresion': did you mean compression?"),
-        ({"path": "x", "zzz": "1"}, "option 'zzz': expected one of path, prefix, fileFormat"),
+        ({"path": "x", "zzz": "1"}, "option 'zzz': expected one of path, prefix, layout"),
         ({}, "has no path"),
         ({"path": "x", "maxConcurrentPuts": "many"}, "maxConcurrentPuts='many'"),
     ],
@@ -113,11 +149,13 @@ def test_wrong_options_are_refused(options: dict[str, str], sentence: str) -> No
 
 def test_missing_columns_are_refused_with_a_remedy() -> None:
     """The error names the option of the source."""
-    require_columns(list(ARCHIVE_COLUMNS))
+    require_columns(list(ARCHIVE_COLUMNS), SETTINGS)
     with pytest.raises(
         ConfigError, match=r'columns subSequenceNumber, slice, .*option\("columns", "archive"\)'
     ):
-        require_columns(["shardId", "sequenceNumber", "approximateArrivalTimestamp"])
+        require_columns(["shardId", "sequenceNumber", "approximateArrivalTimestamp"], SETTINGS)
+    with pytest.raises(ConfigError, match="no column 'region'"):
+        require_columns(list(ARCHIVE_COLUMNS), ArchiveSettings(url="x", partition_column="region"))
 
 
 def test_an_archive_is_never_overwritten() -> None:

@@ -9,7 +9,7 @@ import pytest
 from leasehold import Batch, Consumer, HandlerError
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.cli.replay import parse_period
+from leasehold.cli.replay import parse_period, require_retained
 from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON
 from leasehold.errors import ConfigError
@@ -133,3 +133,24 @@ def test_periods() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             parse_period(start, end, now_ms)
+
+
+def test_a_period_before_the_retention_is_refused() -> None:
+    """Otherwise a replay of nothing would look like one that has succeeded."""
+
+    async def scenario() -> None:
+        world = WorkerWorld(shards=1)
+        stream, now_ms = MemoryStream(world.service, ORDERS, world.clock), world.clock.wall_ms()
+        oldest_ms = now_ms - await stream.get_retention_ms()
+        oldest = InitialPosition(TRIM_HORIZON)
+        await require_retained(stream, ReplayRange(oldest, oldest_ms + 1), now_ms)
+        too_old = InitialPosition(AT_TIMESTAMP, oldest_ms - 1)
+        for period, option in (
+            (ReplayRange(oldest, oldest_ms), "--to"),
+            (ReplayRange(too_old, oldest_ms), "--to"),
+            (ReplayRange(too_old, now_ms), "--from"),
+        ):
+            with pytest.raises(ConfigError, match=f"{option} .* retains records since"):
+                await require_retained(stream, period, now_ms)
+
+    run_in_virtual_time(scenario())

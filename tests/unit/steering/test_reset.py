@@ -90,7 +90,7 @@ def test_a_time_brings_back_exactly_the_records_since_then_from_all_shards() -> 
         await fleet.put_slowly("b5", shard=1)
         await fleet.until_handled("a6", "b5")
         outcome = await fleet.reset(ToTime(at_ms))
-        assert len(outcome.moved) == 2
+        assert (len(outcome.moved), outcome.forward) == (2, set())
         fleet.put("a7", shard=0)
         fleet.put("b6", shard=1)
         await fleet.until_handled("a5", "a6", "a7", "b5", "b6")
@@ -128,7 +128,8 @@ def test_latest_skips_what_waits_and_never_sets_a_reader_back() -> None:
         await fleet.until_handled("b")
         await fleet.end()
         await fleet.put_slowly("skipped 1", "skipped 2")
-        assert (await fleet.reset(ToLatest())).moved == {LeaseKey(SHARD)}
+        outcome = await fleet.reset(ToLatest())
+        assert outcome.moved == outcome.forward == {LeaseKey(SHARD)}
         fleet.put("c")
         fleet.running.clear()
         fleet.start_worker()

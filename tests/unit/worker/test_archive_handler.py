@@ -218,6 +218,13 @@ def test_an_archive_holds_one_stream(tmp_path: Any) -> None:
         archive_batches(consumer, ArchiveSettings(url=str(tmp_path)))
 
 
+def test_a_worker_does_not_divide_its_records(tmp_path: Any) -> None:
+    """Columns are computed in Spark only. The setting must not be ignored."""
+    consumer = Consumer(stream="orders", application="archive")
+    with pytest.raises(ConfigError, match="columns that Spark computes"):
+        archive_batches(consumer, ArchiveSettings(url=str(tmp_path), partition_column="region"))
+
+
 def test_a_handler_refuses_a_second_stream() -> None:
     """Also if one handler is registered with two consumers."""
     store, errors = MemoryObjects(), list[str]()

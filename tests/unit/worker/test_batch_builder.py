@@ -1,5 +1,6 @@
 """Batches end by records, bytes or time, contain each record once, and end at the pin of an earlier owner."""
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -92,6 +93,21 @@ def test_a_chunk_without_records_moves_the_position_at_once() -> None:
     batch = batch_builder.build()
     assert (batch.records, batch.end) == ((), Position("50"))
     assert batch_builder.due_ms() is None
+
+
+def test_an_idle_page_has_nothing_that_a_batch_would_say() -> None:
+    """No records, no end, no bytes to release, the position of the last batch, and no batch that waits for it."""
+    idle = ReadChunk((), 0, 0, Position("50"), None)
+    batch_builder = builder()
+    assert batch_builder.is_idle_page(ReadChunk((), 0, 0, None, None))
+    assert not batch_builder.is_idle_page(idle)
+    batch_builder.add(idle, now_ms=0)
+    assert not batch_builder.is_idle_page(idle)
+    batch_builder.build()
+    assert batch_builder.is_idle_page(idle)
+    for changes in ({"children": ()}, {"size_bytes": 1}, {"read_through": Position("51")}):
+        assert not batch_builder.is_idle_page(replace(idle, **changes))
+    assert not builder(Position("50")).is_idle_page(ReadChunk((), 0, 0, None, None))
 
 
 def test_only_the_last_batch_ends_the_shard() -> None:

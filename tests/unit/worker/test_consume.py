@@ -3,7 +3,18 @@
 import asyncio
 from typing import Any
 
-from leasehold import Batch, Consumer, HandlerError, ProcessRecordsInput, RecordProcessor, ShardEndedInput
+import pytest
+
+from leasehold import (
+    Batch,
+    ConfigError,
+    Consumer,
+    DeliveredRecord,
+    HandlerError,
+    ProcessRecordsInput,
+    RecordProcessor,
+    ShardEndedInput,
+)
 from leasehold.core.events import Subscribed
 from leasehold.core.record import PutEntry
 from leasehold.testing import consume
@@ -35,6 +46,30 @@ def test_every_record_is_delivered() -> None:
         assert run.handled == 100
         assert len(run.checkpoints) == 3
         assert run.stopped_by is None
+
+
+def test_single_records_are_delivered_in_the_order_of_their_keys() -> None:
+    """To plain handlers on several threads and to async ones, while others run."""
+    seen: dict[str, list[bytes]] = {}
+
+    def save(record: DeliveredRecord) -> None:
+        seen.setdefault(record.partition_key, []).append(record.data)
+
+    async def save_async(record: DeliveredRecord) -> None:
+        await asyncio.sleep(0)
+        save(record)
+
+    records = [PutEntry(b"%d" % number, f"key-{number % 7}") for number in range(100)]
+    for handler in (save, save_async):
+        seen.clear()
+        consumer = make()
+        consumer.record(concurrency=4, max_records=10)(handler)
+        run = consume(consumer, records, shards=2)
+        assert run.is_done
+        assert run.handled == 100
+        assert {key: [int(data) for data in found] for key, found in seen.items()} == {
+            f"key-{key}": list(range(key, 100, 7)) for key in range(7)
+        }
 
 
 def test_waits_between_retries_take_no_real_time() -> None:
@@ -134,3 +169,36 @@ def test_a_consumer_with_fan_out_is_tested_the_same_way() -> None:
     run = consume(consumer, [b"%d" % number for number in range(50)], shards=2, end_shards=True)
     assert (run.is_done, run.handled) == (True, 50)
     assert len([event for event in run.events if isinstance(event, Subscribed)]) >= 2
+
+
+def test_a_columnar_handler_gets_arrow_batches() -> None:
+    """Plain or async, with the same guarantees: a batch on which it fails is delivered again."""
+    seen: list[bytes] = []
+    failures = [ValueError("once")]
+    schemas = []
+
+    def save(batch: Any) -> None:
+        if failures:
+            raise failures.pop()
+        schemas.append(batch.schema.names)
+        seen.extend(batch.column("data").to_pylist())
+
+    async def save_async(batch: Any) -> None:
+        await asyncio.sleep(0)
+        save(batch)
+
+    records = [b"%d" % number for number in range(100)]
+    for handler in (save, save_async):
+        seen.clear()
+        consumer = make()
+        consumer.batch(arrow=True)(handler)
+        run = consume(consumer, records, shards=2)
+        assert run.is_done
+        assert sorted(seen) == sorted(records)
+    assert set(schemas[0]) >= {"data", "partitionKey", "shardId", "sequenceNumber", "subSequenceNumber"}
+
+
+def test_an_arrow_batch_has_no_manual_checkpoint() -> None:
+    """The message names what to do instead."""
+    with pytest.raises(ConfigError, match=r"batch\.to_arrow\(\)"):
+        make(checkpoint="manual").batch(arrow=True)(print)

@@ -222,3 +222,44 @@ def test_is_async_recognizes_async_functions() -> None:
     """Before they are called."""
     assert all(is_async(function) for function in (add_one, partial(add_one), AsyncCallable()))
     assert not any(is_async(function) for function in (print, len, HandlerRunner.close))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_runner_with_concurrency_makes_so_many_calls_at_a_time(handler_loop: LoopThread, kind: str) -> None:
+    """All of them run before the first returns, and no more than that."""
+    lock, most = threading.Lock(), 0
+    running, may_return = 0, threading.Event()
+
+    def enter() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            if running == 3:
+                may_return.set()
+
+    def leave() -> None:
+        nonlocal running
+        with lock:
+            running -= 1
+
+    def work() -> None:
+        enter()
+        assert may_return.wait(TIMEOUT_S)
+        leave()
+
+    async def work_async() -> None:
+        enter()
+        assert await asyncio.to_thread(may_return.wait, TIMEOUT_S)
+        leave()
+
+    async def main() -> None:
+        runner = ThreadedRunners(handler_loop.loop).runner_for("x", 3)
+        function = work if kind == "plain" else work_async
+        async with asyncio.timeout(TIMEOUT_S):
+            outcomes = await asyncio.gather(*(runner.call(function) for _ in range(7)))
+        assert outcomes == [Returned(None)] * 7
+        runner.close()
+
+    asyncio.run(main())
+    assert most == 3

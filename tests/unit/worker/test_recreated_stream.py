@@ -228,6 +228,7 @@ def test_one_of_several_streams_gets_leases_with_other_keys(pause_ms: int, react
         assert isinstance(error, RecreatedStreamError)
         assert "stream returns was deleted and created again" in str(error)
         assert "Restart this member" in str(error)
+        assert "a Spark query does so with onRecreatedStream=start_over" in str(error)
         world.start("two", **options)
         await world.until(world.all_handled)
 

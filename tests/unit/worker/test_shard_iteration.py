@@ -232,6 +232,20 @@ def test_taking_and_finishing_batches_is_progress() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_program_that_hangs_gives_up_a_shard_without_new_records() -> None:
+    """Empty pages are no progress of the program."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*"ab")
+        worker, offered = start(world, stalled_after="2m")
+        await anext(await offered.get())
+        await world.until(lambda: bool(worker.events_of(ShardStalled)), within_s=600)
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_program_that_never_calls_done_does_not_keep_the_worker_from_stopping() -> None:
     """At the end of the grace period the iteration ends and the lease is released. The batch is delivered again."""
 

@@ -117,14 +117,12 @@ class WorkerWorld:
         self.sequence_numbers: dict[bytes, str] = {}
         self._workers = 0
 
-    def put(self, *data: bytes | str | int, shard: int = 0) -> None:
-        """Put records into one shard, in this order."""
+    def put(self, *data: bytes | str | int, shard: int = 0, key: str = "key") -> None:
+        """Put records with one partition key into one shard, in this order."""
         for each in data:
             content = each if isinstance(each, bytes) else str(each).encode()
             hash_key = (HASH_KEY_MAX + 1) // self.shards * shard
-            stored = self.service.put_record(
-                self.clock.wall_ms(), ORDERS, PutRequest("key", content, hash_key)
-            )
+            stored = self.service.put_record(self.clock.wall_ms(), ORDERS, PutRequest(key, content, hash_key))
             self.sequence_numbers[content] = str(stored.number)
 
     def split(self) -> None:

@@ -1,5 +1,6 @@
 """What `explain_fleet` says about a shard, situation by situation."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -8,11 +9,11 @@ import pytest
 
 from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.coordinator.worker_metrics import WorkerReport
+from leasehold.core.finding import Finding, Severity
 from leasehold.core.leases.row_writes import text
 from leasehold.core.model import WHOLE_HASH_RANGE, HashRange, Lease, LeaseKey, Shard, ShardId, WorkerId
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead, StreamFacts, TableRead
-from leasehold.core.observing.explain.finding import Finding, Severity
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import MalformedRowError
 
@@ -103,10 +104,49 @@ def test_a_checkpoint_that_is_a_moment_old_is_not_stuck() -> None:
 
 
 def test_the_worker_says_why_it_does_not_move() -> None:
-    told = {str(PARENT): ("has made no progress for 90 s: the handler raises ValueError, 12 times",)}
-    found = findings(facts(lease(), lags=behind(120_000, 135_000), worker_problems=told))
-    assert "ValueError, 12 times" in found["worker_reports"].text
-    assert "dead-letter" in found["worker_reports"].remedy
+    told = Finding(
+        code="handler_fails", severity=Severity.PROBLEM, text="it failed 12 times", remedy="mend it"
+    )
+    found = findings(facts(lease(), lags=behind(120_000, 135_000), worker_findings={str(PARENT): (told,)}))
+    assert found["handler_fails"] == told
+    assert "stuck" in found
+    assert (
+        findings(facts(lease(), worker_findings={str(PARENT): (told,)}))["handler_fails"] == told
+    )  # no lag yet
+
+
+def test_a_member_does_not_judge_its_own_shards_by_their_checkpoints() -> None:
+    """It knows whether records are handled, and it may checkpoint rarely."""
+    assert "stuck" not in findings(facts(lease(), lags=behind(120_000, 135_000), own_worker=ANNA))
+
+
+def test_a_lag_that_grows_says_when_records_are_lost() -> None:
+    moving = facts(
+        lease(at=Position("200")), before=[lease(counter=6)], lags=behind(12 * HOUR_MS - 15_000, 12 * HOUR_MS)
+    )
+    assert "at this rate the first records are lost in 12 h 0 min" in findings(moving)["falling_behind"].text
+
+
+def test_a_handoff_to_a_worker_that_is_gone_is_a_problem() -> None:
+    pending = lease(owner=BERT, checkpoint_owner=ANNA)
+    read = TableRead(
+        at_ms=15_000, leases=(pending,), reports=(WorkerReport(worker=ANNA, updated_s=NOW_S - 5),)
+    )
+    found = findings(facts(pending, after=read))
+    assert "but bert is not active" in found["handoff_to_silent_worker"].text
+    assert found["handoff_to_silent_worker"].severity is Severity.PROBLEM
+
+
+def test_a_lost_lease_of_a_parent_is_named() -> None:
+    shards = (
+        Shard(PARENT, WHOLE_HASH_RANGE, "1", "9"),
+        Shard(CHILD, WHOLE_HASH_RANGE, "10", parents=(PARENT,)),
+    )
+    child = lease(CHILD, at=TRIM_HORIZON, parents=frozenset({PARENT}))
+    found = findings(facts(child, shards=shards), CHILD)
+    assert f"its parent {PARENT} has no lease" in found["parent_without_lease"].text
+    begun = facts(replace(child, checkpoint=Position("11")), shards=shards)
+    assert "parent_without_lease" not in findings(begun, CHILD)
 
 
 def test_a_silent_owner_is_named() -> None:
@@ -210,7 +250,8 @@ def test_a_recreated_stream_is_named() -> None:
 
 
 def test_a_missing_stream_is_named() -> None:
-    assert "orders does not exist" in findings(facts(lease(), shards=None), None)["stream_missing"].text
+    missing = {None: StreamFacts(name="orders", shards=None, is_missing=True)}
+    assert "orders does not exist" in findings(facts(lease(), streams=missing), None)["stream_missing"].text
 
 
 def leader(version: str, owner: WorkerId | None = BERT) -> LeaderLock:
@@ -237,3 +278,21 @@ def test_a_missing_index_and_two_layouts_are_named() -> None:
     of = replace(facts(lease()), has_leader=True, has_index=False, has_two_layouts=True)
     of = replace(of, before=replace(of.before, lock=leader("a")), after=replace(of.after, lock=leader("b")))
     assert set(findings(of, None)) == {"index_not_ready", "two_table_layouts"}
+
+
+def test_ten_thousand_shards_are_explained_in_seconds() -> None:
+    """The time grows with the number of shards. With its square, this fleet would take minutes."""
+    ids = [ShardId(f"shardId-{number:012}") for number in range(10_000)]
+    width = 2**128 // len(ids)
+    shards = [
+        Shard(shard, HashRange(number * width, (number + 1) * width - 1), "1")
+        for number, shard in enumerate(ids)
+    ]
+    leases = [
+        lease(shard, owner=WorkerId(f"w-{number % 100}") if number % 3 else None)
+        for number, shard in enumerate(ids)
+    ]
+    silent = facts(*leases, before=leases, shards=shards)
+    began_s = time.process_time()
+    assert len(explain_fleet(silent).shards) == len(ids)
+    assert time.process_time() - began_s < 15

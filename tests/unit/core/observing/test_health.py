@@ -8,6 +8,7 @@ import pytest
 from leasehold.core.events import (
     BatchHandled,
     Event,
+    FindingsReviewed,
     FleetRefreshed,
     HandlerFailed,
     LeaseLost,
@@ -22,6 +23,7 @@ from leasehold.core.events import (
     RowRejected,
     ShardBlockedOnParents,
 )
+from leasehold.core.finding import Finding, Severity
 from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.observing.health import Health, HealthLimits, health_to_json
 from leasehold.core.position import TRIM_HORIZON, Position
@@ -184,6 +186,9 @@ def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) ->
         "state": "running",
         "problems": [],
         "warnings": [],
+        "severity": "ok",
+        "findings": [],
+        "kinesis_calls": {},
         "shards": {
             "shard-0": {
                 "ok": True,
@@ -194,6 +199,42 @@ def test_the_json_report_lists_the_problems(serving: list[tuple[int, Event]]) ->
             }
         },
     }
+
+
+def test_a_record_that_fails_each_time_is_a_finding_before_the_shard_is_stuck(
+    serving: list[tuple[int, Event]],
+) -> None:
+    """The status stays 200: a restart would not help."""
+    failed = HandlerFailed(SHARD, TRIM_HORIZON, Position("7"), 1, 3, "KeyError")
+    report = health_to_json(health_after(*serving, (0, RENEWED), (0, page(1, 40)), (1, failed)).report(2_000))
+    assert report["ok"]
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["shard"], finding["severity"]) == ("handler_fails", SHARD, "problem")
+    assert finding["text"] == "its handler has failed 3 times on the record at 7: KeyError"
+    assert "dead_letters" in finding["remedy"]
+
+
+def test_a_record_that_fails_once_does_not_hide_one_that_fails_each_time(
+    serving: list[tuple[int, Event]],
+) -> None:
+    """Records of different keys may fail at the same time."""
+    often = HandlerFailed(SHARD, TRIM_HORIZON, Position("7"), 1, 40, "KeyError")
+    once = HandlerFailed(SHARD, TRIM_HORIZON, Position("9"), 1, 1, "OSError")
+    health = health_after(*serving, (0, RENEWED), (0, page(1, 40)), (1, often), (2, once))
+    (finding,) = health_to_json(health.report(2_000))["findings"]
+    assert finding["text"] == "its handler has failed 40 times on the record at 7: KeyError"
+
+
+def test_what_a_review_has_found_is_reported(serving: list[tuple[int, Event]]) -> None:
+    found = Finding(
+        code="falling_behind", severity=Severity.NOTICE, text="it falls behind", shard=LeaseKey(SHARD)
+    )
+    health = health_after(*serving, (0, RENEWED), (1, FindingsReviewed((found,))))
+    report = health_to_json(health.report(2_000))
+    assert (report["ok"], report["severity"]) == (True, "notice")
+    assert [finding["text"] for finding in report["findings"]] == ["it falls behind"]
+    health.observe(FindingsReviewed(()), 3_000)
+    assert health_to_json(health.report(3_000))["findings"] == []
 
 
 def test_a_row_that_cannot_be_read_is_a_warning_while_it_lasts() -> None:
@@ -209,6 +250,8 @@ def test_a_row_that_cannot_be_read_is_a_warning_while_it_lasts() -> None:
         "row 'shardId-7' of the lease table cannot be read: checkpoint: missing; repair or delete"
     )
     assert warning.endswith("; its shard is not read")
+    assert report["severity"] == "problem"
+    assert [finding["code"] for finding in report["findings"]] == ["unreadable_row"]
     health.observe(RowRecovered("shardId-7"), 20)
     assert health_to_json(health.report(30))["warnings"] == []
 

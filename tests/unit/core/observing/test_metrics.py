@@ -14,9 +14,11 @@ from leasehold.core.events import (
     GapFound,
     HandlerFailed,
     IteratorExpired,
+    LeadershipEnded,
     LeaseLost,
     LeasesRenewed,
     LeaseTaken,
+    MemberStarted,
     OperationFailed,
     PageRead,
     ProcessorCalled,
@@ -27,9 +29,10 @@ from leasehold.core.events import (
     ShardStalled,
 )
 from leasehold.core.model import LeaseKey, ShardId, StreamIdentifier, WorkerId
-from leasehold.core.observing.metrics import MetricWindow, StatisticSet, Unit, metric_points
+from leasehold.core.observing.metrics import MetricWindow, StatisticSet, Unit, metric_points, parse_dimensions
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.records.iterators import Gap
+from leasehold.errors import ConfigError
 from tests.sample_events import EVENT_TYPES, sample
 
 ME = WorkerId("w-1")
@@ -187,21 +190,44 @@ def test_the_lag_of_a_hanging_handler_grows() -> None:
     assert found["millis_behind_latest", ()].maximum == 300_000
 
 
-def test_the_fleet_is_sampled_once_per_window() -> None:
-    """The last refresh counts. A window without a refresh has no sample."""
-    found = publish([ShardsSynced(9, 0), FleetRefreshed(8, 8, 0, 1), FleetRefreshed(9, 1, 4, 2)])
-    names = ("total_leases", "unclaimed_leases", "worker_leases", "total_shards")
-    assert [statistics(found[name, ()]) for name in names] == [
-        (9, 9, 9, 1),
-        (1, 1, 1, 1),
-        (4, 4, 4, 1),
-        (9, 9, 9, 1),
-    ]
+def test_the_fleet_is_sampled_once_in_each_window() -> None:
+    """The last refresh counts, until another member speaks for the fleet."""
     window = MetricWindow(MetricsLevel.SUMMARY, ME)
+    started = MemberStarted(ME, "billing", "orders")
+    for event in (started, ShardsSynced(9, 0), FleetRefreshed(9, 1, 4, 2, speaks_for_fleet=True)):
+        window.observe(event, 0)
+
+    def totals() -> dict[str, tuple[int, int]]:
+        names = {"total_leases", "unclaimed_leases", "worker_leases", "total_shards"}
+        return {each.name: (each.total, each.count) for each in window.close(0) if each.name in names}
+
+    leading = {
+        "total_leases": (9, 1),
+        "unclaimed_leases": (1, 1),
+        "worker_leases": (0, 1),
+        "total_shards": (9, 1),
+    }
+    assert [totals(), totals()] == [leading, leading]
+    window.observe(LeadershipEnded(ME, "another member leads"), 0)
+    assert totals() == {"worker_leases": (0, 1)}
     window.observe(FleetRefreshed(9, 1, 4, 2), 0)
-    window.close(0)
-    window.observe(ShardsSynced(9, 0), 0)
-    assert {each.name for each in window.close(0)} == {"Success", "Time", "total_shards"}
+    assert totals() == {"worker_leases": (0, 1)}
+
+
+def test_dimensions_can_be_left_out_and_added() -> None:
+    """Points that differ only in one that is left out are merged."""
+    window = MetricWindow(MetricsLevel.SUMMARY, ME, parse_dimensions("Operation,Service=orders"))
+    for shard in ("shard-0", "shard-1"):
+        window.observe(BatchHandled(ShardId(shard), 5, 500, Position("9"), 3, 0), 0)
+    (found,) = [each for each in window.close(0) if each.name == "RecordsProcessed"]
+    assert found.dimensions == (("Service", "orders"), ("Operation", "ProcessTask"))
+    assert (found.total, found.count) == (10, 2)
+
+
+@pytest.mark.parametrize("text", ["ShardID", "Operation=x", "=x", "Service="])
+def test_wrong_dimensions_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        parse_dimensions(text)
 
 
 def test_closing_empties_the_window() -> None:

@@ -19,7 +19,6 @@ from leasehold.core.records.aggregation import (
     aggregate,
 )
 from leasehold.core.records.deaggregation import (
-    DeaggregatedBatch,
     DeaggregationOutcome,
     DeaggregationSettings,
     Incident,
@@ -29,7 +28,7 @@ from leasehold.core.records.deaggregation import (
     records_after,
 )
 from leasehold.errors import ConfigError, InvalidRecordError, MalformedAggregateError
-from tests.kpl_encoder import add_frame, partition_key, user_record
+from tests.kpl_encoder import add_frame, delimited, hash_key, partition_key, user_record, varint
 
 GOLDEN = bytes.fromhex(
     "f3899ac2 0a03706b31 0a03706b32 1203313233 1a0908001a0568656c6c6f 1a0c080110001a06776f726c6421 1a0408001a00"
@@ -134,18 +133,67 @@ def test_a_batch_keeps_order_and_reports_incidents() -> None:
     stray = Record(aggregate([PutEntry(b"x", "k", 4), PutEntry(b"y", "k", 5)]).data, "a", "13")
     shard = HashRange(5, HASH_KEY_MAX)
     result = deaggregate_all([plain, whole, damaged, stray, plain], shard)
-    assert result == DeaggregatedBatch(
-        (
-            plain.as_user_record(),
-            *deaggregate(whole).records,
-            damaged.as_user_record(),
-            plain.as_user_record(),
-        ),
-        (
-            Incident("12", DeaggregationOutcome.RAW_BAD_CHECKSUM),
-            Incident("13", DeaggregationOutcome.OUT_OF_RANGE, 2),
-        ),
+    assert list(result.records) == [
+        plain.as_user_record(),
+        *deaggregate(whole).records,
+        damaged.as_user_record(),
+        plain.as_user_record(),
+    ]
+    assert result.incidents == (
+        Incident("12", DeaggregationOutcome.RAW_BAD_CHECKSUM),
+        Incident("13", DeaggregationOutcome.OUT_OF_RANGE, 2),
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        # The parser's lists of such aggregates are as long as those of sound ones, but not aligned.
+        (user_record(0, 0, b"x", more=varint(2 << 3) + varint(1)), user_record(1, None, b"y"), [20, None]),
+        (user_record(0, None, b"x"), user_record(1, 0, b"y", more=varint(2 << 3) + varint(1)), [None, 20]),
+        (user_record(0, 0, b"x"), user_record(1, 1, b"y"), [10, 20]),
+        (user_record(0, None, b"x"), user_record(1, 1, b"y"), [None, 20]),
+    ],
+)
+def test_explicit_hash_keys_stay_with_their_user_records(
+    first: bytes, second: bytes, expected: list[int | None]
+) -> None:
+    """Also if one user record has two of them, of which the last counts, and another has none."""
+    keys = partition_key(b"a") + partition_key(b"b") + hash_key(b"10") + hash_key(b"20")
+    result = deaggregate(Record(add_frame(keys + first + second), "a", "11"))
+    assert [user.explicit_hash_key for user in result.records] == expected
+    assert [(user.data, user.partition_key) for user in result.records] == [(b"x", "a"), (b"y", "b")]
+
+
+def test_a_field_that_a_user_record_repeats_counts_once() -> None:
+    """The last value counts, as for Java. The user record after it is not shifted."""
+    repeated = user_record(0, None, b"old", more=delimited(3, b"new") + varint(1 << 3) + varint(1))
+    keys = partition_key(b"a") + partition_key(b"b")
+    result = deaggregate(Record(add_frame(keys + repeated + user_record(0, None, b"y")), "a", "11"))
+    assert [(user.data, user.partition_key) for user in result.records] == [(b"new", "b"), (b"y", "a")]
+
+
+UPPER_HALF = HashRange(2**127, HASH_KEY_MAX)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        partition_key(b"pk1") + partition_key(b"a") + user_record(0, None, b"x"),
+        partition_key(b"pk1") + partition_key(b"a") + user_record(0, None, b"x") * 3,
+        partition_key(b"a") + hash_key(b"7") + hash_key(b"%d" % 2**127) + user_record(0, 1, b"x"),
+        # Beside an invalid key, and with a key that is absent by its number.
+        partition_key(b"a") + hash_key(b"") + hash_key(b"%d" % 2**127) + user_record(0, 1, b"x"),
+        partition_key(b"pk1") + hash_key(b"7") + user_record(0, 2**64 - 1, b"x"),
+    ],
+)
+def test_keys_that_no_user_record_refers_to_are_not_checked(payload: bytes) -> None:
+    """`pk1` belongs to the upper half of the hash keys, and so does 2^127; `a` and 7 do not."""
+    assert hash_key_of("pk1") >= 2**127 > hash_key_of("a")
+    record = Record(add_frame(payload), "k", "1")
+    assert deaggregate(record, UPPER_HALF).outcome is DeaggregationOutcome.AGGREGATED
+    lower = HashRange(0, 2**127 - 1)
+    assert deaggregate(record, lower).outcome is DeaggregationOutcome.OUT_OF_RANGE
 
 
 def test_the_error_of_an_aggregate_contains_no_payload() -> None:
@@ -217,3 +265,13 @@ def test_another_librarys_schema_may_have_the_same_names() -> None:
     file.message_type.add(name="AggregatedRecord").field.add(name="other", number=9, type="TYPE_BOOL")
     descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
     assert len(deaggregate(Record(GOLDEN, "a", "11")).records) == 3
+
+
+@pytest.mark.parametrize("more", [b"\x0a\x01\x80", b"\x12\x01\x80", b"\x0a\x01\x00", b"\x12\x00"])
+def test_an_index_that_is_written_as_a_list_is_an_unknown_field(more: bytes) -> None:
+    """Also if the list is invalid. A raw record in place of the user records would lose those after a checkpoint."""
+    one = user_record(0, None, b"x")
+    message = partition_key(b"k") + one + user_record(0, None, b"y", more) + one
+    found = deaggregate(Record(add_frame(message), "outer", "123"))
+    assert found.outcome is DeaggregationOutcome.AGGREGATED
+    assert [user.data for user in found.records] == [b"x", b"y", b"x"]

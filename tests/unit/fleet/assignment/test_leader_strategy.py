@@ -2,6 +2,7 @@
 connections.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from leasehold.core.events import (
     LeadershipEnded,
     LeaseAssigned,
     LeaseLost,
+    LeaseReleased,
     LeaseTaken,
 )
 from leasehold.core.leases.row_writes import PutRow, Row
@@ -155,6 +157,29 @@ def test_a_stopped_fleet_leaves_only_free_leases() -> None:
         rows = await world.rows.scan()
         assert len(rows) == 12
         assert all("leaseOwner" not in row for row in rows)
+
+    run_test(scenario)
+
+
+def test_leases_that_go_to_a_member_which_has_stopped_meanwhile_are_released() -> None:
+    """The batch of the first takes longer than the whole stop of the second, which it has chosen as next owner."""
+
+    async def drain_slowly(world: World, worker: WorkerId, held: HeldLease) -> None:
+        await deliver(world, worker, held)
+        await world.clock.sleep_ms(5_000 if worker == "a" else 0)
+
+    async def scenario(world: World) -> None:
+        world.serve = drain_slowly
+        first, second = world.start("a"), world.start("b")
+        await world.until(lambda: world.shares() == [6, 6], within_s=15)
+        first_stop = asyncio.create_task(world.stop(first))
+        await world.clock.sleep_ms(1_000)
+        await world.stop(second)
+        await first_stop
+        assert any(
+            isinstance(event, LeaseReleased) and event.to == second for _, event in world.events[first]
+        )
+        assert all("leaseOwner" not in row for row in await world.rows.scan())
 
     run_test(scenario)
 

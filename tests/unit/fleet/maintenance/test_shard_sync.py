@@ -22,6 +22,7 @@ from leasehold.core.model import (
     lease_key,
 )
 from leasehold.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from leasehold.core.shards.archived_shards import ArchivedShard, plan_archived_leases
 from leasehold.core.shards.lease_audit import Sightings
 from leasehold.core.shards.lease_cleanup import EndedSince
 from leasehold.core.shards.lease_creation import ShardFilter
@@ -260,5 +261,123 @@ def test_a_lease_at_latest_contains_the_wall_clock_time_of_its_creation() -> Non
         await sync.bootstrap()
         leases = (await sync.table.list()).leases
         assert [lease.latest_at_ms for lease in leases] == [clock.wall_ms()] * 2
+
+    run_in_virtual_time(scenario())
+
+
+class _Archived(ListedStream):
+    """A stream with an archive, which also has shards that have left the stream."""
+
+    archived = (
+        ArchivedShard(ShardId("shardId-000000000007"), 1, 10),
+        ArchivedShard(ShardId("shardId-000000000008"), 11, 20),
+        ArchivedShard(PARENT.id, 21, 30),
+    )
+
+    async def list_archived(self, from_ms: int | None = None) -> Sequence[ArchivedShard]:
+        return self.archived if from_ms is None else ()
+
+
+@pytest.mark.parametrize("created_before", [0, 1, 2])
+def test_shards_that_only_the_archive_has_get_leases_first(created_before: int) -> None:
+    """A member that was killed while it created them has left the rest to the next one."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        sync = _sync(rows, _Archived([PARENT]), VirtualClock())
+        gone = _Archived.archived[:2]
+        for each in plan_archived_leases(gone[:created_before], [], InitialPosition(TRIM_HORIZON)):
+            await sync.table.create(each)
+        await sync.bootstrap()
+        leases = {lease.shard_id: lease for lease in (await sync.table.list()).leases}
+        assert leases.keys() == {PARENT.id, *(each.id for each in gone)}
+        assert leases[gone[1].id].parents == {gone[0].id}
+        assert leases[PARENT.id].hash_range == PARENT.hash_range
+
+    run_in_virtual_time(scenario())
+
+
+def test_leases_of_the_stream_show_that_the_archived_shards_had_theirs() -> None:
+    """They were read and deleted since, so they are not created again."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        sync = _sync(rows, _Archived([PARENT]), VirtualClock())
+        await sync.table.create(_lease(PARENT, Position("25")))
+        await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {PARENT.id}
+
+    run_in_virtual_time(scenario())
+
+
+class _ListedForAWhile(_Archived):
+    """A stream that still lists a closed shard, although its last record was trimmed."""
+
+    trimmed = replace(
+        PARENT,
+        id=_Archived.archived[1].id,
+        starting_sequence_number="11",
+        ending_sequence_number="20",
+    )
+    open = replace(PARENT, starting_sequence_number="21", parents=(trimmed.id,))
+
+    def __init__(self) -> None:
+        super().__init__([self.trimmed, self.open])
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        self.listed += 1
+        return [self.open] if shard_filter is not None else self.shards
+
+
+def test_an_archived_shard_that_the_stream_lists_without_records_gets_a_lease() -> None:
+    async def scenario() -> None:
+        sync = _sync(MemoryRows(), _ListedForAWhile(), VirtualClock())
+        await sync.bootstrap()
+        leases = {lease.shard_id: lease for lease in (await sync.table.list()).leases}
+        assert leases.keys() == {each.id for each in _Archived.archived}
+        assert leases[PARENT.id].parents == {_Archived.archived[1].id}
+
+    run_in_virtual_time(scenario())
+
+
+def test_archived_shards_get_their_leases_also_beside_an_unreadable_row() -> None:
+    async def scenario() -> None:
+        rows, shards = MemoryRows(), even_shards(3)
+        sync = _sync(rows, _Archived(shards), VirtualClock())
+        key = lease_key(shards[1].id)
+        await rows.write(PutRow(key, {"leaseKey": {"S": key}}))
+        gone = {each.id for each in _Archived.archived[:2]}
+        with pytest.raises(BlockedLeasesError):
+            await sync.bootstrap()
+        assert await _shards_with_lease(sync.table) == {shards[0].id, shards[2].id, *gone}
+        for lease in (await sync.table.list()).leases:
+            if lease.shard_id in gone:  # they were read, and deleted
+                await rows.write(DeleteRow(key=lease.key, when=()))
+        await rows.write(DeleteRow(key=key, when=()))
+        await sync.create_blocked()
+        assert await _shards_with_lease(sync.table) == {shard.id for shard in shards}
+
+    run_in_virtual_time(scenario())
+
+
+class _WithoutFilter(_Archived):
+    """A stream whose shards have parents that have left it."""
+
+    async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
+        return self.shards
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+def test_a_shard_waits_for_archived_shards_behind_a_parent_without_records(is_blocked: bool) -> None:
+    async def scenario() -> None:
+        rows = MemoryRows()
+        parent = ShardId("shardId-000000000005")
+        shards = [replace(each, starting_sequence_number="21", parents=(parent,)) for each in even_shards(2)]
+        sync = _sync(rows, _WithoutFilter(shards), VirtualClock())
+        if is_blocked:
+            await rows.write(_unreadable(None))  # of no listed shard
+        await sync.bootstrap()
+        leases = {lease.shard_id: lease for lease in (await sync.table.list()).leases}
+        assert {leases[each.id].parents for each in shards} == {frozenset({parent, _Archived.archived[1].id})}
 
     run_in_virtual_time(scenario())

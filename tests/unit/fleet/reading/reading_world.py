@@ -76,6 +76,9 @@ class FailingStream(Stream):
     async def get_identifier(self) -> StreamIdentifier:
         return stream_identifier("000000000000", "orders", 1)
 
+    async def get_retention_ms(self) -> int:
+        return 24 * 3_600_000
+
     async def list_shards(self, shard_filter: ShardFilter | None = None) -> Sequence[Shard]:
         return await self._through("list_shards", lambda: self._stream.list_shards(shard_filter))
 
@@ -268,6 +271,7 @@ class ReadWorld:
             clock=self.clock,
             rng=random.Random(1),
             observe=self.events.append,
+            subscribes_once=False,
             consumer=self.consumer,
         )
         names = {each.name for each in fields(ReadContext)}

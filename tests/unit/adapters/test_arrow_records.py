@@ -1,0 +1,173 @@
+"""The Arrow columns of the native decoder behave like the lists of the Python decoder. Skipped if it is not built."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from leasehold.adapters import native_decoder
+from leasehold.adapters.aws.kinesis_decoding import page_from_body
+from leasehold.archive.columns import ALL_COLUMNS, BatchSize, record_batches, user_record_batch
+from leasehold.core.model import HASH_KEY_MAX, HashRange, ShardId
+from leasehold.core.position import Position
+from leasehold.core.record import PutEntry, Record
+from leasehold.core.records.aggregation import aggregate
+from leasehold.core.records.deaggregation import DeaggregationSettings, Unreadable, deaggregate_all
+from leasehold.core.records.record_columns import UserRecordSequence
+from leasehold.ports import Page
+
+if TYPE_CHECKING:
+    from leasehold.adapters.arrow_records import ArrowRecords
+
+SHARD = HashRange(HASH_KEY_MAX // 8, HASH_KEY_MAX)
+
+
+@pytest.fixture(autouse=True)
+def forget_the_decoder() -> Iterator[None]:
+    """A test chooses the decoder by the environment variable."""
+    native_decoder.native_decoder.cache_clear()
+    yield
+    native_decoder.native_decoder.cache_clear()
+
+
+def body() -> bytes:
+    data = [os.urandom(size) for size in range(200)]
+    data += [
+        aggregate([PutEntry(b"%d" % sub, f"ké{sub}", sub if sub % 2 else None) for sub in range(count)]).data
+        for count in (1, 2, 5)
+    ]
+    records = [
+        {"Data": base64.b64encode(each).decode(), "PartitionKey": "k", "SequenceNumber": str(95 + number)}
+        | ({"ApproximateArrivalTimestamp": 1.7e9 + number, "EncryptionType": "KMS"} if number % 3 else {})
+        for number, each in enumerate(data)
+    ]
+    return json.dumps({"Records": records, "NextShardIterator": "AAAA", "MillisBehindLatest": 7}).encode()
+
+
+def decode_both(monkeypatch: pytest.MonkeyPatch) -> tuple[Page, Page]:
+    response = body()
+    monkeypatch.setenv(native_decoder.VARIABLE, "0")
+    in_python = page_from_body(response)
+    monkeypatch.delenv(native_decoder.VARIABLE)
+    native_decoder.native_decoder.cache_clear()
+    return in_python, page_from_body(response)
+
+
+def users_of_both(monkeypatch: pytest.MonkeyPatch) -> tuple[UserRecordSequence, UserRecordSequence]:
+    one, other = (deaggregate_all(page.records, SHARD) for page in decode_both(monkeypatch))
+    assert one.incidents == other.incidents != ()
+    return one.records, other.records
+
+
+def test_the_variable_disables_the_native_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing of it is imported, and its version is not shown."""
+    monkeypatch.setenv(native_decoder.VARIABLE, "0")
+    assert native_decoder.native_decoder() is None
+    assert native_decoder.native_version() is None
+    assert page_from_body(body()).millis_behind == 7
+
+
+def test_both_decoders_return_the_same_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence of equal records, in another representation."""
+    pytest.importorskip("leasehold_native")
+    in_python, native = decode_both(monkeypatch)
+    assert type(in_python.records) is not type(native.records)
+    assert native == in_python
+    assert list(native.records) == list(in_python.records)
+
+
+def test_both_cut_user_records_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By index, by position, by size; and both join them."""
+    pytest.importorskip("leasehold_native")
+    one, other = users_of_both(monkeypatch)
+    assert one == other
+    assert one[5] == other[5]
+    assert one[-1] == other[-1]
+    for part in (slice(3, 150), slice(0, 0), slice(-7, None), slice(None, None, 3)):
+        assert one[part] == other[part]
+        assert one[part].payload_bytes == other[part].payload_bytes
+    for index in (0, 7, len(one) - 1):
+        assert other.position(index) == one.position(index)
+        assert other.count_to(one.position(index)) == one.count_to(one.position(index))
+    for size in (-1, 0, 10, 5_000, 10**9):
+        assert other.count_within_bytes(size) == one.count_within_bytes(size)
+    assert other.after_number(100) == one.after_number(100)
+    assert other[:4].joined([other[9:12]]) == one[:4].joined([one[9:12]])
+    assert other.arrivals_ms() == one.arrivals_ms()
+
+
+def test_both_give_the_same_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the types that Spark expects."""
+    pytest.importorskip("leasehold_native")
+    made = [
+        list(
+            record_batches(
+                each,
+                stream="s",
+                shard=ShardId("x"),
+                columns=ALL_COLUMNS,
+                session=1,
+                size=BatchSize(50, 9_000),
+            )
+        )
+        for each in users_of_both(monkeypatch)
+    ]
+    assert len(made[0]) > 1
+    assert made[0] == made[1]
+    one, other = (
+        user_record_batch(each, stream="s", shard=ShardId("x")) for each in users_of_both(monkeypatch)
+    )
+    assert one.equals(other)
+
+
+def test_batches_that_arrow_does_not_combine_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow leaves columns of more than 2 GiB in several batches. All of their records count."""
+    pytest.importorskip("leasehold_native")
+    from leasehold.adapters.arrow_records import user_records_of
+
+    _, users = users_of_both(monkeypatch)
+    parts = [users[:7].arrow_batch, users[7:8].arrow_batch, users[8:].arrow_batch]
+    assert user_records_of(parts) == users
+    assert user_records_of([]) == []
+    assert user_records_of(parts[:1]).arrow_batch is parts[0]
+
+
+def arrow_records(records: Sequence[Record]) -> "ArrowRecords":
+    from leasehold.adapters.arrow_records import ArrowRecords
+
+    fields = ("data", "partition_key", "sequence_number", "arrival_ms", "encryption_type")
+    types = (pa.binary(), pa.string(), pa.string(), pa.int64(), pa.string())
+    columns = map(pa.array, zip(*records, strict=True), types)
+    return ArrowRecords(pa.record_batch(list(columns), names=list(fields)))
+
+
+@pytest.mark.parametrize("unreadable", Unreadable)
+@pytest.mark.parametrize("count", [1, 3])
+def test_user_records_that_repeat_too_many_bytes_are_made_in_python(
+    unreadable: Unreadable, count: int
+) -> None:
+    """They share their keys there: as Arrow columns, these would have more than 2 GiB."""
+    pytest.importorskip("leasehold_native")
+    data = aggregate([PutEntry(b"", "k") for _ in range(5_000)]).data
+    records = [Record(data, "outer", str(number), None, "e" * 500_000) for number in range(count)]
+    settings = DeaggregationSettings(unreadable=unreadable)
+    found = deaggregate_all(arrow_records(records), None, settings)
+    assert found.incidents == ()
+    assert [user.position for user in found.records] == [
+        Position(str(number), sub) for number in range(count) for sub in range(5_000)
+    ]
+    assert found.records[0].encryption_type is found.records[4_999].encryption_type
+
+
+def test_limits_beyond_64_bits() -> None:
+    """They are no reason to leave the native decoder."""
+    pytest.importorskip("leasehold_native")
+    settings = DeaggregationSettings(user_records_max=2**64, expanded_bytes_max=2**70)
+    records = [Record(b"plain", "k", "1"), Record(aggregate([PutEntry(b"a", "b")]).data, "k", "2")]
+    found = deaggregate_all(arrow_records(records), None, settings)
+    assert found.records == deaggregate_all(records, None, settings).records
+    assert found.records.arrow_batch is not None
