@@ -50,10 +50,12 @@ class LoopThread:
 
 
 async def _end_generators() -> None:
-    """End asynchronous generators. One that was dropped before its end is closed by a task, which may not run yet."""
+    """End asynchronous generators. One that was dropped before its end is closed by a task, which may not exist yet."""
     await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.sleep(0)
     while others := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
 
 
 async def _cancel_other_tasks() -> None:

@@ -6,7 +6,7 @@ exception from `leasehold.errors`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -308,7 +308,7 @@ class ObjectStore(Protocol):
         """Delete an object. Does nothing if it does not exist."""
         ...
 
-    def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    def list_after(self, offset: str, *, prefix: str = "") -> AsyncGenerator[Sequence[StoredObject], None]:
         """The objects below `prefix` (whole segments) whose names sort after `offset`, page by page, in any order."""
         ...
 

@@ -1,4 +1,4 @@
-"""Functions are short and take few parameters, and classes have few attributes."""
+"""Functions are short and take few parameters, classes have few attributes, and generators close what they iterate."""
 
 import ast
 from collections.abc import Iterator
@@ -95,3 +95,59 @@ def test_the_limits_are_measured() -> None:
     first, second = functions(tree)
     assert (count_parameters(first), count_lines(second), len(attributes(node))) == (13, 51, 13)
     assert not gives_a_reason(node)
+
+
+# The listing of a library, which is no generator.
+CLOSED_BY_ITS_LIBRARY = {("obstore_objects.py", "list_after")}
+
+
+def may_end_early(node: ast.AsyncFor) -> bool:
+    """Whether the body of a loop can leave it before its end. A cancelled task leaves it at any `await` or `yield`."""
+    leaving = ast.Yield | ast.Await | ast.Break | ast.Return | ast.Raise
+    return any(isinstance(each, leaving) for statement in node.body for each in ast.walk(statement))
+
+
+def names_closed_at_the_end(function: Function) -> set[str]:
+    """The names that `async with` binds in a function."""
+    return {
+        item.optional_vars.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+        if isinstance(item.optional_vars, ast.Name)
+    }
+
+
+def loops_left_open(tree: ast.AST) -> set[str]:
+    """The functions with a loop over a generator that nobody closes if the loop ends early."""
+    return {
+        function.name
+        for function in functions(tree)
+        for node in ast.walk(function)
+        if isinstance(node, ast.AsyncFor) and may_end_early(node)
+        if not (isinstance(node.iter, ast.Name) and node.iter.id in names_closed_at_the_end(function))
+    }
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_loop_closes_the_generator_that_it_iterates(path: Path) -> None:
+    """A generator that is dropped is closed by a task of the event loop, after an unknown time or never."""
+    found = loops_left_open(ast.parse(path.read_text()))
+    assert {name for name in found if (path.name, name) not in CLOSED_BY_ITS_LIBRARY} == set()
+
+
+def test_loops_that_leave_a_generator_open_are_found() -> None:
+    """The measurement tells the two ways to iterate apart."""
+    source = """
+async def leaves():
+    async for each in pages():
+        yield each
+async def closes():
+    async with aclosing(pages()) as found:
+        async for each in found:
+            yield each
+async def runs_to_the_end():
+    async for each in pages():
+        print(each)
+"""
+    assert loops_left_open(ast.parse(source)) == {"leaves"}

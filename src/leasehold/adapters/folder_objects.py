@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -73,7 +73,9 @@ class FolderObjects(ObjectStore):
         """Delete a file. Its folders stay: a writer may be about to use them."""
         await self._call("delete", key, lambda: self._path(key).unlink(missing_ok=True))
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """All files page by page, including those that are no objects of an archive."""
         start = f"{prefix}/" if prefix else ""
         files = _files_below(self._path(prefix) if prefix else self._root, start, offset)

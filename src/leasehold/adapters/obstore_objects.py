@@ -6,7 +6,7 @@ No other module uses obstore and its errors.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -169,7 +169,9 @@ class ObstoreObjects(ObjectStore):
         except Exception as error:
             raise self._translate_error("delete", key, error) from error
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """Objects page by page, as the store returns them."""
         try:
             listing = self._store.list(

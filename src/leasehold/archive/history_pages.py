@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
@@ -137,14 +138,15 @@ class HistoryPages:
             return {} if newest is None else newest.objects
 
         rows = read_shard_rows(self._index.store, index.objects, _COLUMNS, list_again, section)
-        async for table in rows:
-            missing = [name for name in _NEEDED if name not in table.column_names]
-            if missing:
-                raise ConfigError(
-                    f"the archive of shard {index.shard} has no column {missing[0]}, so its records cannot be "
-                    "delivered again: read an archive with all columns, or begin in the stream"
-                )
-            yield table
+        async with aclosing(rows) as tables:
+            async for table in tables:
+                missing = [name for name in _NEEDED if name not in table.column_names]
+                if missing:
+                    raise ConfigError(
+                        f"the archive of shard {index.shard} has no column {missing[0]}, so its records cannot be "
+                        "delivered again: read an archive with all columns, or begin in the stream"
+                    )
+                yield table
 
     async def _close_unused(self) -> None:
         until_ms = self._index.store.clock.now_ms() - KEPT_OPEN_MS

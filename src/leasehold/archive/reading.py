@@ -7,7 +7,6 @@ import random
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Callable,
     Generator,
     Iterable,
@@ -143,21 +142,22 @@ async def read_shard(
     *,
     objects: ShardObjects,
     section: Section = EVERYTHING,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """Yield tables with the rows of one shard that arrived in this time, in order. `objects` were listed for it."""
 
     async def list_again() -> ShardObjects:
         return (await list_objects(store, span, [shard])).get(shard, {})
 
     needed = None if columns is None else list(dict.fromkeys((*columns, *POSITION_COLUMNS, ARRIVAL)))
-    async for table in read_shard_rows(store, objects, needed, list_again, section):
-        rows = span.rows(table)
-        if rows.num_rows:
-            yield (
-                rows
-                if columns is None
-                else rows.select([name for name in columns if name in rows.column_names])
-            )
+    async with aclosing(read_shard_rows(store, objects, needed, list_again, section)) as tables:
+        async for table in tables:
+            rows = span.rows(table)
+            if rows.num_rows:
+                yield (
+                    rows
+                    if columns is None
+                    else rows.select([name for name in columns if name in rows.column_names])
+                )
 
 
 def read(
@@ -218,8 +218,9 @@ def read_store(
 
     async def tables() -> AsyncGenerator[Any, None]:
         for shard, objects in (await list_objects(store, span, wanted)).items():
-            async for table in read_shard(store, shard, span, names, objects=objects):
-                yield table
+            async with aclosing(read_shard(store, shard, span, names, objects=objects)) as rows:
+                async for table in rows:
+                    yield table
 
     return _batches(tables)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ async def read_shard_rows(
     columns: Sequence[str] | None,
     list_again: ListShard,
     section: Section = EVERYTHING,
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """Yield tables with the rows of one section of a shard, each record once, in order.
 
     `columns` includes POSITION_COLUMNS.
@@ -85,11 +85,12 @@ async def read_shard_rows(
         parts = _after([part for part in parts_to_read(objects) if section.has(part.key)], last)
         rows = _ordered(_read_ahead(store, [(part, objects[part.key]) for part in parts], columns))
         try:
-            async for table in rows:
-                last = position_at(table, table.num_rows - 1)
-                wanted = rows_in(table, section)
-                if wanted.num_rows:
-                    yield wanted
+            async with aclosing(rows) as tables:
+                async for table in tables:
+                    last = position_at(table, table.num_rows - 1)
+                    wanted = rows_in(table, section)
+                    if wanted.num_rows:
+                        yield wanted
         except _ObjectGoneError:
             objects = await list_again()
             continue
@@ -140,7 +141,7 @@ def _after(parts: Sequence[ObjectPart], last: Position | None) -> Sequence[Objec
 
 async def _read_ahead(
     store: ArchiveStore, parts: Sequence[tuple[ObjectPart, int]], columns: Sequence[str] | None
-) -> AsyncIterator[tuple[ObjectPart, Any]]:
+) -> AsyncGenerator[tuple[ObjectPart, Any], None]:
     waiting = deque(parts)
     reading: deque[tuple[ObjectPart, int, asyncio.Task[Any]]] = deque()
     try:
@@ -190,17 +191,18 @@ def _decode(body: bytes, key: ObjectKey, columns: Sequence[str] | None) -> Any:
     return table
 
 
-async def _ordered(parts: AsyncIterator[tuple[ObjectPart, Any]]) -> AsyncIterator[Any]:
+async def _ordered(parts: AsyncGenerator[tuple[ObjectPart, Any], None]) -> AsyncGenerator[Any, None]:
     """Merge the rows of parts that interleave. Parts come in the order of their first positions."""
     held: Any = None
-    async for part, table in parts:
-        if held is None or not held.num_rows:
-            held = table
-            continue
-        ready = rows_before(held, part.range.first)
-        if ready:
-            yield held.slice(0, ready)
-        held = _merge(held.slice(ready), table) if ready < held.num_rows else table
+    async with aclosing(parts) as tables:
+        async for part, table in tables:
+            if held is None or not held.num_rows:
+                held = table
+                continue
+            ready = rows_before(held, part.range.first)
+            if ready:
+                yield held.slice(0, ready)
+            held = _merge(held.slice(ready), table) if ready < held.num_rows else table
     if held is not None and held.num_rows:
         yield held
 

@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -125,9 +126,10 @@ async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
 async def has_archive(store: ObjectStore, prefix: str) -> bool:
     """Whether an archive is below the prefix: an object, or the file that its writer has created before the first."""
     marker = f"{prefix}/{MARKER}" if prefix else MARKER
-    async for page in store.list_after("", prefix=prefix):
-        if any(each.key == marker or key_from_text(each.key, prefix) is not None for each in page):
-            return True
+    async with aclosing(store.list_after("", prefix=prefix)) as pages:
+        async for page in pages:
+            if any(each.key == marker or key_from_text(each.key, prefix) is not None for each in page):
+                return True
     return False
 
 

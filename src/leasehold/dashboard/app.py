@@ -8,6 +8,7 @@ its own name to our address (DNS rebinding), and read the fleet through a browse
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from importlib.resources import files
 from typing import Any, Final, Protocol
 
@@ -214,11 +215,12 @@ class _Pages:
 
 async def _event_stream(hub: ViewHub) -> AsyncIterator[bytes]:
     yield b"retry: 2000\n\n"
-    async for message in hub.messages():
-        if not message.event:
-            yield b": no change\n\n"
-        else:
-            yield f"event: {message.event}\ndata: {message.data}\n\n".encode("ascii")
+    async with aclosing(hub.messages()) as messages:
+        async for message in messages:
+            if not message.event:
+                yield b": no change\n\n"
+            else:
+                yield f"event: {message.event}\ndata: {message.data}\n\n".encode("ascii")
 
 
 def _json(value: Any) -> Response:

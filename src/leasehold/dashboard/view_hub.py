@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from leasehold.core.observing.dashboard.view_changes import View, diff_views
@@ -48,7 +48,7 @@ class ViewHub:
         self._is_closed = True
         self._wake()
 
-    async def messages(self) -> AsyncIterator[Message]:
+    async def messages(self) -> AsyncGenerator[Message, None]:
         """The view, then its changes. If nothing changes for a while, an empty message that keeps the connection."""
         self.browsers += 1
         try:

@@ -6,7 +6,8 @@ A test can plan faults, which subscriptions take (`fan_out_faults`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Final
 
 from leasehold.kinesis_model.api_errors import KinesisApiError, in_use_error
@@ -81,8 +82,9 @@ class _EventSender:
         if not self._take_fault(FanOutFault.NO_INITIAL_RESPONSE):
             await self._send_bytes(self._message("initial-response", {}))
         try:
-            async for page in _pages(self._state, self._subscription):
-                await self._send_bytes(self._event(page))
+            async with aclosing(_pages(self._state, self._subscription)) as pages:
+                async for page in pages:
+                    await self._send_bytes(self._event(page))
         except KinesisApiError as error:
             payload = self._encoding.encode({"message": error.message})
             await self._send_bytes(
@@ -134,7 +136,7 @@ class _FaultTakenError(Exception):
         self.page = page
 
 
-async def _pages(state: ServerState, subscription: Subscription) -> AsyncIterator[RecordsPage]:
+async def _pages(state: ServerState, subscription: Subscription) -> AsyncGenerator[RecordsPage, None]:
     """Yield records as soon as they arrive, and an empty page as a heartbeat. The last page names the children."""
     service, next_number = state.service, subscription.next_number
     heartbeat_sent_ms = state.clock.now_ms()

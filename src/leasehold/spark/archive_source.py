@@ -7,6 +7,7 @@ Objects of other minutes and shards are skipped by their names: by the options, 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
@@ -139,8 +140,9 @@ class ArchiveReader(DataSourceReader):
                 objects=partition.objects,
                 section=partition.section,
             )
-            async for table in rows:
-                yield with_schema(table, schema)
+            async with aclosing(rows) as found:
+                async for table in found:
+                    yield with_schema(table, schema)
 
         with SentenceFirst():
             yield from batches_ahead(_loop(), tables)

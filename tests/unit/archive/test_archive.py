@@ -1,7 +1,7 @@
 """The archive writes ranges as objects, each exactly once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 
 import orjson
@@ -42,7 +42,9 @@ class CountingObjects(MemoryObjects):
         super().__init__()
         self.listings: list[str] = []
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         self.listings.append(offset)
         await asyncio.sleep(0)
         async for page in super().list_after(offset, prefix=prefix):

@@ -1,7 +1,7 @@
 """A listing contains what the archive held when a lease session began, from a minute on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -27,7 +27,9 @@ class SlowListings(MemoryObjects):
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         pages = [page async for page in super().list_after(offset, prefix=prefix)]
         self.offsets.append(offset)
         self.concurrent += 1

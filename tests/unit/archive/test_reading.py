@@ -1,7 +1,8 @@
 """An archive is read back: each record once, in order, and without opening other objects."""
 
+import gc
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, read
 from leasehold.archive.decoding import decode
 from leasehold.archive.formats import encode
-from leasehold.archive.reading import ALL_TIME, TimeSpan, list_objects, read_shard
+from leasehold.archive.reading import ALL_TIME, TimeSpan, list_objects, read_shard, read_store
 from leasehold.archive.rows import PinnedRange, to_archive_rows
 from leasehold.archive.shard_rows import ArchiveStore
 from leasehold.core.exactly_once.archive_reading import plan_sections
@@ -47,7 +48,9 @@ class CountingObjects(MemoryObjects):
         self.opened.append(key)
         return await super().get(key)
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         self.pages += 1
         async for page in super().list_after(offset, prefix=prefix):
             yield page
@@ -124,6 +127,19 @@ def test_objects_that_are_deleted_while_they_are_read_are_listed_again() -> None
         return found
 
     assert run(read_and_compact()) == list(range(1, 201))
+
+
+def test_a_reader_that_stops_early_leaves_no_task_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio logs an error for a task that still waits when its loop is gone."""
+    store = MemoryObjects()
+    for first in range(1, 200, 10):
+        archived(store, range(first, first + 10), dict.fromkeys(range(first, first + 10), first))
+    for _ in range(50):
+        batches = read_store(store_of(store), ALL_TIME)
+        assert next(batches).num_rows
+        batches.close()
+        gc.collect()
+    assert not [each for each in caplog.records if each.name == "asyncio"]
 
 
 def _replace_extensions(store: MemoryObjects) -> None:

@@ -1,7 +1,7 @@
 """The archive handler writes every record of a stream exactly once."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
@@ -90,7 +90,9 @@ class WatchedObjects(MemoryObjects):
             self.leases["put"].append(await self._world.lease())
         return await super().put_if_absent(key, body)
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         self.leases["list"].append(await self._world.lease())
         async for page in super().list_after(offset, prefix=prefix):
             yield page

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from enum import Enum, auto
 from typing import TypeVar
 
@@ -124,15 +125,18 @@ class FaultyObjects(ObjectStore):
         """Delete an object, or fail."""
         await self._call("delete", key, lambda: self._store.delete(key))
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """The objects, or a failure."""
         fault = self._fault_for("list", offset)
         if fault not in {None, ObjectFault.LISTING_INTERRUPTED}:
             raise UnavailableError(f"list after {offset}: injected fault")
-        async for page in self._store.list_after(offset, prefix=prefix):
-            yield page
-            if fault is ObjectFault.LISTING_INTERRUPTED:
-                raise UnavailableError(f"list after {offset}: injected interruption")
+        async with aclosing(self._store.list_after(offset, prefix=prefix)) as pages:
+            async for page in pages:
+                yield page
+                if fault is ObjectFault.LISTING_INTERRUPTED:
+                    raise UnavailableError(f"list after {offset}: injected interruption")
 
     async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> T:
         return await _call_with_fault(self._fault_for(operation, key), f"{operation} {key}", call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 
@@ -39,7 +39,9 @@ class MemoryObjects(ObjectStore):
         self.objects.pop(key, None)
         self.modified_ms.pop(key, None)
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """The objects page by page, as they were when the listing began."""
         below = f"{prefix}/" if prefix else ""
         found = [

@@ -8,7 +8,7 @@ Like S3, the store may respond "exists" although no object exists: to the loser 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -94,7 +94,9 @@ class ProcessObjects(ObjectStore):
         """Delete an object."""
         await self._call("delete", lambda: self._objects.delete(key))
 
-    async def list_after(self, offset: str, *, prefix: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+    async def list_after(
+        self, offset: str, *, prefix: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """Yield the objects page by page. Each page is one call, so objects may appear between two pages."""
         page = await self._list(offset, prefix)
         while page:

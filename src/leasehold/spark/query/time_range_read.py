@@ -7,7 +7,8 @@ continues for a while beyond the end of the range.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,8 +107,9 @@ def _read_ahead(part: ShardTimeRange, options: SourceOptions) -> Iterator[UserRe
 
     async def fill() -> None:
         try:
-            async for chunk in _read(part, options):
-                await ready.put(chunk)
+            async with aclosing(_read(part, options)) as chunks:
+                async for chunk in chunks:
+                    await ready.put(chunk)
         finally:
             await ready.put(None)
 
@@ -125,7 +127,7 @@ async def _queue() -> asyncio.Queue[UserRecordSequence | None]:
     return asyncio.Queue(_CHUNKS_AHEAD)
 
 
-async def _read(part: ShardTimeRange, options: SourceOptions) -> AsyncIterator[UserRecordSequence]:
+async def _read(part: ShardTimeRange, options: SourceOptions) -> AsyncGenerator[UserRecordSequence, None]:
     budget, clock = ByteBudget(options.read.buffer_bytes), SystemClock()
     reading = read_shard(
         ReadRequest(
