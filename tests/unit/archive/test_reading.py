@@ -130,7 +130,7 @@ def test_objects_that_are_deleted_while_they_are_read_are_listed_again() -> None
 
 
 def test_a_reader_that_stops_early_leaves_no_task_behind(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio logs an error for a task that still waits when its loop is gone."""
+    """The library asyncio logs an error for a task that still waits when its loop is gone."""
     store = MemoryObjects()
     for first in range(1, 200, 10):
         archived(store, range(first, first + 10), dict.fromkeys(range(first, first + 10), first))
