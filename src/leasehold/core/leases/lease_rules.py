@@ -5,6 +5,9 @@ them side by side. We add a fencing token: a member that begins to serve a lease
 and each later write of this member requires its owner *and* its session. The counter alone does not detect a paused
 process that resumes, a second process with the same worker id, or a lease that was lost and regained.
 
+A write of another member that requires the counter also requires the session as it was read: a row that was deleted and
+created again counts from 0, so the same counter may be that of a living owner.
+
 The lease that a rule takes is the lease as last read. If the row has changed since, the conditions fail.
 
 A row that can be parsed can be parsed after each of these writes. A counter that is too large for that raises a
@@ -71,10 +74,10 @@ def create(lease: Lease) -> PutRow:
 
 
 def take(lease: Lease, by: WorkerId, session: LeaseSessionId) -> UpdateRow:
-    """Become the owner of a lease that is free, silent, or has an overdue handoff. The counter must be unchanged."""
+    """Become the owner of a lease that is free, silent, or has an overdue handoff. Its owner must not have written."""
     return UpdateRow(
         key=lease.key,
-        when=(_counter(lease),),
+        when=_as_seen(lease),
         set={OWNER: text(by), **_begin(lease, session)},
         remove=(CHECKPOINT_OWNER,),
         add=_owner_switch(lease, by),
@@ -87,7 +90,7 @@ def begin_session(lease: Lease, by: WorkerId, session: LeaseSessionId) -> Update
     assert lease.owner == by
     return UpdateRow(
         key=lease.key,
-        when=(_counter(lease), Equals(OWNER, text(by)), Absent(CHECKPOINT_OWNER)),
+        when=(*_as_seen(lease), Equals(OWNER, text(by)), Absent(CHECKPOINT_OWNER)),
         set=_begin(lease, session),
         proof=(Equals(OWNER, text(by)), Equals(SESSION, text(session))),
     )
@@ -232,7 +235,7 @@ def assign(lease: Lease, to: WorkerId) -> UpdateRow:
     """
     return UpdateRow(
         key=lease.key,
-        when=(_row_exists(lease), _counter(lease), *_owners_as_seen(lease)),
+        when=(_row_exists(lease), *_as_seen(lease), *_owners_as_seen(lease)),
         set={OWNER: text(to)},
         remove=(CHECKPOINT_OWNER, SESSION),
         add={**_increment(lease), **_owner_switch(lease, to)},
@@ -337,7 +340,7 @@ def restart(lease: Lease, shard: Shard) -> UpdateRow:
     }
     return UpdateRow(
         key=lease.key,
-        when=(_counter(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number))),
+        when=(*_as_seen(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number))),
         set=changes,
         remove=(
             *(OWNER, CHECKPOINT_OWNER, SESSION, *NO_PIN, CHILDREN, LATEST_AT, GENERATIONS),
@@ -373,7 +376,7 @@ def delete(lease: Lease) -> DeleteRow:
 def delete_unused(lease: Lease) -> DeleteRow:
     """Delete a lease of a stream that is no longer read. Refused if a member has renewed or checkpointed it."""
     return DeleteRow(
-        key=lease.key, when=(_counter(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)))
+        key=lease.key, when=(*_as_seen(lease), Equals(CHECKPOINT, text(lease.checkpoint.sequence_number)))
     )
 
 
@@ -467,6 +470,12 @@ def _fence(lease: Lease) -> tuple[Condition, ...]:
 def _same_session(lease: Lease) -> tuple[Condition, ...]:
     assert lease.session is not None, "a lease is served only after `take` or `begin_session`"
     return (Equals(SESSION, text(lease.session)),)
+
+
+def _as_seen(lease: Lease) -> tuple[Condition, ...]:
+    """The owner has not written since the lease was read, and the row was not created again."""
+    session = Absent(SESSION) if lease.session is None else Equals(SESSION, text(lease.session))
+    return (_counter(lease), session)
 
 
 def _counter(lease: Lease) -> Condition:

@@ -40,14 +40,17 @@ def view_leases(leases: Iterable[Lease], *, silent: Collection[LeaseKey] = ()) -
 
 
 def leases_without_heartbeat(before: Iterable[Lease], after: Iterable[Lease]) -> frozenset[LeaseKey]:
-    """The owned, unfinished leases whose counter is the same in two reads of the table."""
-    counters = {lease.key: (lease.owner, lease.counter) for lease in before}
+    """The owned, unfinished leases whose counter is the same in two reads of the table.
+
+    In a row that was created again in between, the same counter is that of another session.
+    """
+    heartbeats = {lease.key: (lease.owner, lease.session, lease.counter) for lease in before}
     return frozenset(
         lease.key
         for lease in after
         if lease.owner is not None
         and not lease.checkpoint.is_shard_end
-        and counters.get(lease.key) == (lease.owner, lease.counter)
+        and heartbeats.get(lease.key) == (lease.owner, lease.session, lease.counter)
     )
 
 

@@ -2,7 +2,8 @@
 
 The table contains no time. Each member remembers when *it* last saw the counter or the owner of a lease change. A lease
 that has not changed for longer than the failover time is silent; wall clocks do not matter. A lease that is seen for
-the first time counts as just changed.
+the first time counts as just changed. So does a lease with the same counter and owner in another session, or at another
+checkpoint: its row was deleted and created again, and its owner may have begun just now.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, StreamIdentifier, WorkerId, parse_lease_key
+from leasehold.core.position import Position
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The counter and owners of a lease, since when they are unchanged, and since when the lease is in handoff.
+    """What the last write of its owner left in a lease, since when it is unchanged, and since when it is in handoff.
 
     `assigned_ms` is when this member saw the lease change to its current owner, before that owner began a session. None
     if the current owner had the lease, or had begun, when it was first seen.
@@ -29,6 +31,7 @@ class Observation:
     handoff_since_ms: int | None
     assigned_ms: int | None = None
     session: LeaseSessionId | None = None
+    checkpoint: Position | None = None
 
 
 Observations = Mapping[LeaseKey, Observation]
@@ -40,11 +43,7 @@ def next_observations(before: Observations, leases: Iterable[Lease], now_ms: int
 
 
 def _next_observation(before: Observation | None, lease: Lease, now_ms: int) -> Observation:
-    is_same = before is not None and (before.counter, before.owner, before.checkpoint_owner) == (
-        lease.counter,
-        lease.owner,
-        lease.checkpoint_owner,
-    )
+    is_same = before is not None and _is_unchanged(before, lease)
     unchanged_since_ms = before.unchanged_since_ms if before is not None and is_same else now_ms
     return Observation(
         lease.counter,
@@ -54,15 +53,27 @@ def _next_observation(before: Observation | None, lease: Lease, now_ms: int) -> 
         _handoff_since_ms(before, lease, now_ms),
         _assigned_ms(before, lease, now_ms),
         lease.session,
+        lease.checkpoint,
+    )
+
+
+def _is_unchanged(before: Observation, lease: Lease) -> bool:
+    return (
+        before.counter == lease.counter
+        and before.owner == lease.owner
+        and before.checkpoint_owner == lease.checkpoint_owner
+        and before.session == lease.session
+        and before.checkpoint == lease.checkpoint
     )
 
 
 def _handoff_since_ms(before: Observation | None, lease: Lease, now_ms: int) -> int | None:
     if not lease.is_in_handoff:
         return None
-    is_known = before is not None and (before.owner, before.checkpoint_owner) == (
+    is_known = before is not None and (before.owner, before.checkpoint_owner, before.session) == (
         lease.owner,
         lease.checkpoint_owner,
+        lease.session,
     )
     return before.handoff_since_ms if before is not None and is_known else now_ms
 

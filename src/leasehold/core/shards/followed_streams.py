@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from leasehold.core.model import InitialPosition, Lease, LeaseKey, StreamIdentifier
+from leasehold.core.model import InitialPosition, Lease, LeaseKey, LeaseSessionId, StreamIdentifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,10 @@ class StreamChanges:
 
 @dataclass(frozen=True, slots=True)
 class LastChange:
-    """The counter of a lease, and since when this member has seen it unchanged, on its own clock."""
+    """The counter and session of a lease, and since when this member has seen them unchanged, on its own clock."""
 
     counter: int
+    session: LeaseSessionId | None
     since_ms: int
 
 
@@ -71,8 +72,10 @@ def next_unused(
     for lease in leases:
         if lease.stream is not None and lease.stream not in followed:
             last = before.get(lease.key)
-            is_unchanged = last is not None and last.counter == lease.counter
-            after[lease.key] = last if last and is_unchanged else LastChange(lease.counter, now_ms)
+            is_unchanged = last is not None and (last.counter, last.session) == (lease.counter, lease.session)
+            after[lease.key] = (
+                last if last and is_unchanged else LastChange(lease.counter, lease.session, now_ms)
+            )
     return after
 
 

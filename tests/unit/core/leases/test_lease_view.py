@@ -13,7 +13,7 @@ from leasehold.core.leases.lease_view import (
     view_leases,
     view_to_json,
 )
-from leasehold.core.model import Lease, LeaseKey, Pin, ShardId, StreamIdentifier, WorkerId
+from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, Pin, ShardId, StreamIdentifier, WorkerId
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 
 ANNA, BERT = WorkerId("anna"), WorkerId("bert")
@@ -26,6 +26,7 @@ def lease(
     owner: WorkerId | None = None,
     counter: int = 1,
     parents: tuple[str, ...] = (),
+    session: LeaseSessionId | None = None,
 ) -> Lease:
     return Lease(
         key=LeaseKey(shard),
@@ -34,6 +35,7 @@ def lease(
         owner=owner,
         counter=counter,
         parents=frozenset(map(ShardId, parents)),
+        session=session,
     )
 
 
@@ -64,6 +66,11 @@ def test_leases_come_in_order_each_with_its_state() -> None:
         (lease("s", owner=ANNA, counter=7), lease("s", owner=ANNA, counter=7), True),
         (lease("s", owner=ANNA, counter=7), lease("s", owner=ANNA, counter=8), False),
         (lease("s", owner=ANNA, counter=7), lease("s", owner=BERT, counter=7), False),
+        (
+            lease("s", owner=ANNA, counter=7, session=LeaseSessionId("of a row that was deleted")),
+            lease("s", owner=ANNA, counter=7, session=LeaseSessionId("of the row after it")),
+            False,
+        ),
         (lease("s", counter=7), lease("s", counter=7), False),
         (
             lease("s", owner=ANNA, counter=7, checkpoint=SHARD_END),

@@ -154,7 +154,8 @@ class FleetFacts:
         renewing = {
             lease.actual_owner
             for lease in self.after.leases
-            if lease.key not in before or before[lease.key].counter != lease.counter
+            if lease.key not in before
+            or (before[lease.key].counter, before[lease.key].session) != (lease.counter, lease.session)
         }
         reporting = {
             report.worker for report in self.after.reports if not self.is_report_expired(report.worker)
