@@ -45,6 +45,7 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   3144  tests/unit/fleet/test_held_lease.py   3133  tests/unit/worker/test_retries_and_poison.py
 #   200179  tests/simulation/test_ownership.py   3102  tests/unit/fleet/test_member.py, test_read_health.py
 #   71  tests/unit/spark/test_idle_probe.py   18 with a leader  tests/unit/fleet/assignment/test_fleet_search.py
+#   202638  tests/unit/worker/test_batch_builder.py: bytes that a pinned range does not use, found by reading
 #   202632  tests/unit/core/leases/test_liveness.py, tests/scenarios/lease_writes
 ONCE_FAILED = {
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
@@ -139,6 +140,8 @@ ONCE_FAILED = {
     # All rows were deleted and created again. A worker took a lease with the counter that its row had before, and a
     # member that had been paused took it for silent.
     (202632, Mode.PEER, Runtime.WORKER),
+    # The checker did not expect that pinned ranges of two shards are buffered whole, beside the budget.
+    (202638, Mode.PEER, Runtime.ARCHIVE),
 }
 
 

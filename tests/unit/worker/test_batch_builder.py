@@ -135,6 +135,18 @@ def test_buffered_bytes_are_freed_with_the_last_record_of_their_chunk() -> None:
     assert [batch_builder.build().buffered_bytes for _ in range(2)] == [0, 301 + 101]
 
 
+def test_a_pinned_range_uses_no_bytes_of_the_budget_and_frees_none() -> None:
+    """It is buffered whole, so it must not wait for room. Bytes that it did not use are not released for it either:
+    they would be those of chunks that are still in memory.
+    """
+    batch_builder = builder(Position("2"), max_records=3)
+    budgeted = [batch_builder.add(chunk_of(records(1, 4)), now_ms=0)]
+    freed = [batch_builder.build().buffered_bytes]
+    budgeted.append(batch_builder.add(chunk_of(records(5, 4)), now_ms=0))
+    freed += [batch_builder.build().buffered_bytes, batch_builder.build().buffered_bytes]
+    assert (budgeted, freed) == ([0, 401], [0, 0, 401])
+
+
 def test_a_pinned_batch_ends_exactly_at_the_pin_whatever_its_size() -> None:
     """The first batch waits for the whole range and takes no more. Afterwards the limits apply again."""
     batch_builder = builder(Position("7"), max_records=2)
@@ -176,7 +188,9 @@ def test_a_pinned_range_larger_than_the_buffer_is_delivered_in_several_batches()
     batch_builder = BatchBuilder(
         TRIM_HORIZON, BatchSettings(max_records=3), pinned_end=Position("99"), pinned_bytes_max=50
     )
-    batch_builder.add(chunk_of(records(1, 10, size=10)), now_ms=0)
+    assert (
+        batch_builder.add(chunk_of(records(1, 10, size=10)), now_ms=0) == 1_001
+    )  # it counts against the budget
     batch = batch_builder.build()
     assert (len(batch.records), batch.is_pinned) == (3, False)
 

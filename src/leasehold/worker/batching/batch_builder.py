@@ -42,6 +42,7 @@ class _BufferedChunk:
     chunk: ReadChunk
     arrived_ms: int
     records: UserRecordSequence
+    budgeted_bytes: int = 0  # what it uses of the read-ahead budget
     used: int = 0
 
     @property
@@ -74,8 +75,12 @@ class BatchBuilder:
         self._bytes = 0
         self._is_shard_read = False
 
-    def add(self, chunk: ReadChunk, now_ms: int) -> None:
-        """Add the next chunk of the shard."""
+    def add(self, chunk: ReadChunk, now_ms: int) -> int:
+        """Add the next chunk of the shard. Return how many of its bytes count against the read-ahead budget.
+
+        A pinned range is buffered whole, even beyond the budget, because its first owner had it in memory, too. One
+        that is too large is given up.
+        """
         buffered = _BufferedChunk(chunk, now_ms, as_user_records(chunk.records))
         self._chunks.append(buffered)
         self._records += len(chunk.records)
@@ -84,6 +89,8 @@ class BatchBuilder:
         self._read_through = _end_of(chunk) or self._read_through
         if self._bytes > self._pinned_bytes_max:
             self.pinned_end = None  # too much to buffer at once: the range is delivered in several batches
+        buffered.budgeted_bytes = chunk.size_bytes if self.pinned_end is None else 0
+        return buffered.budgeted_bytes
 
     def is_idle_page(self, chunk: ReadChunk) -> bool:
         """Whether the chunk says no more than the ones before it: no records, the same position, and no end."""
@@ -118,7 +125,7 @@ class BatchBuilder:
                 break
             end = _end_of(head.chunk) or end
             size += head.payload_bytes
-            freed_bytes += head.chunk.size_bytes
+            freed_bytes += head.budgeted_bytes
             self._bytes -= head.payload_bytes
             self._chunks.popleft()
         pinned_end, self.pinned_end = self.pinned_end, None

@@ -76,9 +76,9 @@ class Batcher:
                 if not self._with_idle_pages and self._builder.is_idle_page(chunk):
                     self._held.note_progress()
                     continue
-                self._builder.add(chunk, self._clock.now_ms())
+                budgeted_bytes = self._builder.add(chunk, self._clock.now_ms())
                 self.children = chunk.children
-                self._count(chunk)
+                self._count(chunk, budgeted_bytes)
         return None
 
     @property
@@ -110,12 +110,9 @@ class Batcher:
             if timer is not None:
                 await cancel_and_wait(timer)
 
-    def _count(self, chunk: ReadChunk) -> None:
+    def _count(self, chunk: ReadChunk, budgeted_bytes: int) -> None:
         """Count an added chunk as progress, as throughput, and as buffered bytes."""
         self._held.note_progress()
         self._held.note_delivered(chunk.size_bytes - RECORD_OVERHEAD_BYTES * len(chunk.records))
-        # `add` has given up a pinned range that is too large. Any other pinned range is buffered whole, even beyond the
-        # budget, because its first owner had it in memory, too.
         self._buffered.add(chunk.size_bytes)
-        if self._builder.pinned_end is not None:
-            self._buffered.release(chunk.size_bytes)
+        self._buffered.release(chunk.size_bytes - budgeted_bytes)
