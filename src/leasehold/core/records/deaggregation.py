@@ -62,6 +62,9 @@ _USER_RECORD_BYTES: Final = 200
 _PARSED_BYTES_PER_BYTE: Final = 40
 _ENTRY_BYTES_MIN: Final = 2
 
+# The first sub-sequence numbers. To copy them takes a fifth of the time of `range`, which creates those above 256.
+_SUB_NUMBERS: Final = list(range(4_096))
+
 _IF_TRUSTED: Final = "raise that limit if you trust the producer"
 
 
@@ -427,7 +430,7 @@ class _Keys:
 
     def __init__(self, partition_keys: Sequence[bytes]) -> None:
         try:
-            self.texts = [key.decode() for key in partition_keys]
+            self.texts = list(map(bytes.decode, partition_keys))
             self._hashed = partition_keys
         except UnicodeDecodeError:
             # Java also replaces invalid UTF-8 before it hashes the key.
@@ -481,7 +484,7 @@ def _build(record: Record, rows: _Rows, keys: _Keys, hash_key_table: Sequence[by
             [sequence_number] * count,
             [arrival_ms] * count,
             [encryption_type] * count,
-            list(range(count)),
+            _SUB_NUMBERS[:count] if count <= len(_SUB_NUMBERS) else list(range(count)),
             hash_keys,
             [True] * count,
         ]
