@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,59 @@ def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     (tmp_path / "shared").chmod(0o664)
     assert asyncio.run(permissions_of("new")) == {0o600}
     assert asyncio.run(permissions_of("shared")) == {0o664}
+
+
+def test_writes_at_the_same_time_are_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own condition and outcome: applied, refused, or an error about its own row."""
+    commits: list[sqlite3.Connection] = []
+
+    async def scenario() -> None:
+        path = tmp_path / "leases.sqlite"
+        store = await create_filled(lambda: SqliteRows(path), [row_of("old"), row_of("bad")])
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE rows SET row_json = 'no JSON' WHERE row_key = 'bad'")
+        monkeypatch.setattr(sqlite_rows, "_transaction", count_commit)
+        writes = [PutRow(key, row_of(key)) for key in ("new", "old", "bad", "new")]
+        applied, refused, failed, repeated = await asyncio.gather(
+            *map(store.write, writes), return_exceptions=True
+        )
+        assert applied == Applied(row_of("new"))
+        assert refused == Refused(row_of("old"))
+        assert isinstance(failed, MalformedRowError)
+        assert repeated == Refused(row_of("new"))
+        assert len(commits) == 1
+        await asyncio.gather(store.write(PutRow("last", row_of("last"))), store.close())
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*) FROM rows").fetchone() == (4,)
+
+    def count_commit(connection: sqlite3.Connection) -> AbstractContextManager[sqlite3.Connection]:
+        commits.append(connection)
+        return transaction(connection)
+
+    transaction = sqlite_rows._transaction
+    asyncio.run(scenario())
+
+
+def test_a_failed_commit_fails_all_of_its_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancelled caller does not keep the others from learning it."""
+
+    async def scenario() -> None:
+        store = await create_filled(lambda: SqliteRows(tmp_path / "leases.sqlite"), [row_of("old")])
+        monkeypatch.setattr(sqlite_rows, "_put", fail)
+        writes = [asyncio.create_task(store.write(PutRow(key, row_of(key)))) for key in "abc"]
+        await asyncio.sleep(0)
+        writes[1].cancel()
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(each) for each in results] == [ServiceError, asyncio.CancelledError, ServiceError]
+        assert await store.scan() == (row_of("old"),)
+        await store.close()
+
+    def fail(*_: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    asyncio.run(scenario())
 
 
 def test_sqlite_refuses_other_files(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import orjson
 
@@ -62,8 +63,14 @@ CREATE TABLE IF NOT EXISTS lease_table (name TEXT NOT NULL);
 """
 
 
+_Waiting = tuple[RowWrite, "asyncio.Future[Applied | Refused]"]
+
+
 class SqliteRows(RowStore):
     """A table in a file. All work runs on one thread, so callers never block the event loop.
+
+    Writes that are requested at the same time, such as the heartbeats of a tick, are committed together: a commit waits
+    for the disk and takes longer than the write. Each one has its own condition and its own outcome.
 
     The file has one table. `prepare` stores its name, and a store with another name refuses the file: two applications
     that share rows would each get a part of the records. A store without a name accepts every file.
@@ -76,6 +83,7 @@ class SqliteRows(RowStore):
         self._path = Path(path).absolute()
         self._table = table
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="leasehold-sqlite")
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Waiting]] = WeakKeyDictionary()
         self._connection: sqlite3.Connection | None = None
         self._opened: tuple[int, int] | None = None  # the file of the last connection
 
@@ -92,7 +100,13 @@ class SqliteRows(RowStore):
 
     async def write(self, write: RowWrite) -> Applied | Refused:
         """Apply one write if its condition holds."""
-        return await self._run(lambda: self._write(write))
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Applied | Refused] = loop.create_future()
+        waiting = self._waiting.setdefault(loop, [])
+        waiting.append((write, outcome))
+        if len(waiting) == 1:
+            loop.call_soon(self._start_writing, loop)
+        return await outcome
 
     async def write_transaction(self, writes: Sequence[RowWrite]) -> bool:
         """Apply all writes or none."""
@@ -108,6 +122,7 @@ class SqliteRows(RowStore):
 
     async def close(self) -> None:
         """Close the file and end the thread."""
+        self._start_writing(asyncio.get_running_loop())
         await self._run(self._close)
         self._thread.shutdown()
 
@@ -176,12 +191,18 @@ class SqliteRows(RowStore):
             self._connection.close()
             self._connection = None
 
-    def _write(self, write: RowWrite) -> Applied | Refused:
+    def _start_writing(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Apply the writes that wait, in one transaction."""
+        waiting = self._waiting.pop(loop, [])
+        if not waiting:
+            return
+        writes = [write for write, _ in waiting]
+        work = loop.run_in_executor(self._thread, self._translate_errors, lambda: self._write_each(writes))
+        work.add_done_callback(lambda done: _set_outcomes([outcome for _, outcome in waiting], done))
+
+    def _write_each(self, writes: Sequence[RowWrite]) -> list[Applied | Refused | LeaseholdError]:
         with _transaction(self._open()) as connection:
-            before = _read(connection, write.key)
-            if not may_apply(write, before):
-                return Refused(before)
-            return Applied(_put(connection, write, before))
+            return [_write_if_allowed(connection, write) for write in writes]
 
     def _write_together(self, writes: Sequence[RowWrite]) -> bool:
         with _transaction(self._open()) as connection:
@@ -201,6 +222,37 @@ class SqliteRows(RowStore):
             "SELECT row_key FROM rows WHERE row_owner = ? ORDER BY row_key", (owner,)
         )
         return [_key_from_bytes(key) for (key,) in found]
+
+
+def _write_if_allowed(connection: sqlite3.Connection, write: RowWrite) -> Applied | Refused | LeaseholdError:
+    """Apply one write of a transaction. A row that cannot be read fails its own write only."""
+    try:
+        before = _read(connection, write.key)
+        if not may_apply(write, before):
+            return Refused(before)
+        return Applied(_put(connection, write, before))
+    except LeaseholdError as error:
+        return error
+
+
+def _set_outcomes(
+    outcomes: Sequence[asyncio.Future[Applied | Refused]],
+    done: asyncio.Future[list[Applied | Refused | LeaseholdError]],
+) -> None:
+    """Pass on the results of a transaction; if it failed, its error is the result of every write."""
+    error: BaseException | None = asyncio.CancelledError() if done.cancelled() else done.exception()
+    results: Sequence[Applied | Refused | BaseException] = (
+        done.result() if error is None else [error] * len(outcomes)
+    )
+    for outcome, result in zip(outcomes, results, strict=True):
+        if outcome.done():
+            continue  # its caller was cancelled
+        if isinstance(result, asyncio.CancelledError):
+            outcome.cancel()
+        elif isinstance(result, BaseException):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)
 
 
 def _identify(path: Path) -> tuple[int, int] | None:

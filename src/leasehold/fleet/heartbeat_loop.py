@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leasehold.core.events import LeasesRenewed
-from leasehold.core.leases.heartbeats import leases_to_renew, tick_ms
+from leasehold.core.leases.heartbeats import LastWrite, leases_to_renew, tick_ms
 from leasehold.core.model import LeaseKey
 from leasehold.errors import LeaseholdError, LeaseLostError
 from leasehold.fleet.held_lease import HeldLease
@@ -48,13 +48,14 @@ class HeartbeatLoop:
             now_ms = clock.now_ms()
             # If the machine was suspended, the timer that waits for the expiry of a lease stopped meanwhile. A tick is
             # shorter, so the member soon stops to serve leases that other members may have taken.
-            for held in self._held.values():
+            writes: dict[LeaseKey, LastWrite] = {}
+            for key, held in self._held.items():
                 held.check_expiry(now_ms)
-            ready = {key: held for key, held in self._held.items() if self._may_renew(held)}
-            writes = {key: held.last_write for key, held in ready.items()}
+                if self._may_renew(held):
+                    writes[key] = held.last_write
             for key in leases_to_renew(writes, now_ms, self._renew_ms):
                 # A task of its own: a slow heartbeat must not delay those of the other leases.
-                self._group.create_task(self._send(ready[key]))
+                self._group.create_task(self._send(self._held[key]))
             if now_ms - self._round.began_ms >= self._renew_ms:
                 self._report_round(now_ms)
 

@@ -300,6 +300,36 @@ def test_a_response_has_a_timeout() -> None:
     with_endpoint(Server, use, HttpLimits(connections_max=2, connect_s=30, response_s=0.05))
 
 
+def test_the_timeout_of_each_request_begins_when_it_is_sent() -> None:
+    """On a connection that had requests before: not earlier, and a request without a response still fails."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + 2.5 * limits.response_s
+        while loop.time() < until:
+            assert await endpoint.post({}, b"") == Response(200, b"{}")
+        server.go_on.clear()
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await endpoint.post({}, b"")
+        assert loop.time() - began >= limits.response_s
+        assert server.connections == 1
+
+    limits = HttpLimits(connections_max=2, connect_s=30, response_s=1)
+    with_endpoint(Server, use, limits)
+
+
+def test_requests_on_one_connection_share_a_timer() -> None:
+    """Hundreds of requests a second leave no timers behind, also after the connection is closed."""
+
+    async def use(endpoint: HttpEndpoint, _server: Server) -> list[object]:
+        for _ in range(20):
+            await endpoint.post({}, b"")
+        return list(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+
+    assert len(with_endpoint(Server, use)) == 1
+
+
 def test_a_late_response_to_a_cancelled_request_is_dropped() -> None:
     """The next request does not receive the response to a cancelled one."""
     late = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate"

@@ -58,8 +58,7 @@ class HttpEndpoint:
         async with self._slots:
             connection = await self._connection()
             try:
-                async with asyncio.timeout(self._limits.response_s):
-                    response = await connection.send(request, self._limits.response_bytes_max)
+                response = await connection.send(request, self._limits)
             except BaseException:  # also a cancellation after the response has arrived
                 connection.close()
                 raise
@@ -107,11 +106,18 @@ class _Connection(asyncio.Protocol):
         # Both exist while a response is due.
         self._reader: ResponseReader | None = None
         self._response: asyncio.Future[Response] | None = None
+        self._deadline_s = 0.0  # of the response that is due, by the clock of the loop
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def send(self, request: bytes, response_bytes_max: int) -> Response:
+    async def send(self, request: bytes, limits: HttpLimits) -> Response:
         """Send a request and wait for the whole response. After any failure the caller closes the connection."""
-        self._reader = ResponseReader(response_bytes_max)
-        self._response = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._reader = ResponseReader(limits.response_bytes_max)
+        self._response = loop.create_future()
+        self._deadline_s = loop.time() + limits.response_s
+        # One timer for many requests: to start and to stop one for each takes longer than to sign the request.
+        if self._timer is None:
+            self._timer = loop.call_at(self._deadline_s, self._check_deadline)
         self._transport.write(request)
         try:
             return await self._response
@@ -128,6 +134,9 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close immediately, without sending buffered data."""
         self.is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._transport.abort()
 
     # -- called by the event loop ------------------------------------------------------------------------------
@@ -156,6 +165,16 @@ class _Connection(asyncio.Protocol):
         if not (self._reader.may_reuse_connection and is_sent):
             self.close()
         self._response.set_result(response)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._response is None:
+            return  # the next request starts a timer
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._deadline_s:
+            self._fail(TimeoutError())
+        else:
+            self._timer = loop.call_at(self._deadline_s, self._check_deadline)
 
     def eof_received(self) -> None:
         self._fail(ConnectionError("the server closed the connection before the end of the response"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from leasehold.core.events import DeaggregationFailed, PageRead
@@ -36,6 +36,21 @@ class ReadAhead(AsyncIterator[ReadChunk]):
         self._share = share
         self._ready: asyncio.Queue[ReadChunk | Exception] = asyncio.Queue(CHUNKS_AHEAD)
         self._is_over = False
+        self._is_awaited = False
+        self._skip: Callable[[ReadChunk], bool] | None = None
+
+    def skip_pages(self, skip: Callable[[ReadChunk], bool]) -> None:
+        """Ask `skip` about each page without records for which the consumer waits. If it returns True, the consumer
+        does not get the page: to wake it up costs more than the page.
+        """
+        self._skip = skip
+
+    async def put_empty_page(self, page: ReadChunk) -> None:
+        """Add a page without records, unless the consumer skips it."""
+        # Invariant: the consumer has handled every earlier chunk, because it waits and none is ready.
+        is_next = self._is_awaited and self._ready.empty()
+        if not (is_next and self._skip is not None and self._skip(page)):
+            await self.put(page)
 
     async def put(self, item: ReadChunk | Exception) -> None:
         """Add a chunk, or the error that ends reading. Waits while `CHUNKS_AHEAD` chunks are ready."""
@@ -44,7 +59,11 @@ class ReadAhead(AsyncIterator[ReadChunk]):
     async def __anext__(self) -> ReadChunk:
         if self._is_over:
             raise StopAsyncIteration
-        item = await self._ready.get()
+        self._is_awaited = True
+        try:
+            item = await self._ready.get()
+        finally:
+            self._is_awaited = False
         if isinstance(item, Exception):
             self._is_over = True
             raise item
@@ -117,7 +136,7 @@ class ChunkWriter:
     async def _write_nothing(self, millis_behind: int | None, requested_ms: int) -> None:
         """Write an empty page, as idle shards have them all the time."""
         through = self._deaggregator.read_through
-        await self._chunks.put(
+        await self._chunks.put_empty_page(
             ReadChunk(
                 (),
                 0,

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 
 from leasehold.core.events import ReadingStarted
 from leasehold.fleet.reading.byte_budget import BudgetShare
-from leasehold.fleet.reading.chunking import ReadChunk
 from leasehold.fleet.reading.polling_reader import PollingReader
 from leasehold.fleet.reading.read_ahead import ChunkWriter, ReadAhead
 from leasehold.fleet.reading.read_position import ReadPosition
@@ -24,7 +23,7 @@ from leasehold.tasks import cancel_and_wait
 
 
 @asynccontextmanager
-async def read_shard(request: ReadRequest, context: ReadContext) -> AsyncIterator[AsyncIterator[ReadChunk]]:
+async def read_shard(request: ReadRequest, context: ReadContext) -> AsyncIterator[ReadAhead]:
     """The user records after `request.start`, in chunks; the last chunk names the child shards.
 
     A task of its own reads ahead while the consumer works. A chunk belongs to the consumer once it was returned: the

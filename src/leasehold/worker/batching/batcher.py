@@ -57,6 +57,7 @@ class Batcher:
         self._clock = clock
         self._buffered = buffered
         self._with_idle_pages = with_idle_pages
+        self._is_waiting = False
         self._draining = asyncio.ensure_future(held.draining.wait())
         self._next_chunk: asyncio.Future[ReadChunk] | None = None
 
@@ -73,13 +74,23 @@ class Batcher:
             await self._wait_for(self._next_chunk, due_ms)
             if self._next_chunk.done():
                 chunk, self._next_chunk = self._next_chunk.result(), None
-                if not self._with_idle_pages and self._builder.is_idle_page(chunk):
+                if self._has_nothing_new(chunk):
                     self._held.note_progress()
                     continue
                 budgeted_bytes = self._builder.add(chunk, self._clock.now_ms())
                 self.children = chunk.children
                 self._count(chunk, budgeted_bytes)
         return None
+
+    def skip_page(self, page: ReadChunk) -> bool:
+        """Count the page as progress and return True if `next` waits and need not get the page.
+
+        While a handler works, a page is no progress: the shard may have stalled.
+        """
+        if not self._is_waiting or not self._has_nothing_new(page):
+            return False
+        self._held.note_progress()
+        return True
 
     @property
     def is_exhausted(self) -> bool:
@@ -104,11 +115,16 @@ class Batcher:
         if due_ms is not None:
             timer = asyncio.ensure_future(self._clock.sleep_ms(due_ms - self._clock.now_ms()))
             waits.add(timer)
+        self._is_waiting = True
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_waiting = False
             if timer is not None:
                 await cancel_and_wait(timer)
+
+    def _has_nothing_new(self, chunk: ReadChunk) -> bool:
+        return not self._with_idle_pages and self._builder.is_idle_page(chunk)
 
     def _count(self, chunk: ReadChunk, budgeted_bytes: int) -> None:
         """Count an added chunk as progress, as throughput, and as buffered bytes."""

@@ -21,6 +21,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.chunking import ReadChunk
+from leasehold.fleet.reading.read_ahead import ReadAhead
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.reading.stream_consumer import StreamConsumers
@@ -99,6 +100,7 @@ class ShardServer:
         await consumer.start()
         async with self._read_chunks(shard, tracked) as chunks:
             batcher = self._make_batcher(shard, chunks, with_idle_pages=consumer.wants_idle_pages)
+            chunks.skip_pages(batcher.skip_page)
             try:
                 while (pending := await batcher.next()) is not None:
                     await consumer.handle(pending)
@@ -111,7 +113,7 @@ class ShardServer:
 
     def _read_chunks(
         self, shard: ServedShard, tracked: TrackedStream
-    ) -> AbstractAsyncContextManager[AsyncIterator[ReadChunk]]:
+    ) -> AbstractAsyncContextManager[ReadAhead]:
         held = shard.held
         start, initial = lease_start(held.lease, tracked.initial, is_first_reading=held.is_first_reading)
         return read_shard(

@@ -10,6 +10,7 @@ from leasehold.core.records.pacing import (
     BACKOFF_MAX_MS,
     CALL_BYTES_MIN,
     FIRST_CALL_RECORDS,
+    IDLE_TICK_MS,
     CallSize,
     call_size,
     next_call_ms,
@@ -91,6 +92,23 @@ def test_the_fastest_idle_poll_keeps_to_the_limit() -> None:
     """The random spread never leads to more than five calls per second."""
     fastest = ReadSettings(idle_poll_every=timedelta(milliseconds=200))
     assert next_call_ms(0, 0, 0.0, fastest, is_at_tip=True) == 200
+
+
+@given(
+    now_ms=st.integers(0, 10**9),
+    jitter=chance,
+    size=st.integers(0, 3_000_000),
+    poll_ms=st.integers(200, 60_000),
+)
+def test_idle_polls_begin_at_ticks(now_ms: int, jitter: float, size: int, poll_ms: int) -> None:
+    """At a tick near to the end of the pause, and never before the limits of the shard allow it."""
+    settings = ReadSettings(idle_poll_every=timedelta(milliseconds=poll_ms))
+    due_ms = next_call_ms(now_ms, size, jitter, settings, is_at_tip=True)
+    allowed_ms = next_call_ms(now_ms, size, jitter, settings, is_at_tip=False)
+    pause_ms = max(allowed_ms - now_ms, poll_ms * (0.9 + 0.2 * jitter))
+    assert due_ms % IDLE_TICK_MS == 0
+    assert due_ms >= allowed_ms
+    assert abs(due_ms - now_ms - pause_ms) <= IDLE_TICK_MS
 
 
 @given(
