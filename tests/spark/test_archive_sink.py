@@ -164,6 +164,33 @@ def test_payloads_that_cannot_be_decoded_have_an_error(spark: Any) -> None:
     ]
 
 
+def test_a_payload_is_one_json_object_and_nothing_else(spark: Any) -> None:
+    """Spark's `from_json` ignores what follows a value, and repairs text that is not UTF-8."""
+    right = [b'{"a":1}', b' {"a":1}\n', b'{"a":1,"end":true,"record":{"a":2}}']
+    wrong = [
+        b'{"a":1} junk',
+        b'{"a":1}{"a":2}',
+        b'{"a":1},{"a":2}',
+        b'{"a":1}}',
+        b'{"a":1}} junk',
+        b'{"a":1},"end":true} junk',
+        b'{"a":1},"record":{"a":2}',
+        b'{"a":1}],"b":[1',
+        b'{"a":1},"b":0',
+        b'{"a":1}\x00',
+        b'[{"a":1}]',
+        b'{"a":1,"text":"\xff"}',
+        b"null",
+        b"1",
+        b'"{}"',
+    ]
+    frame = spark.createDataFrame([(bytearray(each),) for each in (*right, *wrong)], "data BINARY")
+    rows = decode_payloads(frame, Decode(format=DecodeFormat.JSON, schema="a INT, text STRING")).collect()
+    decoded = [None if row.record is None else row.record.a for row in rows]
+    assert decoded == [*(1 for _ in right), *(None for _ in wrong)]
+    assert [row.decodeError is None for row in rows] == [each is not None for each in decoded]
+
+
 def test_payloads_are_decoded_in_python(spark: Any) -> None:
     """Avro and Protobuf, in all rows of a task, with types that Spark has."""
     both: list[tuple[Decode, list[bytes]]] = [

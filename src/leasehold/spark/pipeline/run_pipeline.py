@@ -6,6 +6,7 @@ releases its leases. Spark does not wait for that; this module does.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -113,18 +114,36 @@ def _decode_in_python(frame: Any, payloads: PayloadFormat) -> Any:
 
 
 def _decode_json(frame: Any, decode: Decode) -> Any:
-    from pyspark.sql import functions  # noqa: PLC0415 - an extra
+    """Decode payloads that are one JSON object each.
 
-    schema = f"{decode.schema}, {_MALFORMED} STRING"
-    parsed = functions.from_json(
-        functions.col("data").cast("string"), schema, {"columnNameOfCorruptRecord": _MALFORMED}
+    Spark ends at the end of a JSON value, whatever follows it. So it gets the payload as a member of an object with
+    another member behind it. With anything behind the value in the payload, the object does not have exactly these two
+    members: their names are random, so no payload has them.
+    """
+    from pyspark.sql import functions  # noqa: PLC0415 - an extra
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    record, end = f"record_{secrets.token_hex(16)}", f"end_{secrets.token_hex(16)}"
+    text = functions.col("data").cast("string")
+    whole = functions.concat(functions.lit(f'{{"{record}":'), text, functions.lit(f',"{end}":0}}'))
+    schema = StructType().add(record, StructType.fromDDL(decode.schema)).add(_MALFORMED, "string")
+    parsed = functions.from_json(whole, schema, {"columnNameOfCorruptRecord": _MALFORMED})
+    members = functions.array(functions.lit(record), functions.lit(end))
+    is_right = (
+        functions.is_valid_utf8(text)
+        & (functions.json_object_keys(whole) == members)
+        & functions.col(f"{_DECODED}.{_MALFORMED}").isNull()
+        & functions.col(f"{_DECODED}.{record}").isNotNull()
     )
-    is_wrong = functions.col(f"record.{_MALFORMED}").isNotNull() | functions.col("record").isNull()
-    failed = frame.withColumn("record", parsed).withColumn(
-        DECODE_ERROR, functions.when(is_wrong, "the payload is not JSON of the schema")
+    return (
+        frame.withColumn(_DECODED, parsed)
+        .withColumn(RECORD, functions.when(is_right, functions.col(f"{_DECODED}.{record}")))
+        .withColumn(
+            DECODE_ERROR,
+            functions.when(functions.col(RECORD).isNull(), "the payload is not JSON of the schema"),
+        )
+        .drop(_DECODED)
     )
-    record = functions.col("record").dropFields(_MALFORMED)
-    return failed.withColumn("record", functions.when(functions.col(DECODE_ERROR).isNull(), record))
 
 
 def _transform(spark: Any, frame: Any, sql: str | None) -> Any:
