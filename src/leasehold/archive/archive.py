@@ -21,6 +21,7 @@ from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.obstore_objects import open_object_store
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.archive.columns import STREAM
+from leasehold.archive.division import Division, note_name
 from leasehold.archive.formats import decode_identity, decode_payloads, encode, require_library
 from leasehold.archive.listings import Listings, ListingsSince
 from leasehold.archive.raw_objects import payloads_of
@@ -96,6 +97,7 @@ class Archive:
         self._accepted: set[str | None] = (
             set()
         )  # streams that the marker allows; None: rows that name no stream
+        self._noted: Division | None = None
 
     @classmethod
     def open(cls, settings: ArchiveSettings) -> Self:
@@ -129,6 +131,12 @@ class Archive:
             if each.table.num_rows:
                 total += await self._write_range(each, listings)
         return total
+
+    async def note_division(self, division: Division) -> None:
+        """Note that this archive has only a part of the records. Call it before the first write of such a part."""
+        if division != self._noted:
+            await self._create_or_find(note_name(self.settings.prefix), division.to_note())
+            self._noted = division
 
     async def _write_range(self, pinned: PinnedRange, listings: ListingsSince) -> WriteReport:
         table = to_archive_rows(pinned.table)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from leasehold.archive.archive import MARKER, read_marker
+from leasehold.archive.division import require_undivided
 from leasehold.archive.reading import MINUTE_MS, TimeSpan, list_objects
 from leasehold.archive.shard_rows import ArchiveStore, ShardObjects
 from leasehold.core.exactly_once.archive_plan import SLACK_MINUTES
@@ -121,6 +122,7 @@ class ArchiveIndex:
         began_ms = self.store.clock.now_ms()
         await self._require_stream()
         found = await list_objects(self.store, TimeSpan(minute * MINUTE_MS))
+        await require_undivided(self.store.objects, self.store.prefix, purpose="as history of the stream")
         self._shards = {shard: ShardIndex(shard, objects) for shard, objects in found.items()}
         self._from_minute, self._listed_ms = minute, began_ms
 

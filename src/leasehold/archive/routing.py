@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from leasehold.archive.archive import Archive, WriteReport
 from leasehold.archive.columns import STREAM
+from leasehold.archive.division import Division
 from leasehold.archive.raw_objects import HAS_LINE_BREAK, has_line_break
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.settings import LINES, ArchiveSettings
@@ -77,6 +78,11 @@ def settings_of_stream(settings: ArchiveSettings, stream: str) -> ArchiveSetting
     )
 
 
+def undivided(settings: ArchiveSettings) -> ArchiveSettings:
+    """The settings of an archive that does not divide its rows."""
+    return replace(settings, partition_column=None, error_column=None, error_prefix="")
+
+
 class StreamArchives(RangeWriter):
     """Writes the ranges of one stream to the archive of the settings, and those of several streams to one for each.
 
@@ -89,11 +95,15 @@ class StreamArchives(RangeWriter):
         self._first: Archive | None = None  # its store is that of all archives
         # Opened at once: a store that cannot be opened is reported before the first range.
         self._writers: dict[str | None, RangeWriter] = {None: _open_archive(settings, self._open)}
+        self._place: Archive | None = None  # below which the archives of several streams are
 
     async def write(self, ranges: Iterable[PinnedRange]) -> WriteReport:
         """Write pinned ranges, one after the other. Ranges of one stream that follow each other share a listing."""
         total = WriteReport()
         for stream, some in groupby(ranges, lambda each: each.stream):
+            if stream is not None:
+                self._place = self._place or self._open(undivided(self._settings))
+                await self._place.note_division(Division(streams=True))
             total += await self._writer(stream).write(some)
         return total
 
@@ -118,7 +128,7 @@ class RoutedArchive(RangeWriter):
         *,
         archives_max: int = ARCHIVES_MAX,
     ) -> None:
-        self._settings = replace(settings, partition_column=None, error_column=None, error_prefix="")
+        self._settings = undivided(settings)
         # A raw object has neither the position of a failed record nor the reason. JSON lines have both.
         self._errors = replace(self._settings, format="jsonl") if settings.is_raw else self._settings
         self._division = settings
@@ -128,11 +138,14 @@ class RoutedArchive(RangeWriter):
 
     async def write(self, ranges: Iterable[PinnedRange]) -> WriteReport:
         """Write pinned ranges, one after the other. The next one begins when all rows of the one before are stored."""
-        total = WriteReport()
+        total, division = WriteReport(), Division.of(self._division)
         for each in ranges:
+            await self._root.note_division(division)
             for prefix, rows in divide_rows(each.table, self._division):
                 part = PinnedRange(each.shard, each.lease_session, rows, each.stream)
-                total += await self._archive(prefix).write([part])
+                archive = self._archive(prefix)
+                await archive.note_division(division)
+                total += await archive.write([part])
         return total
 
     def _archive(self, prefix: str) -> Archive:

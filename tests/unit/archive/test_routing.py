@@ -1,5 +1,6 @@
 """Rows are divided between archives by a column, and failed records go to an archive of their own: each once."""
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
+from leasehold.archive.archive_index import ArchiveIndex
+from leasehold.archive.division import NOTE, require_undivided
 from leasehold.archive.routing import RoutedArchive, _folder_value, open_writer, settings_of_stream
 from leasehold.archive.rows import PinnedRange
+from leasehold.archive.shard_rows import ArchiveStore
 from leasehold.core.exactly_once.object_keys import validate_segment
 from leasehold.errors import ConfigError
-from tests.unit.archive.archive_world import A, archive_on, numbers_in, records, run, table
+from tests.unit.archive.archive_world import A, NoWaiting, archive_on, numbers_in, records, run, table
 from tests.unit.archive.test_verification import verify
 
 COUNT = 40
@@ -109,7 +113,7 @@ def test_a_stream_may_have_the_longest_name() -> None:
     names = ["n" * 121, "n" * 122, "n" * 128]
     writer = open_writer(ArchiveSettings(url="memory://"), lambda each: archive_on(store, prefix=each.prefix))
     run(writer.write([of_stream(name, range(5)) for name in names]))
-    folders = {key.partition("/")[0] for key in store.objects}
+    folders = {key.partition("/")[0] for key in store.objects if key != NOTE}
     assert f"stream={names[0]}" in folders
     assert len(folders) == 3
     for folder in folders:
@@ -188,7 +192,7 @@ def test_a_long_value_is_shortened(column: str) -> None:
     settings, store = ArchiveSettings(url="memory://", partition_column=column), MemoryObjects()
     writer = RoutedArchive(settings, lambda _: archive_on(store))
     assert run(writer.write([PinnedRange(A, "one", made)])).rows == len(texts)
-    folders = {name.partition("/")[0] for name in store.objects}
+    folders = {name.partition("/")[0] for name in store.objects if name != NOTE}
     assert len(folders) == len(texts)
     assert f"{column}=short" in folders
     with pytest.raises(ConfigError, match="at most 64"):
@@ -209,3 +213,52 @@ def test_the_archives_of_all_values_share_one_store_and_few_stay_open() -> None:
         assert run(writer.write(ranges)).rows == expected
         assert len(writer._archives) == 2
     assert len(opened) == 1
+
+
+@pytest.mark.parametrize("prefix", ["orders", "orders/region=eu", "orders/region=_null", "failed"])
+def test_a_part_of_the_records_is_no_history(prefix: str) -> None:
+    """The records in the other archives would be skipped without a report, and would look like gaps."""
+    store = MemoryObjects()
+    write(store, 7, "one")
+    index = ArchiveIndex(ArchiveStore(store, prefix, NoWaiting(), random.Random(1)))
+    with pytest.raises(
+        ConfigError, match=r"by column 'region', failed ones below prefix 'failed'.*as history"
+    ):
+        run(index.get(A))
+    with pytest.raises(ConfigError, match="cannot be used for a test: name an archive"):
+        run(require_undivided(store, prefix, purpose="for a test"))
+
+
+def test_an_archive_that_was_divided_later_is_no_history() -> None:
+    """Its writer got an error prefix, and the failed records that followed are elsewhere."""
+    store = MemoryObjects()
+    run(archive_on(store).write([PinnedRange(A, "one", table(records(range(5))))]))
+    index = ArchiveIndex(ArchiveStore(store, "", NoWaiting(), random.Random(1)))
+    assert run(index.get(A)) is not None
+    settings = ArchiveSettings(url="memory://", error_column="problem", error_prefix="failed")
+    made = table(records(range(5, 9))).append_column("problem", pa.array(["x", None, None, None]))
+    writer = open_writer(settings, lambda each: archive_on(store, prefix=each.prefix))
+    run(writer.write([PinnedRange(A, "one", made)]))
+    with pytest.raises(ConfigError, match="failed ones below prefix 'failed'"):
+        run(index.get_newest(A, max_age_ms=0))
+
+
+def test_the_place_of_several_streams_is_no_history() -> None:
+    store = MemoryObjects()
+    writer = open_writer(ArchiveSettings(url="memory://"), lambda each: archive_on(store, prefix=each.prefix))
+    run(writer.write([PinnedRange(A, "one", table(records(range(5))), "orders")]))
+    index = ArchiveIndex(ArchiveStore(store, "", NoWaiting(), random.Random(1)))
+    with pytest.raises(
+        ConfigError, match="name the archive of one stream by its prefix, such as stream=orders"
+    ):
+        run(index.get(A))
+    of_one = ArchiveIndex(ArchiveStore(store, "stream=orders", NoWaiting(), random.Random(1)))
+    assert run(of_one.get(A)) is not None
+
+
+@pytest.mark.parametrize("note", [b"", b"[]", b"{}", b"\xff"])
+def test_a_note_that_cannot_be_read_counts(note: bytes) -> None:
+    store = MemoryObjects()
+    store.objects[NOTE] = note
+    with pytest.raises(ConfigError, match="divided them \\(in some way\\)"):
+        run(require_undivided(store, "", purpose="for a test"))
