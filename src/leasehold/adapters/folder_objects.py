@@ -83,15 +83,19 @@ class FolderObjects(ObjectStore):
             yield page
 
     async def _call(self, operation: str, key: str, call: Callable[[], T]) -> T:
+        what = f"{operation} {key} in {self._root}" if key else f"{operation} {self._root}"
         try:
             return await asyncio.to_thread(call)
         except PermissionError as error:
-            raise ServiceError(
-                f"{operation} {key} in {self._root}: {error.strerror}; check the permissions of this folder"
-            ) from error
+            raise ServiceError(f"{what}: {error.strerror}; check the permissions of this folder") from error
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise ServiceError(
+                    f"{what}: the link {error.filename or key} leads back to itself or to a "
+                    "folder above it; remove it"
+                ) from error
             raise UnavailableError(
-                f"{operation} {key} in {self._root}: {error.strerror or error}; check that the folder exists, and that "
+                f"{what}: {error.strerror or error}; check that the folder exists, and that "
                 "its disk works and has space"
             ) from error
 
@@ -196,14 +200,31 @@ def _size(path: Path) -> int | None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        # Without waiting: a named pipe has no content, and perhaps no writer.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _files_below(folder: Path, start: str, offset: str) -> Iterator[StoredObject]:
-    """The files of a folder, whose keys begin with `start`. Skips folders that are wholly before the offset."""
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        with os.fdopen(file, "rb", closefd=False) as content:
+            return content.read()
+    finally:
+        os.close(file)
+
+
+def _files_below(
+    folder: Path, start: str, offset: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[StoredObject]:
+    """The files of a folder, whose keys begin with `start`. Skips folders that are wholly before the offset.
+
+    A link may lead to a folder elsewhere. If it leads to one of the folders `above`, the listing would not end.
+    """
+    try:
+        status = folder.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda each: each.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -213,10 +234,11 @@ def _files_below(folder: Path, start: str, offset: str) -> Iterator[StoredObject
         if entry.is_dir():
             below = f"{key}/"
             if below > offset or offset.startswith(below):
-                yield from _files_below(Path(entry.path), below, offset)
+                yield from _files_below(Path(entry.path), below, offset, above | {identity})
         elif key > offset:
             try:
                 found_file = entry.stat()
             except FileNotFoundError:
                 continue  # deleted since it was found: a temporary file, or one that a compaction replaced
-            yield StoredObject(key, found_file.st_size, int(found_file.st_mtime * 1000))
+            if stat.S_ISREG(found_file.st_mode):
+                yield StoredObject(key, found_file.st_size, int(found_file.st_mtime * 1000))

@@ -237,3 +237,44 @@ def test_the_folder_is_named_by_a_path_or_a_file_url(tmp_path: Path) -> None:
     assert len([file for file in folder.iterdir() if file.is_file()]) == 3
     with pytest.raises(ConfigError, match="url='file://host/x': expected file:///folder"):
         open_object_store("file://host/x", AwsAccess(), setting="url", extra="archive")
+
+
+def keys_in(store: ObjectStore) -> list[str]:
+    async def list_all() -> list[str]:
+        return [each.key async for page in store.list_after("") for each in page]
+
+    return asyncio.run(list_all())
+
+
+@pytest.mark.parametrize("target", ["2026", "2026/link", "."])
+def test_a_link_that_leads_in_a_circle_is_named(tmp_path: Path, target: str) -> None:
+    """The listing would come to the same files again and again. The error is no reason to try again."""
+    store = FolderObjects(tmp_path)
+    put(store, "2026/1")
+    (tmp_path / "2026/link").symlink_to(tmp_path / target)
+    with pytest.raises(
+        ServiceError, match="2026/link leads back to itself or to a folder above it; remove it"
+    ):
+        keys_in(store)
+
+
+def test_links_to_folders_elsewhere_are_followed(tmp_path: Path) -> None:
+    """Two may lead to the same folder. A link to nothing is no object."""
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "root"
+    root.mkdir()
+    elsewhere.mkdir()
+    put(FolderObjects(elsewhere), "1")
+    for name in ("a", "b"):
+        (root / name).symlink_to(elsewhere)
+    (root / "c").symlink_to(tmp_path / "nothing")
+    keys = [key for key in keys_in(FolderObjects(root)) if STAGING_FOLDER not in key]
+    assert keys == ["a/1", "b/1"]
+
+
+def test_a_named_pipe_is_no_object(tmp_path: Path) -> None:
+    """It has no content, and reading it would wait for a writer without end."""
+    os.mkfifo(tmp_path / "pipe")
+    store = FolderObjects(tmp_path)
+    assert keys_in(store) == []
+    assert asyncio.run(store.get("pipe")) is None
+    assert asyncio.run(store.size("pipe")) is None
