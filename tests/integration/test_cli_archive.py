@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
 from leasehold.archive import Archive, ArchiveSettings, WriteReport
+from leasehold.archive.routing import open_writer
 from leasehold.archive.rows import PinnedRange
 from leasehold.cli.command import leasehold
 from leasehold.core.model import ShardId
@@ -157,6 +159,21 @@ def test_a_gap_is_found_by_comparing_with_the_stream(
     assert result.exit_code == 1, result.output
     assert f"gap: {SHARD}: {numbers[2]}: 1 records" in result.output
     assert "gaps=1" in result.output
+
+
+def test_an_archive_of_some_records_is_not_compared_with_the_stream(tmp_path: Path) -> None:
+    """The failed records of the stream are below another prefix. They would look like gaps."""
+    settings = ArchiveSettings(url=str(tmp_path), error_column="problem", error_prefix="failed")
+    records = tuple(UserRecord(b"x", "key", str(number), 60_000) for number in (1, 2))
+    rows = to_archive_table(records, "orders", SHARD).append_column("problem", pa.array(["bad", None]))
+    asyncio.run(open_writer(settings, Archive.open).write([PinnedRange(SHARD, "one", rows)]))
+    for prefix in ((), ("--prefix", "failed")):
+        result = run_archive("verify", tmp_path, *prefix, "--stream", "orders")
+        assert result.exit_code == 1
+        assert "failed ones below prefix 'failed'), so it cannot be used with --stream" in result.output
+        result = run_archive("verify", tmp_path, *prefix)
+        assert "1 record: overlaps=0, duplicates=0, damages=0" in result.output
+    assert "unrecognized" not in result.output
 
 
 def test_wrong_arguments_are_reported_in_one_sentence(tmp_path: Path) -> None:

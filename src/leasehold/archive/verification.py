@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from leasehold.archive.archive import MARKER
 from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.compaction_lock import LOCK_FOLDER
+from leasehold.archive.division import NOTE
 from leasehold.archive.formats import decode_identity, decode_payloads, require_library
 from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of
 from leasehold.core.exactly_once.archive_plan import NO_RANGES
@@ -44,11 +45,17 @@ RETRY_MS: Final = 500  # a running consumer shares the five reads per second of 
 RECORDS_PER_CALL: Final = 10_000
 STRAY_DETAIL: Final = "an interrupted writer left this file, and readers do not ignore it: delete it"
 
+GONE: Final = "it was listed, but does not exist any more"
+# A new listing is needed if a compaction has created a large object since the last one, and deleted the small ones.
+LISTINGS_MAX: Final = 10
+
 # The positions of the records of an object in order, or their number if the object has no positions.
 Content = Sequence[Position] | int
 
 # Called with the number of objects that were checked since the last call.
 Progress = Callable[[int], None]
+# Lists the objects of one shard again.
+ListShard = Callable[[], Awaitable[Sequence[ArchivedObject]]]
 
 
 class ProblemKind(Enum):
@@ -115,7 +122,7 @@ async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
                 shards[key.shard].append(ArchivedObject(each.key, key, each.size_bytes, each.modified_ms))
             elif (unfinished := unfinished_key_from_text(each.key, prefix)) is not None:
                 strays.append(Problem(ProblemKind.STRAY, unfinished.shard, each.key, STRAY_DETAIL))
-            elif not each.key.endswith(MARKER) and f"{LOCK_FOLDER}/" not in each.key:
+            elif not each.key.endswith((MARKER, NOTE)) and f"{LOCK_FOLDER}/" not in each.key:
                 others += 1
     require_library({each.key.extension for objects in shards.values() for each in objects})
     return ArchiveContents(
@@ -133,6 +140,10 @@ async def has_archive(store: ObjectStore, prefix: str) -> bool:
     return False
 
 
+class _ObjectGoneError(Exception):
+    """An object was listed, and does not exist any more. No listed object replaces it."""
+
+
 async def verify_shard(
     store: ObjectStore,
     shard: ShardId,
@@ -140,31 +151,53 @@ async def verify_shard(
     progress: Progress,
     *,
     keep_positions: bool = False,
+    list_again: ListShard | None = None,
 ) -> ShardReport:
-    """Read every object of a shard, in stream order, and compare it with its key and with the other objects."""
+    """Read every object of a shard, in stream order, and compare it with its key and with the other objects.
+
+    A compaction may replace and delete an object between its listing and its reading. Then the shard is listed again
+    with `list_again`, and verified from its beginning.
+    """
+    for _ in range(LISTINGS_MAX if list_again is not None else 0):
+        try:
+            return await _verify_listed(store, shard, objects, progress, keep_positions, must_exist=True)
+        except _ObjectGoneError:
+            assert list_again is not None
+            objects = await list_again()
+    return await _verify_listed(store, shard, objects, progress, keep_positions, must_exist=False)
+
+
+async def _verify_listed(
+    store: ObjectStore,
+    shard: ShardId,
+    objects: Sequence[ArchivedObject],
+    progress: Progress,
+    keep_positions: bool,
+    *,
+    must_exist: bool,
+) -> ShardReport:
+    """Verify the objects of a listing. With `must_exist`, raises _ObjectGoneError for one that was deleted since."""
     covered = covered_objects(objects)
     problems = list(_overlaps(shard, [each for each in objects if each.name not in covered]))
     seen = _SeenRecords(keep_all=keep_positions)
     async for each, positions, problem in _contents(store, objects):
         progress(1)
+        if problem == GONE and each.name in covered:
+            continue  # a compaction has deleted it, after a comparison with the one that replaces it
+        if problem == GONE and must_exist:
+            raise _ObjectGoneError
         if problem:
             problems.append(Problem(ProblemKind.DAMAGE, shard, each.name, problem))
         if isinstance(positions, int):
             seen.add_unknown(each.key, positions)
-            continue
-        if each.name in covered:
+        elif each.name in covered:
             if missing := seen.count_missing(each.key, positions):
                 detail = f"{missing} of {len(positions)} records are not in {covered[each.name].by.name}"
                 problems.append(Problem(ProblemKind.OMISSION, shard, each.name, detail))
-            continue
-        repeated = seen.add(each.key, positions)
-        if repeated:
-            problems.append(
-                Problem(ProblemKind.DUPLICATE, shard, each.name, f"{repeated} of {len(positions)} records")
-            )
-    every = frozenset().union(*(positions for _, positions in seen.sets)) if keep_positions else frozenset()
-    ranges = RangeSet.of(seen.ranges)
-    return ShardReport(shard, seen.rows, tuple(problems), seen.first, seen.last, every, ranges)
+        elif repeated := seen.add(each.key, positions):
+            detail = f"{repeated} of {len(positions)} records"
+            problems.append(Problem(ProblemKind.DUPLICATE, shard, each.name, detail))
+    return seen.report(shard, problems)
 
 
 class _SeenRecords:
@@ -204,6 +237,12 @@ class _SeenRecords:
     def count_missing(self, key: ObjectKey, positions: Sequence[Position]) -> int:
         """How many records of an object that a compacted object replaces were not seen before."""
         return len(frozenset(positions) - self._near(key))
+
+    def report(self, shard: ShardId, problems: Sequence[Problem]) -> ShardReport:
+        """The result, after the last object."""
+        every = frozenset().union(*(each for _, each in self.sets)) if self._keep_all else frozenset()
+        ranges = RangeSet.of(self.ranges)
+        return ShardReport(shard, self.rows, tuple(problems), self.first, self.last, every, ranges)
 
     def _near(self, key: ObjectKey) -> frozenset[Position]:
         """The records of the objects that this one could repeat."""
@@ -261,7 +300,7 @@ async def _contents(
 async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Content, str | None]:
     body = await store.get(each.name)
     if body is None:
-        return (), "it was listed, but does not exist any more"
+        return (), GONE
     try:
         if not each.key.has_positions:
             rows = len(await asyncio.to_thread(decode_payloads, body, each.key.extension))

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import Progress
 
+from leasehold.archive.division import require_undivided
 from leasehold.cli.archive_compact import compact
 from leasehold.cli.archive_read import read
 from leasehold.cli.archive_store import archive_options, no_archive, open_store
@@ -120,6 +122,8 @@ async def _verify(
 ) -> _Result:
     verification = _import_verification()
     contents: ArchiveContents = await verification.list_archive(store, prefix)
+    if stream_name is not None:
+        await require_undivided(store, prefix, purpose="with --stream, which expects all records")
     reference = await _open_reference(connection, stream_name)
     names = sorted({*contents.shards, *reference.shards})
     shards: list[ShardReport] = []
@@ -130,7 +134,12 @@ async def _verify(
                 objects = contents.shards.get(name, ())
                 shard = reference.shards.get(name)
                 report = await verification.verify_shard(
-                    store, name, objects, advance, keep_positions=shard is not None
+                    store,
+                    name,
+                    objects,
+                    advance,
+                    keep_positions=shard is not None,
+                    list_again=partial(_list_shard, store, prefix, name),
                 )
                 gap = await reference.find_gap(shard, report) if shard else None
                 shards.append(report)
@@ -141,6 +150,11 @@ async def _verify(
     return _Result(
         shards, problems, {name: len(contents.shards.get(name, ())) for name in names}, contents.others
     )
+
+
+async def _list_shard(store: ObjectStore, prefix: str, shard: ShardId) -> Sequence[ArchivedObject]:
+    contents: ArchiveContents = await _import_verification().list_archive(store, prefix)
+    return contents.shards.get(shard, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from leasehold.archive.compaction import CompactionReport, CompactionSettings, C
 from leasehold.archive.compaction_lock import LOCK_FOLDER, CompactionLock
 from leasehold.archive.formats import decode_identity, encode
 from leasehold.archive.rows import PinnedRange
-from leasehold.archive.verification import ProblemKind
+from leasehold.archive.verification import ProblemKind, list_archive, verify_shard
 from leasehold.core.exactly_once.archive_reading import UNSETTLED_OBJECTS, parts_to_read
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
 from leasehold.errors import CompactionLockedError, ConfigError, UnavailableError
@@ -396,3 +396,36 @@ def test_a_paused_process_does_not_renew_the_lock_of_another_compaction() -> Non
         await other.renew()
 
     run(pause())
+
+
+@pytest.mark.parametrize("has_listed_large_object", [True, False])
+def test_objects_that_a_compaction_deletes_are_no_damage(has_listed_large_object: bool) -> None:
+    """`verify` has listed them before. It finds their records in the large object, which it may have to list first."""
+    world = World()
+    if has_listed_large_object:
+        world.compact()
+    listed = run(list_archive(world.store, "")).shards[A]
+    world.compact_and_delete()
+    assert len(keys_in(world.store)) < len(listed)
+    listings = 0
+
+    async def list_again() -> Any:
+        nonlocal listings
+        listings += 1
+        return (await list_archive(world.store, "")).shards[A]
+
+    report = run(verify_shard(world.store, A, listed, lambda _: None, list_again=list_again))
+    assert (report.problems, report.rows) == ((), RECORDS)
+    assert listings == (0 if has_listed_large_object else 1)
+
+
+def test_an_object_that_is_listed_and_never_found_is_damage() -> None:
+    world = World()
+    listed = run(list_archive(world.store, "")).shards[A]
+    del world.store.objects[listed[0].name]
+
+    async def list_again() -> Any:
+        return listed
+
+    report = run(verify_shard(world.store, A, listed, lambda _: None, list_again=list_again))
+    assert [problem.kind for problem in report.problems] == [ProblemKind.DAMAGE]
