@@ -17,6 +17,7 @@ from leasehold.archive.avro_types import (
     with_numbers_for_times,
 )
 from leasehold.archive.columns import SEQUENCE_NUMBER
+from leasehold.archive.decompression import TooLargeError, require_avro_size
 from leasehold.errors import ConfigError
 
 # The names of compressions in Avro.
@@ -81,13 +82,17 @@ def from_avro(body: bytes, columns: Sequence[str] | None = None, *, required: bo
     """
     fastavro = import_fastavro()
     try:
-        blocks = fastavro.block_reader(BytesIO(body))
+        source = BytesIO(body)
+        blocks = fastavro.block_reader(source)
+        require_avro_size(body, source.tell(), blocks.codec)
         stored = expand_names(blocks.writer_schema)
         types = {each["name"]: to_arrow_type(each["type"]) for each in stored["fields"]}
         wanted = {
             name: types[name] for name in (types if columns is None else columns) if required or name in types
         }
         return _to_table(blocks, with_numbers_for_times(stored), wanted)
+    except TooLargeError:
+        raise
     except Exception as error:
         # A damaged file may raise anything: errors of fastavro, of a codec, of Arrow.
         raise ValueError(f"unreadable: {type(error).__name__}") from error

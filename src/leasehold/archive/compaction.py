@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from leasehold.archive.columns import SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER
 from leasehold.archive.compaction_lock import CompactionLock
+from leasehold.archive.decompression import decoded_limit
 from leasehold.archive.formats import decode_identity
 from leasehold.archive.merging import ObjectMerger, decode_rows, merge_rows
 from leasehold.archive.rows import positions_of, range_of, same_records
@@ -192,7 +193,10 @@ class Compactor:
         return report
 
     async def _merge(self, group: Group, report: CompactionReport) -> int | None:
-        """Merge a group. Returns the index of the first chain with other columns, if there is one."""
+        """Merge a group. Returns the index of the chain at which to split it, if it cannot become one object.
+
+        That is the first one with other columns, or the middle one if the object would be too large for readers.
+        """
         merger: ObjectMerger | None = None
         index = 0
         for chains in _windows(group.chains):
@@ -207,6 +211,8 @@ class Compactor:
                 index += 1
         assert merger is not None
         body = await self._in_thread(merger.finish)
+        if merger.decoded_bytes > decoded_limit(len(body)):
+            return max(1, index // 2)
         await self._create(group, body, merger.rows)
         report.merged += len(group.objects)
         report.created += 1

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import binascii
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pybase64 import b64decode
 
 from leasehold.archive.avro_objects import from_avro
-from leasehold.archive.columns import ALL_COLUMNS, SLICE, arrow_schema
-from leasehold.archive.formats import read_text
+from leasehold.archive.columns import ALL_COLUMNS, ARRIVAL, DATA, SLICE, arrow_schema
+from leasehold.archive.decompression import TooLargeError, decoded_limit, read_parquet
+from leasehold.archive.formats import DATA_IS_TEXT, UNREADABLE, json_rows
+from leasehold.archive.identity import with_valid_identity
 
 # The columns that every archive has, unless user code has dropped some.
 RECORD_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name != SLICE)
 
 _TYPES: Final[Mapping[str, Any]] = {field.name: field.type for field in arrow_schema(RECORD_COLUMNS)}
+_POINTER_BYTES: Final = 8
 
 
 def decode(body: bytes, extension: str, columns: Sequence[str] | None = None) -> Any:
@@ -25,38 +27,77 @@ def decode(body: bytes, extension: str, columns: Sequence[str] | None = None) ->
 
     Raises ValueError if the object cannot be read.
     """
+    return with_valid_identity(_decode(body, extension, columns))
+
+
+def _decode(body: bytes, extension: str, columns: Sequence[str] | None) -> Any:
     if extension == "avro":
         return from_avro(body, columns)
     try:
         if extension == "parquet":
-            return _from_parquet(body, columns)
+            return read_parquet(body, columns)
         return _from_json_lines(body, extension, columns)
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+    except TooLargeError:
+        raise
+    except UNREADABLE as error:
         raise ValueError(f"unreadable: {type(error).__name__}") from error
 
 
-def _from_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
-    file = pq.ParquetFile(pa.BufferReader(body))
-    names = file.schema_arrow.names
-    wanted = None if columns is None else [name for name in columns if name in names]
-    return file.read(columns=wanted, use_threads=False)
-
-
 def _from_json_lines(body: bytes, extension: str, columns: Sequence[str] | None) -> Any:
-    text = read_text(body, extension)
-    rows: Sequence[Mapping[str, Any]] = [orjson.loads(line) for line in text.splitlines()]
-    names = dict.fromkeys(name for row in rows for name in row)
-    wanted = [name for name in names if columns is None or name in columns]
-    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in wanted})
+    wanted = None if columns is None else {*columns, DATA_IS_TEXT}
+    found: dict[str, list[Any]] = {}
+    count, limit = 0, decoded_limit(len(body))
+    for _, row in json_rows(body, extension):
+        for name, value in row.items():
+            if wanted is None or name in wanted:
+                values = found.setdefault(name, [])
+                values.extend([None] * (count - len(values)))
+                values.append(value)
+        count += 1
+        # Each row may have another column, of which all rows have a value.
+        if count * len(found) * _POINTER_BYTES > limit:
+            raise TooLargeError(limit)
+    for values in found.values():
+        values.extend([None] * (count - len(values)))
+    is_text = found.pop(DATA_IS_TEXT, [])
+    if DATA in found:
+        found[DATA] = _payloads(found[DATA], is_text)
+    return pa.table({name: _column(name, values) for name, values in found.items()})
+
+
+def _payloads(values: Sequence[Any], is_text: Sequence[Any]) -> list[Any]:
+    """The payloads as they were written: bytes, or what a program has made of them.
+
+    A compacted object may have both, bytes and text. Then all become bytes, as a column has one type.
+    """
+    if not any(isinstance(each, str) for each in values):
+        return list(values)  # a structure, a number, or nothing
+    marks = is_text or [None] * len(values)
+    if all(mark for mark, value in zip(marks, values, strict=True) if value is not None):
+        return list(values)
+    return [
+        value if value is None else value.encode() if mark else _from_base64(value)
+        for mark, value in zip(marks, values, strict=True)
+    ]
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("a payload is neither base64 nor marked as text") from error
 
 
 def _column(name: str, values: Sequence[Any]) -> Any:
+    """A column with the type of this column of records, unless a program has given it another one."""
     kind = _TYPES.get(name)
     if kind is None:
         return pa.array(values)
-    convert: Callable[[Any], Any] | None = b64decode if kind == pa.binary() else None
-    if convert is not None:
-        values = [None if value is None else convert(value) for value in values]
-    if pa.types.is_timestamp(kind):
+    if name == ARRIVAL:
         return pa.array(values, pa.string()).cast(kind)
-    return pa.array(values, kind)
+    if name == DATA and any(isinstance(each, str) for each in values):
+        return pa.array(values, pa.string())
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+        return pa.array(values)

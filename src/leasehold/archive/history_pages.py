@@ -24,6 +24,7 @@ from leasehold.archive.columns import (
     PARTITION_KEY,
     SEQUENCE_NUMBER,
     SUB_SEQUENCE_NUMBER,
+    arrow_schema,
 )
 from leasehold.archive.shard_rows import ShardObjects, read_shard_rows
 from leasehold.core.exactly_once.archive_reading import Section
@@ -146,7 +147,7 @@ class HistoryPages:
                         f"the archive of shard {index.shard} has no column {missing[0]}, so its records cannot be "
                         "delivered again: read an archive with all columns, or begin in the stream"
                     )
-                yield table
+                yield _with_record_types(table, index.shard)
 
     async def _close_unused(self) -> None:
         until_ms = self._index.store.clock.now_ms() - KEPT_OPEN_MS
@@ -246,6 +247,30 @@ def _whole_records(table: Any, rows_max: int, *, is_over: bool) -> int:
     while count and numbers[count - 1] == numbers[-1]:
         count -= 1
     return count
+
+
+def _with_record_types(table: Any, shard: ShardId) -> Any:
+    """The rows with the types that records have. Raises ConfigError for values that no record has.
+
+    A program may have changed the columns before it archived them: payloads may be text.
+    """
+    for field in arrow_schema([name for name in _COLUMNS if name in table.column_names]):
+        column, place = table[field.name], table.column_names.index(field.name)
+        try:
+            column = column if column.type == field.type else column.cast(field.type)
+            is_valid = field.name not in {DATA, PARTITION_KEY} or not column.null_count
+            if field.name == EXPLICIT_HASH_KEY:
+                is_valid = pc.all(pc.match_substring_regex(column, "^[0-9]{1,39}$")).as_py() is not False
+        except pa.ArrowException:
+            is_valid = False
+        if not is_valid:
+            raise ConfigError(
+                f"the archive of shard {shard} has values in column {field.name} that no record of a stream has, so "
+                "its records cannot be delivered again: read an archive in which no program has changed this column, "
+                "or begin in the stream"
+            )
+        table = table.set_column(place, field.name, column)
+    return table
 
 
 def to_user_records(table: Any) -> list[UserRecord]:

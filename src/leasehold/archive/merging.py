@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leasehold.archive.avro_objects import AvroObject, from_avro
-from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SHARD_ID, SUB_SEQUENCE_NUMBER
-from leasehold.archive.formats import compression_of, parquet_options, read_text
+from leasehold.archive.decompression import TooLargeError, compression_of, read_parquet
+from leasehold.archive.formats import UNREADABLE, identity_of, json_rows, parquet_options
+from leasehold.archive.identity import with_valid_identity
 from leasehold.archive.rows import positions_of
 
 # Rows are collected until they have this size, and then become a row group of a Parquet file.
@@ -29,25 +29,28 @@ _AVRO_COMPRESSIONS: Final[Mapping[str, str]] = {
 
 def decode_rows(body: bytes, extension: str) -> Any:
     """All rows of an object, so that `ObjectMerger` can write them again. Raises ValueError for a damaged object."""
+    rows = _decode_rows(body, extension)
+    with_valid_identity(rows)  # its types stay as they are
+    return rows
+
+
+def _decode_rows(body: bytes, extension: str) -> Any:
     if extension == "avro":
         return from_avro(body)
     try:
         if extension == "parquet":
-            # `read_table` takes several times as long for a small object.
-            return pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
-        lines = read_text(body, extension).splitlines()
-        rows = [orjson.loads(line) for line in lines]
-        arrivals = pa.array([row[ARRIVAL] for row in rows], pa.string()).cast(pa.timestamp("us", tz="UTC"))
-        return pa.table(
-            {
-                SHARD_ID: pa.array([row[SHARD_ID] for row in rows], pa.string()),
-                SEQUENCE_NUMBER: pa.array([row[SEQUENCE_NUMBER] for row in rows], pa.string()),
-                SUB_SEQUENCE_NUMBER: pa.array([row[SUB_SEQUENCE_NUMBER] for row in rows], pa.int64()),
-                ARRIVAL: arrivals,
-                LINE: pa.array(lines, pa.binary()),
-            }
-        )
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:
+            return read_parquet(body, None)
+        lines: list[bytes] = []
+
+        def rows() -> Iterator[Mapping[str, Any]]:
+            for line, row in json_rows(body, extension):
+                lines.append(line)
+                yield row
+
+        return identity_of(rows()).append_column(LINE, pa.array(lines, pa.binary()))
+    except TooLargeError:
+        raise
+    except UNREADABLE as error:
         raise ValueError(f"unreadable: {type(error).__name__}") from error
 
 
@@ -65,6 +68,7 @@ class ObjectMerger:
 
     def __init__(self, schema: Any, extension: str, compression: str) -> None:
         self.rows = 0
+        self.decoded_bytes = 0
         self._schema = schema
         self._body = _begin_body(schema, extension, compression)
 
@@ -75,6 +79,7 @@ class ObjectMerger:
     def add(self, table: Any) -> None:
         """Add the next rows."""
         self.rows += table.num_rows
+        self.decoded_bytes += table.nbytes
         self._body.add(table)
 
     def finish(self) -> bytes:

@@ -7,7 +7,7 @@ has the first and the last one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,16 +30,23 @@ def to_frames(table: Any) -> bytes:
 
 def from_frames(body: bytes) -> list[bytes]:
     """The payloads of an object. Raises ValueError if it ends within one."""
-    found: list[bytes] = []
+    return [body[begin:end] for begin, end in _frames(body)]
+
+
+def count_frames(body: bytes) -> int:
+    """The number of payloads of an object. Raises ValueError if it ends within one."""
+    return sum(1 for _ in _frames(body))
+
+
+def _frames(body: bytes) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(body):
         begin = first + LENGTH_BYTES
         end = begin + int.from_bytes(body[first:begin], "big")
         if begin > len(body) or end > len(body):
             raise ValueError("it ends within a record")
-        found.append(body[begin:end])
+        yield begin, end
         first = end
-    return found
 
 
 def to_lines(table: Any) -> bytes:
@@ -61,6 +68,13 @@ def from_lines(body: bytes) -> list[bytes]:
     if rest:
         raise ValueError("it ends within a record")
     return found
+
+
+def count_lines(body: bytes) -> int:
+    """The number of payloads of an object. Raises ValueError if its last line is not complete."""
+    if body and not body.endswith(LINE_BREAK):
+        raise ValueError("it ends within a record")
+    return body.count(LINE_BREAK)
 
 
 def has_line_break(table: Any) -> Any:

@@ -24,7 +24,7 @@ from leasehold.archive.rows import ends_mismatch
 from leasehold.core.exactly_once.archive_reading import EVERYTHING, ObjectPart, Section, parts_to_read
 from leasehold.core.exactly_once.object_keys import SEQUENCE_DIGITS, ObjectKey, key_to_text
 from leasehold.core.position import Position
-from leasehold.errors import DamagedObjectError, UnavailableError
+from leasehold.errors import ConfigError, DamagedObjectError, UnavailableError
 from leasehold.ports import Clock, ObjectStore
 from leasehold.tasks import retry
 
@@ -208,7 +208,14 @@ async def _ordered(parts: AsyncGenerator[tuple[ObjectPart, Any], None]) -> Async
 
 
 def _merge(one: Any, other: Any) -> Any:
-    both = pa.concat_tables([one, other], promote_options="default")
+    try:
+        # Text and bytes become bytes: a program may have made payloads text at some time.
+        both = pa.concat_tables([one, other], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"two objects of the archive whose records interleave have different types in a column: {error}; read "
+            "without this column, by naming the others in `columns`"
+        ) from error
     padded = pc.utf8_lpad(both[SEQUENCE_NUMBER], SEQUENCE_DIGITS, "0")
     keys = pa.table({"number": padded, "sub": both[SUB_SEQUENCE_NUMBER]})
     return both.take(pc.sort_indices(keys, sort_keys=[("number", "ascending"), ("sub", "ascending")]))

@@ -26,7 +26,7 @@ from leasehold.archive.archive import MARKER
 from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.compaction_lock import LOCK_FOLDER
 from leasehold.archive.division import NOTE
-from leasehold.archive.formats import decode_identity, decode_payloads, require_library
+from leasehold.archive.formats import count_payloads, decode_identity, require_library
 from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of
 from leasehold.core.exactly_once.archive_plan import NO_RANGES
 from leasehold.core.exactly_once.compaction_plan import ArchivedObject, covered_objects, in_order
@@ -303,7 +303,7 @@ async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Content, s
         return (), GONE
     try:
         if not each.key.has_positions:
-            rows = len(await asyncio.to_thread(decode_payloads, body, each.key.extension))
+            rows = await asyncio.to_thread(count_payloads, body, each.key.extension)
             return rows, None if rows else NO_RECORDS
         table = await asyncio.to_thread(decode_identity, body, each.key.extension)
         positions = positions_of(table)
