@@ -11,14 +11,14 @@ import pytest
 from leasehold.adapters.memory.faults import FaultyObjects, StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive.compaction import CompactionReport, CompactionSettings, Compactor, compact
-from leasehold.archive.compaction_lock import LOCK_FOLDER, CompactionLock
+from leasehold.archive.compaction_lock import HELD_MS, LOCK_FOLDER, CompactionLock
 from leasehold.archive.formats import decode_identity, encode
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.verification import ProblemKind, list_archive, verify_shard
 from leasehold.core.exactly_once.archive_reading import UNSETTLED_OBJECTS, parts_to_read
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
 from leasehold.errors import CompactionLockedError, ConfigError, UnavailableError
-from leasehold.ports import Clock, ObjectStore
+from leasehold.ports import Clock, Created, Exists, ObjectStore
 from tests.unit.archive.archive_world import A, B, archive_on, keys_in, records, run, table
 from tests.unit.archive.test_verification import verify
 
@@ -302,6 +302,63 @@ def test_small_objects_are_not_deleted_at_once() -> None:
     """A listing that passed the place of the large object before it was created would find none of them."""
     with pytest.raises(ConfigError, match="delete_after: expected at least one minute"):
         CompactionSettings(delete_after_ms=0)
+
+
+class _StoreClock:
+    """The clock of the store, which differs from ours."""
+
+    def __init__(self, timer: Timer, difference_ms: int) -> None:
+        self._timer = timer
+        self._difference_ms = difference_ms
+
+    def __call__(self) -> int:
+        return self._timer.ms - self._difference_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [-2 * HOUR_MS, 2 * HOUR_MS], ids=["behind", "ahead"])
+def test_small_objects_are_deleted_by_the_clock_of_the_store(ahead_ms: int) -> None:
+    """Our own clock may be hours off. Readers that list the archive now need the small objects for the whole time."""
+    world = World()
+    world.store._now_ms = _StoreClock(world.timer, ahead_ms)
+    created = world.compact()
+    assert (created.created, created.deleted) == (1, 0)
+    world.timer.ms += HOUR_MS - 1_000
+    assert world.compact().deleted == 0
+    world.timer.ms += 1_000
+    assert world.compact().deleted == created.merged
+
+
+class _SlowPuts(MemoryObjects):
+    """Creates an object at once. The response takes half a minute."""
+
+    def __init__(self, timer: Timer) -> None:
+        super().__init__(now_ms=timer.wall_ms)
+        self._timer = timer
+
+    async def put_if_absent(self, key: str, body: bytes) -> Created | Exists:
+        outcome = await super().put_if_absent(key, body)
+        self._timer.ms += HELD_MS // 2
+        return outcome
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+def test_the_lock_is_held_from_before_it_was_written(is_renewed: bool) -> None:
+    """Other processes count from when they see the number, which may be long before our response."""
+    timer = Timer()
+    lock = CompactionLock(_SlowPuts(timer), "", timer, owner="ours")
+
+    async def hold() -> None:
+        await lock.acquire()
+        if is_renewed:
+            await lock.renew()
+
+    run(hold())
+    lock.require_held()
+    timer.ms += HELD_MS // 2
+    lock.require_held()
+    timer.ms += 1
+    with pytest.raises(CompactionLockedError):
+        lock.require_held()
 
 
 def test_two_compactions_do_not_run_at_the_same_time() -> None:

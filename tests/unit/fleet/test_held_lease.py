@@ -26,7 +26,14 @@ from leasehold.core.model import (
     stream_identifier,
 )
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
-from leasehold.errors import CheckpointRejectedError, LeaseLostError, UnavailableError
+from leasehold.errors import (
+    CheckpointRejectedError,
+    LeaseholdError,
+    LeaseLostError,
+    MalformedRowError,
+    ThrottledError,
+    UnavailableError,
+)
 from leasehold.fleet.held_lease import HeldLease, OnResponse, PendingCheckpoint
 from leasehold.fleet.operations import Operations
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -377,19 +384,66 @@ def test_a_released_lease_gets_no_heartbeat() -> None:
     run_in_virtual_time(scenario())
 
 
-def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released() -> None:
+class _CannotStore(OnePending):
+    """A checkpoint that fails, although the table can be written a moment later."""
+
+    def __init__(self, held: HeldLease, error: LeaseholdError) -> None:
+        super().__init__(held, Position("7"))
+        self._error = error
+
+    async def store_before_release(self) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointRejectedError("rejected"),
+        MalformedRowError("s-2", "damaged"),
+        UnavailableError("no response"),
+        ThrottledError("too many requests"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("next_owner", [None, WorkerId("next")])
+def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released(
+    error: LeaseholdError, next_owner: WorkerId | None
+) -> None:
     """It expires instead: a release says that everything that is done is stored."""
 
     async def scenario() -> None:
         rows = MemoryRows()
         held = await _held(rows)
-        held.store_pending(OnePending(held, SHARD_END))  # a checkpoint that is always rejected
-        with pytest.raises(CheckpointRejectedError):
-            await held.release()
+        held.store_pending(_CannotStore(held, error))
+        with pytest.raises(type(error)):
+            await held.release(next_owner)
         assert held.is_valid()
         lease = await LeaseTable(rows).get(held.lease.key)
         assert lease is not None
-        assert lease.owner is not None
+        assert lease.owner == "w"
+
+    run_in_virtual_time(scenario())
+
+
+class _ReadsSlowly(MemoryRows):
+    """Returns rows as they were when the request arrived, five seconds later."""
+
+    async def get(self, key: str) -> Row | None:
+        row = await super().get(key)
+        await asyncio.sleep(5)
+        return row
+
+
+def test_a_read_that_is_slower_than_a_write_does_not_undo_it() -> None:
+    """The writes of a lease and the reads of its row come one after the other, so the lease is never an older row."""
+
+    async def scenario() -> None:
+        held = await _held(_ReadsSlowly())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(held.refresh())
+            await asyncio.sleep(1)
+            group.create_task(held.checkpoint(Position("7")))
+        assert held.lease.checkpoint == Position("7")
 
     run_in_virtual_time(scenario())
 

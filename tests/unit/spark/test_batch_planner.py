@@ -433,8 +433,11 @@ def test_single_shards_begin_at_the_positions_of_the_options() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_requested_lease_is_handed_off_after_its_batch() -> None:
-    """A graceful handoff waits for the commit of the current batch, and leaves nothing to redeliver."""
+@pytest.mark.parametrize("is_replay", [False, True])
+def test_a_requested_lease_is_handed_off_after_its_batch(is_replay: bool) -> None:
+    """A graceful handoff waits for the commit of the current batch, and leaves nothing to redeliver. So it does if an
+    earlier run planned the batch.
+    """
 
     async def main() -> None:
         world = QueryWorld(shards=1)
@@ -442,6 +445,12 @@ def test_a_requested_lease_is_handed_off_after_its_batch() -> None:
         run = await start_run(world)
         plans = await run.next_plans()
         assert plans
+        if is_replay:
+            await world.attempt(plans[0]).result()
+            await run.kill()
+            run = await start_run(world)
+            plans = await run.next_plans()
+            assert plans
         lease = await world.table.get(LeaseKey(FIRST))
         assert lease is not None
         await world.table.request_handoff(lease, WorkerId("asker"))

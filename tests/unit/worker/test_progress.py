@@ -136,3 +136,16 @@ def test_a_prepared_checkpoint_belongs_to_the_records_that_it_ends_with() -> Non
     progress.finish(progress.begin(Position("10"), 1))
     progress.mark_stored(Position("10"))
     assert progress.prepared_within(Position("5"), Position("10")) is None
+
+
+def test_a_prepared_checkpoint_may_end_inside_an_aggregate() -> None:
+    """All user records of an aggregate have one sequence number. Those after the prepared one are not prepared."""
+    pin = Pin(Position("10", 3), b"state")
+    progress = Progress(Position("10", 1), prepared=pin)
+    assert progress.prepared_within(Position("10", 1), Position("10", 3)) == pin
+    assert progress.prepared_within(Position("10", 2), Position("10", 9)) == pin
+    for start, end in ((0, 2), (3, 9)):
+        assert progress.prepared_within(Position("10", start), Position("10", end)) is None
+    assert progress.prepared_for(Position("10", 1), Position("10", 3)) == pin
+    for start, end in ((0, 3), (1, 4), (2, 3)):
+        assert progress.prepared_for(Position("10", start), Position("10", end)) is None
