@@ -1,6 +1,8 @@
 """`leasehold release` and `leasehold reset` as processes, on two running workers under load."""
 
+import asyncio
 import json
+import signal
 import subprocess
 import threading
 from collections import Counter
@@ -12,6 +14,7 @@ from typing import Any, Self
 import pytest
 from click.testing import CliRunner
 
+from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.cli.command import leasehold
 from leasehold.core.position import Position
 from leasehold.local import LocalKinesis
@@ -171,6 +174,47 @@ def test_released_leases_are_listed(tmp_path: Path, run: Run) -> None:
     assert released.exit_code == 0, released.output
     assert released.stdout.splitlines()[1].split() == [SHARDS[0], "anna", "free"]
     assert released.stdout.splitlines()[-1] == "1 lease released"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["reset", "release"])
+def test_an_interrupted_command_leaves_the_leases_to_their_owner(
+    local_kinesis: LocalKinesis,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    command: str,
+    number: signal.Signals,
+) -> None:
+    """The owner has been asked and does not hand over. At once its row is as before, and it can renew."""
+    stream = unique_name("interrupted")
+    local_kinesis.client().create_stream(StreamName=stream, ShardCount=1)
+    put = local_kinesis.client().put_record(StreamName=stream, Data=b"x", PartitionKey="k")
+    write_leases(tmp_path, lease(SHARDS[0], Position(put["SequenceNumber"])))
+    what = {"reset": ("--stream", stream, "--to", "trim-horizon", "--yes"), "release": ("--all",)}[command]
+    where = ("--sqlite", "leases.sqlite", "--kinesis-endpoint-url", local_kinesis.endpoint_url)
+    before = read_rows(tmp_path)
+    with start_cli(command, *where, *what, "--failover-after", "600", folder=tmp_path) as process:
+        assert process.stderr is not None
+        assert "waiting for anna" in process.stderr.readline()
+        assert read_rows(tmp_path) != before
+        process.send_signal(number)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 128 + number, err
+    assert "each lease is at its old or its new position" in err
+    assert read_rows(tmp_path) == before
+
+
+def read_rows(folder: Path) -> Any:
+    """All rows of the lease table."""
+
+    async def read() -> Any:
+        rows = SqliteRows(folder / "leases.sqlite")
+        try:
+            return list(await rows.scan())
+        finally:
+            await rows.close()
+
+    return asyncio.run(read())
 
 
 PROGRAM = """

@@ -114,6 +114,7 @@ def writes_of_the_owner(lease: Lease) -> list[Callable[[Draw], RowWrite]]:
         rules += [
             lambda _: lease_rules.complete_handoff(lease),
             lambda _: lease_rules.decline_handoff(lease),
+            lambda _: lease_rules.withdraw_handoff(lease),
         ]
     return rules
 

@@ -9,7 +9,7 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.output import format_count, print_json, print_line, print_table
-from leasehold.cli.steering import Steering, describe_kept, say, steering_options
+from leasehold.cli.steering import Steering, describe_kept, give_back_on_signals, say, steering_options
 from leasehold.core.model import LeaseKey, WorkerId
 from leasehold.core.steering.release_plan import ReleaseRequest
 from leasehold.steering.lease_capture import CaptureResult
@@ -75,7 +75,8 @@ async def _release(
         if dry_run:
             return planned, CaptureResult(frozenset(), frozenset()), {}
         capture = steering.capture(table, "release")
-        return planned, *await release_leases(capture, planned, timeout_ms=steering.timeout_ms)
+        work = release_leases(capture, planned, timeout_ms=steering.timeout_ms)
+        return planned, *await give_back_on_signals(work)
 
 
 def _next_owner(key: LeaseKey, given: dict[LeaseKey, WorkerId | None], *, dry_run: bool) -> str:

@@ -14,7 +14,14 @@ from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import stream_name
 from leasehold.cli.output import format_count, print_json, print_line, print_table
-from leasehold.cli.steering import Steering, confirm, describe_kept, say, steering_options
+from leasehold.cli.steering import (
+    Steering,
+    confirm,
+    describe_kept,
+    give_back_on_signals,
+    say,
+    steering_options,
+)
 from leasehold.core.model import Lease, LeaseKey, ShardId, StreamIdentifier, parse_lease_key
 from leasehold.core.steering.reset_plan import ResetPlan, plan_to_json, plan_to_rows
 from leasehold.core.steering.reset_target import ToRecord, parse_reset_target
@@ -98,7 +105,7 @@ async def _reset(
                 return
             changed = len(read.plan.moves) + len(read.plan.create)
             confirm(f"Reset {format_count(changed, 'shard')} of {name}?", yes=options.yes)
-            outcome = await _apply(table, positions, request, steering, read)
+            outcome = await give_back_on_signals(_apply(table, positions, request, steering, read))
     _show_outcome(outcome, options)
 
 

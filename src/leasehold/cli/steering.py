@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
@@ -23,6 +25,7 @@ from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.steering.lease_capture import CapturePorts, LeaseCapture, Waiting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 TIMEOUT_S: Final = 180.0
 _SAY_EVERY_MS: Final = 10_000
@@ -114,6 +117,37 @@ class ProgressLines:
             say(f"waiting for {owner} to hand over {format_count(number, 'shard')}{_for(longest[owner])}")
 
 
+async def give_back_on_signals(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command that captures leases. The first SIGINT or SIGTERM cancels it, and it gives its leases back.
+
+    A second signal ends the process at once. The exit code is that of a process which the signal has ended.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        for each in before:
+            loop.remove_signal_handler(each)  # the next signal has its usual effect
+        say("stopping: the leases are given back to the fleet; a second signal ends the command at once")
+        task.cancel()
+
+    for number in before:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        say("interrupted: each lease is at its old or its new position; `leasehold leases` shows them")
+        raise click.exceptions.Exit(128 + received[0]) from None
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
 def describe_kept(waiting: Sequence[Waiting]) -> str:
     """The sentence for leases whose owners did not hand them over in time."""
     owners = sorted({str(each.owner) for each in waiting})
@@ -132,7 +166,12 @@ def confirm(question: str, *, yes: bool) -> None:
         raise click.UsageError(
             "There is no terminal to ask for confirmation: add --yes, or --dry-run to see the plan."
         )
-    click.confirm(question, abort=True, err=True)
+    # The handler of asyncio would only cancel the task, which waits here for an answer.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        click.confirm(question, abort=True, err=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def say(text: str) -> None:

@@ -1,14 +1,18 @@
 """Gets leases of a running fleet, holds them, and lets the caller act on them, without ever racing an owner.
 
 The command is a member with a name of its own. It asks each owner to hand over (`core.steering.capture`), renews what
-it holds until a whole group is held, and calls `act` for the group. If the process is killed, its leases expire like
-those of any other member.
+it holds until a whole group is held, and calls `act` for the group.
+
+A capture that is cancelled or runs out of time gives back everything at once: it frees the leases that it holds, and
+withdraws its requests. If the process is killed, its leases expire like those of any other member.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -16,14 +20,16 @@ from leasehold.core.leases.lease_rules import StillHeld, interpret_failed_renewa
 from leasehold.core.leases.liveness import Observations, next_observations
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.core.steering.capture import CaptureAction, CaptureLimits, next_capture_step
+from leasehold.errors import ServiceError
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import Clock
-from leasehold.tasks import TRANSIENT_ERRORS, all_of, retry
+from leasehold.tasks import TRANSIENT_ERRORS, all_of, cancel_and_wait, first_of, retry
 
 POLL_MS: Final = 500
 SCAN_EVERY_MS: Final = 2_000  # with many leases, each poll scans the table
 GETS_MAX: Final = 25
 _ATTEMPTS_MAX: Final = 8
+_WRITES_MAX: Final = 3  # to give back one lease: its owner may hand over in between
 
 T = TypeVar("T")
 
@@ -73,27 +79,45 @@ class LeaseCapture:
     _held: dict[LeaseKey, Lease] = field(default_factory=dict)
     _written_ms: dict[LeaseKey, int] = field(default_factory=dict)
     _waiting: dict[LeaseKey, Waiting] = field(default_factory=dict)
+    _asked: set[LeaseKey] = field(default_factory=set)  # leases whose rows may name us
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(
         self, groups: Collection[Sequence[LeaseKey]], act: Act, *, timeout_ms: int
     ) -> CaptureResult:
-        """Act on each group as soon as all its leases are held. After the timeout, the other groups are freed."""
+        """Act on each group as soon as all its leases are held. After the timeout, the other groups are given back.
+
+        If the caller is cancelled, the writes in flight end first: a lease whose write was abandoned could not be given
+        back, because nobody would know whether it is ours. A second cancellation does not wait.
+        """
+        work = asyncio.ensure_future(self._run(groups, act, timeout_ms))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._stop.set()
+            with suppress(ServiceError):
+                await work
+            raise
+        finally:
+            await cancel_and_wait(work)
+
+    async def _run(self, groups: Collection[Sequence[LeaseKey]], act: Act, timeout_ms: int) -> CaptureResult:
         clock = self.ports.clock
         pending = [frozenset(group) for group in groups]
         wanted = frozenset[LeaseKey]().union(*pending)
         gone: set[LeaseKey] = set()
         until_ms = clock.now_ms() + timeout_ms
         try:
-            while True:
+            while not self._stop.is_set():
                 gone |= await self._advance(pending, gone)
                 pending = [group for group in pending if not await self._finish(group, gone, act)]
                 if not pending or clock.now_ms() >= until_ms:
                     break
                 self.ports.report(tuple(self._waiting.values()))
                 few = sum(map(len, pending)) <= GETS_MAX
-                await clock.sleep_ms(POLL_MS if few else SCAN_EVERY_MS)
+                await first_of(self._stop.wait(), clock.sleep_ms(POLL_MS if few else SCAN_EVERY_MS))
         finally:
-            await self._free_all()
+            await self._give_back(wanted - gone)
         kept = frozenset[LeaseKey]().union(*pending) - gone
         return CaptureResult(
             wanted - kept - gone,
@@ -105,7 +129,7 @@ class LeaseCapture:
     async def _finish(self, group: frozenset[LeaseKey], gone: Collection[LeaseKey], act: Act) -> bool:
         """Act on a group if all its leases are held. Returns whether the group needs no more work."""
         left = group.difference(gone)
-        if not left <= self._held.keys():
+        if self._stop.is_set() or not left <= self._held.keys():
             return False
         if group and not left:
             return True
@@ -114,7 +138,9 @@ class LeaseCapture:
         for key in left:
             # If a lease was lost, the rows say which: all of the group are read again.
             lease = self._held.pop(key)
-            if not is_done:
+            if is_done:
+                self._asked.discard(key)
+            else:
                 await self._free(lease)
         return is_done
 
@@ -142,8 +168,10 @@ class LeaseCapture:
             lease, self._observations[lease.key], self.me, now_ms=now_ms, limits=self.limits
         )
         table, key = self.ports.table, lease.key
-        session = LeaseSessionId(f"{self.ports.rng.getrandbits(64):016x}")
+        session = self._new_session()
         outcome: Lease | Contended | None = None
+        if step.action is not CaptureAction.WAIT:
+            self._asked.add(key)
         try:
             match step.action:
                 case CaptureAction.TAKE:
@@ -183,17 +211,47 @@ class LeaseCapture:
         else:
             del self._held[lease.key]
 
-    async def _free_all(self) -> None:
+    async def _give_back(self, wanted: Collection[LeaseKey]) -> None:
+        """Free the leases that we hold, and withdraw the requests to other owners."""
         held = tuple(self._held.values())
         self._held.clear()
         await all_of(*(self._free(lease) for lease in held))
+        asked = [key for key in sorted(wanted) if key in self._asked]
+        try:
+            rows = await self._read(asked)
+        except TRANSIENT_ERRORS:
+            return
+        await all_of(*(self._withdraw(lease) for lease in rows.values()))
+
+    async def _withdraw(self, lease: Lease) -> None:
+        """Leave a lease to the owner that was asked, or free it if the owner has handed it over. Else it expires."""
+        table = self.ports.table
+        current: Lease | None = lease
+        with suppress(*TRANSIENT_ERRORS):
+            for _ in range(_WRITES_MAX):
+                if current is None or current.owner != self.me:
+                    return
+                if current.is_in_handoff:
+                    outcome = await table.withdraw_handoff(current)
+                else:
+                    outcome = await table.begin_session(current, self.me, self._new_session())
+                    outcome = await table.release(outcome) if isinstance(outcome, Lease) else outcome
+                current = outcome if isinstance(outcome, Lease) else outcome.current
 
     async def _free(self, lease: Lease) -> None:
         """Free a lease that was not changed. If it cannot be written, it expires."""
-        try:
-            await self.ports.table.release(lease)
-        except TRANSIENT_ERRORS:
-            return
+        with suppress(*TRANSIENT_ERRORS):
+            for _ in range(_WRITES_MAX):
+                outcome = await self.ports.table.release(lease)
+                if isinstance(outcome, Lease):
+                    return
+                meaning = interpret_failed_renewal(lease, outcome.current)
+                if not isinstance(meaning, StillHeld):
+                    return
+                lease = meaning.lease  # another member has asked for it in the meantime
+
+    def _new_session(self) -> LeaseSessionId:
+        return LeaseSessionId(f"{self.ports.rng.getrandbits(64):016x}")
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         return await retry(call, clock=self.ports.clock, rng=self.ports.rng, attempts_max=_ATTEMPTS_MAX)

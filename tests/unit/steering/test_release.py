@@ -147,7 +147,7 @@ def test_a_dead_owner_is_not_waited_for_longer_than_the_failover_time() -> None:
 
 
 def test_an_owner_that_does_not_hand_over_in_time_is_named() -> None:
-    """The command gives up after its timeout, and says whom it waited for."""
+    """The command gives up after its timeout, withdraws its request, and says whom it waited for."""
 
     async def scenario() -> None:
         world, lease = await one_lease("java")
@@ -155,6 +155,9 @@ def test_an_owner_that_does_not_hand_over_in_time_is_named() -> None:
         result, given = await release(world.rows, world.clock, ReleaseRequest(is_all=True), timeout_ms=5_000)
         assert not given
         assert [(each.key, each.owner) for each in result.kept] == [(lease.key, "java")]
+        row = await world.table.get(lease.key)
+        assert row is not None
+        assert (row.owner, row.checkpoint_owner, row.session) == ("java", None, "session")
         owner.cancel()
 
     run_in_virtual_time(scenario())

@@ -273,6 +273,39 @@ def test_a_reset_that_is_killed_at_any_write_leaves_old_or_new_positions() -> No
     assert last_write > 4
 
 
+def test_a_reset_that_is_cancelled_at_any_time_gives_its_leases_back_at_once() -> None:
+    """No row names the command any more, so no shard waits for the failover time. Positions are old or new."""
+
+    async def scenario(after_ms: int) -> bool:
+        fleet = Fleet(shards=2)
+        fleet.delay_writes(70)
+        await fleet.put_slowly("a0", shard=0)
+        await fleet.put_slowly("b0", shard=1)
+        await fleet.until_handled("a0", "b0")
+        await fleet.clock.sleep_ms(10_000)  # until both are checkpointed
+        old = {lease.key: lease.checkpoint for lease in (await fleet.table.list()).leases}
+        command = asyncio.create_task(fleet.reset(ToOldest()))
+        await fleet.clock.sleep_ms(after_ms)
+        is_done = command.done()
+        command.cancel()
+        await asyncio.wait([command])
+        leases = (await fleet.table.list()).leases
+        assert not [each for each in leases if "leasehold-reset" in {each.owner, each.checkpoint_owner}]
+        assert all(each.checkpoint in {old[each.key], TRIM_HORIZON} for each in leases)
+        began_ms = fleet.clock.now_ms()
+        fleet.put("a1", shard=0)
+        fleet.put("b1", shard=1)
+        await fleet.until_handled("a1", "b1")
+        assert fleet.clock.now_ms() - began_ms < LIMITS.failover_ms
+        await fleet.end()
+        return is_done
+
+    after_ms = 0
+    while not run_in_virtual_time(scenario(after_ms)):
+        after_ms += 40
+    assert after_ms > 500
+
+
 def test_a_time_inside_a_run_of_aggregates_lies_after_the_last_user_record() -> None:
     """With another sub-sequence number, user records of the aggregate before it would come again."""
 

@@ -286,6 +286,23 @@ def decline_handoff(lease: Lease) -> UpdateRow:
     )
 
 
+def withdraw_handoff(lease: Lease) -> UpdateRow:
+    """The requester no longer wants the lease: the old owner keeps it, as if it had not been asked.
+
+    The counter stays the same, as after the request: an owner that has not seen the request renews as before.
+    """
+    assert lease.owner is not None
+    assert lease.checkpoint_owner is not None
+    keeper = text(lease.checkpoint_owner)
+    return UpdateRow(
+        key=lease.key,
+        when=(_row_exists(lease), *_owners_as_seen(lease)),
+        set={OWNER: keeper},
+        remove=(CHECKPOINT_OWNER,),
+        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER)),
+    )
+
+
 def release(lease: Lease) -> UpdateRow:
     """Free the lease on a clean stop, so that it need not expire. A lease in handoff goes to its next owner."""
     if lease.is_in_handoff:

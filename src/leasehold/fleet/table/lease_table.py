@@ -205,6 +205,10 @@ class LeaseTable:
         """Keep a requested lease, because the records in flight take too long."""
         return await self._apply(lease_rules.decline_handoff(lease))
 
+    async def withdraw_handoff(self, lease: Lease) -> Lease | Contended:
+        """Leave a lease that was requested to its owner."""
+        return await self._apply(lease_rules.withdraw_handoff(lease))
+
     async def release(self, lease: Lease) -> Lease | Contended:
         """Release a lease on a clean stop."""
         return await self._apply(lease_rules.release(lease))

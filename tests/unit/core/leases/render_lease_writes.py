@@ -73,6 +73,7 @@ def all_writes() -> Iterator[tuple[str, RowWrite]]:
     yield "request handoff", rules.request_handoff(MINE, OTHER)
     yield "complete handoff", rules.complete_handoff(IN_HANDOFF)
     yield "decline handoff", rules.decline_handoff(IN_HANDOFF)
+    yield "withdraw handoff", rules.withdraw_handoff(IN_HANDOFF)
     yield "release", rules.release(MINE)
     yield "release in handoff", rules.release(IN_HANDOFF)
     yield "release to", rules.release_to(MINE, OTHER)
