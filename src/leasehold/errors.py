@@ -151,6 +151,10 @@ class NotFoundError(ServiceError):
     """The stream, shard, consumer, table or index does not exist."""
 
 
+class InvalidArgumentError(ServiceError):
+    """The service refused a value of a request, such as a sequence number that belongs to another shard."""
+
+
 class InUseError(ServiceError):
     """A consumer exists already or is not ACTIVE yet, or another of its subscriptions to the shard is active."""
 

@@ -14,6 +14,7 @@ from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.core.model import Lease, LeaseSessionId, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.fleet.reading.checkpoint_probe import FOREIGN
 from leasehold.local import LocalKinesis
 from tests.integration.cli_process import CliResult, run_cli
 
@@ -162,6 +163,17 @@ def test_an_unknown_shard_does_not_hide_the_others(kinesis: LocalKinesis, lag: L
     known, unknown = measured_shards(lag("--stream", "orders", "--json"))
     assert known["millis_behind"] == 0
     assert (unknown["millis_behind"], unknown["note"]) == (None, "the stream has no such shard")
+
+
+def test_a_foreign_checkpoint_does_not_hide_the_others(
+    kinesis: LocalKinesis, lag: Lag, tmp_path: Path
+) -> None:
+    """Kinesis refuses a sequence number of another shard. The note says so in our words."""
+    own, foreign = put(kinesis, SHARDS[0]), put(kinesis, SHARDS[1])
+    write_leases(tmp_path, {SHARDS[0]: Position(own), SHARDS[1]: Position(str(int(foreign) * 7))})
+    known, unknown = measured_shards(lag("--stream", "orders", "--json"))
+    assert known["millis_behind"] == 0
+    assert (unknown["millis_behind"], unknown["note"]) == (None, FOREIGN)
 
 
 def test_leases_of_several_streams_name_their_stream(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:

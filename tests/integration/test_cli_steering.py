@@ -145,8 +145,11 @@ def test_the_plan_is_shown_and_confirmed_before_anything_is_written(
     refused = reset("--to", "trim-horizon")
     assert (refused.exit_code, "add --yes" in refused.output) == (2, True)
     assert "add --shard" in reset("--to", first).output
-    wrong = reset("--to", "17", "--shard", SHARDS[0], "--yes")
-    assert wrong.exit_code == 1
+    for foreign in ("17", str(int(first) * 7)):  # of another stream, says the server
+        wrong = reset("--to", foreign, "--shard", SHARDS[0], "--yes")
+        assert wrong.exit_code == 1
+        assert "belongs to another shard or stream" in wrong.output
+        assert "Exception" not in wrong.output
     assert run("leases", "--json").output == before
     moved = reset("--to", "trim-horizon", "--yes")
     assert moved.exit_code == 0, moved.output

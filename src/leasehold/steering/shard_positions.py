@@ -20,7 +20,7 @@ from leasehold.core.records.deaggregation import deaggregate
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.core.steering.reset_plan import OLDEST, ShardStart
 from leasehold.core.steering.reset_target import ResetTarget, ToLatest, ToOldest, ToRecord, ToTime
-from leasehold.errors import NotFoundError
+from leasehold.errors import InvalidArgumentError, NotFoundError
 from leasehold.ports import Clock, Page, Stream
 from leasehold.tasks import all_of, retry
 
@@ -82,8 +82,8 @@ class ShardPositions:
         record = await self._record_at(shard, position)
         if record is None:
             raise NotFoundError(
-                f"shard {shard} has no record {position}: it was trimmed, belongs to another shard, or never existed; "
-                "use the sequence number of a record, a time, or trim-horizon"
+                f"shard {shard} has no record {position}: it was trimmed, belongs to another shard or stream, or never "
+                "existed; use the sequence number of a record of this shard, a time, or trim-horizon"
             )
         last = _last_position(record)
         if position > last:
@@ -132,9 +132,12 @@ class ShardPositions:
         return last, iterator is None
 
     async def _record_at(self, shard: ShardId, position: Position) -> Record | None:
-        """The record with this sequence number, if it is retained."""
+        """The record with this sequence number, if it is retained and belongs to this shard."""
         start = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
-        iterator: str | None = await self._retry(lambda: self.stream.get_iterator(shard, start))
+        try:
+            iterator: str | None = await self._retry(lambda: self.stream.get_iterator(shard, start))
+        except InvalidArgumentError:
+            return None
         for _ in range(_EMPTY_PAGES_MAX):
             if iterator is None:
                 return None

@@ -15,6 +15,7 @@ from leasehold.core.shards.lease_creation import ShardFilter, ShardFilterKind
 from leasehold.errors import (
     AccessDeniedError,
     ConfigError,
+    InvalidArgumentError,
     IteratorExpiredError,
     NotFoundError,
     ServiceError,
@@ -120,7 +121,7 @@ def test_requests_name_the_stream_as_configured() -> None:
         (400, "ExpiredIteratorException", IteratorExpiredError),
         (400, "ResourceNotFoundException", NotFoundError),
         (400, "ResourceInUseException", UnavailableError),
-        (400, "InvalidArgumentException", ServiceError),
+        (400, "InvalidArgumentException", InvalidArgumentError),
         (400, "AccessDeniedException", AccessDeniedError),
         (500, "InternalFailure", UnavailableError),
         (503, "", UnavailableError),

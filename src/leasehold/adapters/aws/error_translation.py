@@ -15,6 +15,7 @@ from botocore.exceptions import (
 from leasehold.errors import (
     AccessDeniedError,
     ConfigError,
+    InvalidArgumentError,
     IteratorExpiredError,
     LeaseholdError,
     NotFoundError,
@@ -31,6 +32,7 @@ _ERROR_TYPES: Final[dict[str, type[ServiceError]]] = {
     "KMSThrottlingException": ThrottledError,
     "ThrottlingException": ThrottledError,
     "ResourceNotFoundException": NotFoundError,
+    "InvalidArgumentException": InvalidArgumentError,
     "InternalFailure": UnavailableError,
     "InternalFailureException": UnavailableError,
     "InternalServerError": UnavailableError,

@@ -16,6 +16,7 @@ from leasehold.core.records.iterators import IteratorStart
 from leasehold.core.shards.lease_creation import ShardFilter
 from leasehold.errors import (
     InUseError,
+    InvalidArgumentError,
     IteratorExpiredError,
     NotFoundError,
     ServiceError,
@@ -49,6 +50,7 @@ _ERROR_TYPES: Final[dict[ErrorType, type[ServiceError]]] = {
     ErrorType.LIMIT_EXCEEDED: ThrottledError,
     ErrorType.THROTTLED: ThrottledError,
     ErrorType.NOT_FOUND: NotFoundError,
+    ErrorType.INVALID_ARGUMENT: InvalidArgumentError,
     ErrorType.IN_USE: UnavailableError,
 }
 # For a stream, "in use" means that it is being created or deleted; for a consumer, that it exists or is subscribed.

@@ -17,9 +17,11 @@ from leasehold.core.observing.explain.facts import LagRead
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON
 from leasehold.core.record import Record
 from leasehold.core.records.iterators import gap_before, iterator_start
+from leasehold.errors import InvalidArgumentError
 from leasehold.ports import Clock, Page, Stream
 
 LOST: Final = "the shard has ended and has no retained records: unprocessed records are lost"
+FOREIGN: Final = "the checkpoint is no position of this shard, but of another shard or stream: set it with `leasehold reset --shard`"
 TRIMMED: Final = "the record at the checkpoint has been trimmed, and maybe others after it"
 
 
@@ -45,7 +47,11 @@ async def probe_checkpoint(stream: Stream, lease: Lease, clock: Clock) -> ShardL
     if lease.checkpoint == AT_TIMESTAMP:
         return ShardLag(lease, None, "not started; starts at a time that only the workers know")
     start = iterator_start(lease.checkpoint, InitialPosition(TRIM_HORIZON))
-    page = await stream.get_records(await stream.get_iterator(lease.shard_id, start), limit=1)
+    try:
+        iterator = await stream.get_iterator(lease.shard_id, start)
+    except InvalidArgumentError:
+        return ShardLag(lease, None, FOREIGN)
+    page = await stream.get_records(iterator, limit=1)
     lag = _judge(lease, page)
     if not page.records or page.records[0].arrival_ms is None or page.millis_behind is None:
         return lag
