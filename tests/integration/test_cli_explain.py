@@ -150,5 +150,17 @@ def test_a_junk_row_in_a_fresh_table_and_a_recreated_stream_are_named(
 def test_an_unknown_shard_is_refused_with_a_sentence(explain: Explain, tmp_path: Path) -> None:
     write_leases(tmp_path, lease(SHARDS[0], TRIM_HORIZON))
     done = explain("shardId-7")
-    assert (done.code, "Traceback" in done.err) == (1, False)
+    assert (done.code, "Traceback" in done.err) == (2, False)
     assert "there is neither a lease nor a listed shard with this id" in done.err
+
+
+def test_an_unknown_shard_and_a_missing_fleet_have_another_exit_code_than_findings(
+    kinesis: LocalKinesis, explain: Explain, tmp_path: Path
+) -> None:
+    """A script must not take a wrong name for a problem of the fleet."""
+    write_leases(tmp_path, lease(SHARDS[0], Position(put(kinesis, SHARDS[0]))))
+    assert explain(SHARDS[0], "--stream", "orders").code == 1
+    unknown = explain("shardId-000000000999", "--stream", "orders")
+    assert (unknown.code, "neither a lease nor a listed shard" in unknown.err) == (2, True)
+    missing = run_cli("explain", "--leases", "sqlite:///absent.sqlite", folder=tmp_path)
+    assert (missing.code, "there is no file absent.sqlite" in missing.err) == (2, True)

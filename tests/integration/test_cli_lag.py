@@ -13,8 +13,8 @@ import pytest
 from leasehold.adapters.sqlite_rows import SqliteRows
 from leasehold.core.model import Lease, LeaseSessionId, ShardId, StreamIdentifier, WorkerId, lease_key
 from leasehold.core.position import AT_TIMESTAMP, LATEST, SHARD_END, TRIM_HORIZON, Position
-from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.fleet.reading.checkpoint_probe import FOREIGN
+from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.local import LocalKinesis
 from tests.integration.cli_process import CliResult, run_cli
 

@@ -16,8 +16,7 @@ import click
 
 from leasehold.adapters.native_decoder import native_version
 from leasehold.cli.extras import needs_extra
-from leasehold.cli.output import escape_unprintable
-from leasehold.errors import LeaseholdError
+from leasehold.cli.output import escape_unprintable, report_errors
 
 # The module below `leasehold.cli` that defines each command, under the name of the command.
 _MODULES: Final[Mapping[str, str]] = {
@@ -64,10 +63,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
-        except LeaseholdError as error:
-            # The text may quote a name, a row or the response of a server.
-            raise click.ClickException("\n".join(map(escape_unprintable, str(error).split("\n")))) from error
+            with report_errors():
+                return super().invoke(ctx)
         except OSError as error:
             if error.filename is None:  # not about a file that the user can name or move
                 raise

@@ -12,7 +12,14 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
-from leasehold.cli.output import format_count, print_json, print_line, progress_lines
+from leasehold.cli.output import (
+    UnknownResult,
+    format_count,
+    print_json,
+    print_line,
+    progress_lines,
+    report_errors,
+)
 from leasehold.core.finding import Explanation, Finding, Severity, finding_to_json
 from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
@@ -58,11 +65,17 @@ def explain(
     """Explain why each shard moves or does not, and what to do.
 
     The command reads the lease table twice and each shard at its checkpoint, and writes nothing. SHARD limits the
-    output to one shard. Lines that begin with ! need action; the exit code is 1 if there is one.
-    """
-    with progress_lines(lambda: f"watching the fleet for {watch:g} s"):
+    output to one shard. Lines that begin with ! need action.
+
+    \b
+    Exit codes:
+      0  nothing needs action
+      1  at least one line needs action
+      2  wrong options, no such shard, or the fleet cannot be read
+    """  # noqa: D301 - click needs the character
+    with report_errors(UnknownResult), progress_lines(lambda: f"watching the fleet for {watch:g} s"):
         facts = asyncio.run(_read(connection, stream or connection.stream, watch, status))
-    explanation = _limit_to(explain_fleet(facts), shard)
+        explanation = _limit_to(explain_fleet(facts), shard)
     if as_json:
         print_json(_to_json(explanation))
     else:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import click
 
+from leasehold.errors import LeaseholdError
+
 _PIPED_WIDTH: Final = 1_000
 PROGRESS_EVERY_S: Final = 10.0
 
@@ -36,6 +38,22 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPED_WIDTH)
     console.print(table)
+
+
+class UnknownResult(click.ClickException):
+    """The command could not find out what it was asked. For commands whose exit code 1 is an answer."""
+
+    exit_code = 2
+
+
+@contextmanager
+def report_errors(failure: type[click.ClickException] = click.ClickException) -> Iterator[None]:
+    """Report a `LeaseholdError` of the block in one sentence on stderr, and end with the exit code of `failure`."""
+    try:
+        yield
+    except LeaseholdError as error:
+        # The text may quote a name, a row or the response of a server.
+        raise failure("\n".join(map(escape_unprintable, str(error).split("\n")))) from error
 
 
 def print_line(text: str) -> None:

@@ -41,7 +41,14 @@ def release(
     The owners finish their batches, store their progress and hand over, so no record is repeated. The command names
     other workers as the next owners if the fleet has a leader; peers take the leases by themselves. A worker that runs
     on gets shards again when the fleet balances: to take it out of service, stop it.
-    """
+
+    \b
+    Exit codes:
+      0         all these leases were released
+      1         owners kept some leases, or an error, which is named
+      2         wrong options
+      130, 143  ended by Ctrl-C or SIGTERM; the leases are given back
+    """  # noqa: D301 - click needs the character
     if [bool(shards), worker is not None, is_all].count(True) != 1:
         raise click.UsageError("Give either shards, or --worker NAME, or --all.")
     request = ReleaseRequest(

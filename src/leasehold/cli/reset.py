@@ -80,7 +80,14 @@ def reset(
     The owners finish their batches and hand over. Then one write for each shard moves its position, and the fleet reads
     on from there: exactly the records after the new position come again, or are skipped. A position is that of the
     last record that counts as done.
-    """
+
+    \b
+    Exit codes:
+      0         all leases are at the new position, or had read past it
+      1         owners kept some leases, or an error, which is named
+      2         wrong options
+      130, 143  ended by Ctrl-C or SIGTERM; the leases are given back
+    """  # noqa: D301 - click needs the character
     target = parse_reset_target(to)
     if isinstance(target, ToRecord) and shard is None:
         raise click.UsageError("A sequence number belongs to one shard: add --shard SHARD.")

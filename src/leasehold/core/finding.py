@@ -123,6 +123,9 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "notice; ok if it was not measured", "The lag could not be measured, and why."
     ),
     "shard_gone": FindingKind("notice", "The stream no longer has this shard."),
+    "not_a_shard": FindingKind(
+        "notice", "The stream never had a shard with the id of this lease: the row is not of this stream."
+    ),
     "no_lease": FindingKind("notice; problem without workers", "A listed shard has no lease."),
     "unreadable_row": FindingKind("problem", "A row of the lease table cannot be read."),
     "blocked_by_unreadable_row": FindingKind(

@@ -119,6 +119,17 @@ class Lease:
         return self.checkpoint_owner is not None
 
 
+def shard_number(shard: ShardId) -> int | None:
+    """The number in an id that Kinesis has given to a shard; None if the id is not of its form.
+
+    >>> shard_number(ShardId("shardId-000000000003")), shard_number(ShardId("settings"))
+    (3, None)
+    """
+    prefix, _, digits = shard.partition("-")
+    is_kinesis_form = prefix == "shardId" and len(digits) == 12 and digits.isascii() and digits.isdecimal()
+    return int(digits) if is_kinesis_form else None
+
+
 def lease_key(shard_id: ShardId, stream: StreamIdentifier | None = None) -> LeaseKey:
     """The key of a shard's lease: the shard id, prefixed by the stream in multi-stream mode.
 

@@ -26,7 +26,7 @@ SHARDS_TOLD_MAX: Final = 8  # with the same finding, of other members
 # A member knows these better: by its heartbeats, and by the rows that it has reported one by one.
 _NOT_TOLD: Final = frozenset({"no_active_worker", "unreadable_row"})
 # Findings that need the list of shards and the leases of all members, so an owner cannot tell them of its own shards.
-_FROM_LISTS: Final = frozenset({"shard_gone", "parent_without_lease"})
+_FROM_LISTS: Final = frozenset({"shard_gone", "not_a_shard", "parent_without_lease"})
 
 
 @dataclass(frozen=True, slots=True)

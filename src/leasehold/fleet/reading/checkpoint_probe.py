@@ -21,7 +21,9 @@ from leasehold.errors import InvalidArgumentError
 from leasehold.ports import Clock, Page, Stream
 
 LOST: Final = "the shard has ended and has no retained records: unprocessed records are lost"
-FOREIGN: Final = "the checkpoint is no position of this shard, but of another shard or stream: set it with `leasehold reset --shard`"
+FOREIGN: Final = (
+    "the checkpoint is a position of another shard or stream: set it with `leasehold reset --shard`"
+)
 TRIMMED: Final = "the record at the checkpoint has been trimmed, and maybe others after it"
 
 

@@ -228,13 +228,54 @@ def test_an_ended_shard_is_done() -> None:
 
 
 def test_a_shard_that_the_stream_no_longer_has_is_gone() -> None:
-    assert list(findings(facts(lease(CHILD)), CHILD)) == ["shard_gone"]
+    newer = [Shard(CHILD, WHOLE_HASH_RANGE, "1")]
+    assert list(findings(facts(lease(PARENT), shards=newer))) == ["shard_gone"]
+
+
+@pytest.mark.parametrize("name", ["shardId-000000000001", "settings", "shardId-1", "shardId-00000000000x"])
+def test_a_row_that_never_was_a_shard_is_not_called_an_ended_shard(name: str) -> None:
+    """Kinesis numbers shards in the order of their creation, so a higher number has not been given yet."""
+    found = findings(facts(lease(ShardId(name))), ShardId(name))
+    assert list(found) == ["not_a_shard"]
+    assert "never had one" in found["not_a_shard"].text
+    assert "delete it" in found["not_a_shard"].remedy
 
 
 def test_a_missing_lease_is_named() -> None:
     shards = [Shard(PARENT, LOWER, "1"), Shard(CHILD, UPPER, "2")]
     found = findings(facts(lease(hash_range=LOWER), shards=shards), CHILD)
     assert found["no_lease"].severity is Severity.NOTICE
+    assert "a running worker creates it" in found["no_lease"].remedy
+
+
+def test_a_missing_lease_after_the_death_of_the_only_worker_needs_a_worker() -> None:
+    """Its last report stays fresh for some minutes, but it renewed none of its leases."""
+    shards = [Shard(PARENT, LOWER, "1"), Shard(CHILD, UPPER, "2")]
+    report = WorkerReport(worker=ANNA, updated_s=NOW_S - 20)
+    dead = facts(lease(hash_range=LOWER), before=[lease(hash_range=LOWER)], shards=shards)
+    dead = replace(
+        dead,
+        before=replace(dead.before, reports=(report,)),
+        after=replace(dead.after, reports=(report,)),
+    )
+    found = findings(dead, CHILD)["no_lease"]
+    assert (found.severity, "start a worker" in found.remedy) == (Severity.PROBLEM, True)
+    assert "no_active_worker" in findings(dead, None)
+    assert "start one" in findings(dead)["owner_silent"].remedy
+    # It sent a report between the two reads, and renews late.
+    newer = replace(report, updated_s=NOW_S - 5)
+    alive = replace(dead, after=replace(dead.after, reports=(newer,)))
+    assert findings(alive, CHILD)["no_lease"].severity is Severity.NOTICE
+
+
+def test_a_missing_lease_names_a_report_that_may_be_of_a_dead_worker() -> None:
+    """A worker without leases sends no heartbeats: only its next report shows that it runs."""
+    report = WorkerReport(worker=ANNA, updated_s=NOW_S - 20)
+    of = facts(shards=[Shard(PARENT, WHOLE_HASH_RANGE, "1")])
+    of = replace(of, before=replace(of.before, reports=(report,)), after=replace(of.after, reports=(report,)))
+    found = findings(of)["no_lease"]
+    assert "is 20 s old" in found.remedy
+    assert "start a worker" in found.remedy
 
 
 def test_an_unreadable_row_names_the_shards_that_it_blocks() -> None:

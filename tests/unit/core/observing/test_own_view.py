@@ -83,9 +83,9 @@ def test_a_lease_that_is_newer_than_the_list_is_not_gone() -> None:
     leases = (lease(), new)
     assert codes(view(*leases, streams=listed(shard, leases=(lease(),)))) == set()
     gone = view(*leases, streams=listed(shard, leases=leases))
-    assert found(gone)["shard_gone"].shard == LeaseKey(CHILD)
+    assert found(gone)["not_a_shard"].shard == LeaseKey(CHILD)
     # Anna tells it of her own shards, too: no other member knows the list.
-    assert found(replace(gone, held=(new,)))["shard_gone"].shard == LeaseKey(CHILD)
+    assert found(replace(gone, held=(new,)))["not_a_shard"].shard == LeaseKey(CHILD)
 
 
 def test_a_parent_whose_lease_was_deleted_is_told_of_own_shards_too() -> None:

@@ -187,7 +187,7 @@ def _state(known: _Known, findings: Sequence[Finding], facts: FleetFacts) -> str
         return UNLEASED if findings or known.shard.is_open else DONE
     if lease.checkpoint.is_shard_end:
         return DONE
-    if "shard_gone" in codes:
+    if codes & {"shard_gone", "not_a_shard"}:
         return TRIMMED
     if unfinished_parents(lease, facts.after.by_key):
         return WAITING

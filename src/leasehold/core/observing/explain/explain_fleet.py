@@ -106,10 +106,21 @@ def _unleased(key: LeaseKey, facts: FleetFacts) -> Finding:
         code="no_lease",
         severity=Severity.NOTICE if facts.active_workers else Severity.PROBLEM,
         text="it has no lease, so no worker reads it",
-        remedy="a running worker creates it at its next shard sync"
-        if facts.active_workers
-        else "start a worker: it creates the missing leases",
+        remedy=_who_creates_it(facts),
         shard=key,
+    )
+
+
+def _who_creates_it(facts: FleetFacts) -> str:
+    if not facts.active_workers:
+        return "no worker is active: start a worker, which creates the missing leases"
+    if facts.heard_workers or facts.own_worker is not None:
+        return "a running worker creates it at its next shard sync"
+    last = max(facts.after.reports_by_worker[worker].updated_s for worker in facts.active_workers)
+    age = format_duration((facts.wall_s - last) * 1000)
+    return (
+        f"the last report of a worker is {age} old: if it still runs, it creates the lease at its next shard sync; if "
+        "not, start a worker"
     )
 
 
@@ -118,13 +129,7 @@ def _lease_findings(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: Fleet
         yield _about(lease, "ended", Severity.OK, "it was read to its end")
         return
     if _is_gone(lease, facts):
-        yield _about(
-            lease,
-            "shard_gone",
-            Severity.NOTICE,
-            "the stream no longer has this shard: it ended, and all its records are past the retention",
-            "its owner writes its end and starts the children; if the shard was not read to its end, records are lost",
-        )
+        yield _gone(lease, facts)
         return
     if parents := unfinished_parents(lease, leases):
         yield _waiting(lease, parents, leases, facts)
@@ -148,6 +153,26 @@ def _is_gone(lease: Lease, facts: FleetFacts) -> bool:
     if about is None or about.shards is None:
         return False
     return lease.shard_id not in about.shard_ids and not about.is_older_than(lease)
+
+
+def _gone(lease: Lease, facts: FleetFacts) -> Finding:
+    if facts.streams[lease.stream].never_had(lease.shard_id):
+        return _about(
+            lease,
+            "not_a_shard",
+            Severity.NOTICE,
+            "the stream has no shard with this id, and never had one: the row belongs to another stream of this name, "
+            "or another program wrote it",
+            "find out which program wrote the row, and delete it if nothing needs it; a worker that gets it has "
+            "nothing to read, and ends it",
+        )
+    return _about(
+        lease,
+        "shard_gone",
+        Severity.NOTICE,
+        "the stream no longer has this shard: it ended, and all its records are past the retention",
+        "its owner writes its end and starts the children; if the shard was not read to its end, records are lost",
+    )
 
 
 def _lost_parents(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: FleetFacts) -> list[ShardId]:

@@ -17,7 +17,7 @@ from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, WorkerReport
 from leasehold.core.finding import Finding
 from leasehold.core.leases.lease_view import leases_without_heartbeat
-from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, WorkerId
+from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, WorkerId, shard_number
 from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
 from leasehold.errors import MalformedRowError, ShardListError
 
@@ -76,6 +76,22 @@ class StreamFacts:
     def shard_ids(self) -> frozenset[ShardId]:
         """The ids of the listed shards; empty if they are not known."""
         return frozenset(shard.id for shard in self.shards or ())
+
+    def never_had(self, shard: ShardId) -> bool:
+        """Whether a shard that is not listed never was one of this stream.
+
+        Kinesis numbers shards as it creates them, and the newest shard of a stream is always listed.
+        """
+        number = shard_number(shard)
+        return self._newest is not None and (number is None or number > self._newest)
+
+    @cached_property
+    def _newest(self) -> int | None:
+        """The number of the newest listed shard; None if there is none, or if an id is not one of Kinesis's."""
+        numbers = [shard_number(shard) for shard in self.shard_ids]
+        return (
+            max((each for each in numbers if each is not None), default=None) if None not in numbers else None
+        )
 
     @cached_property
     def graph(self) -> ShardGraph | None:
@@ -149,7 +165,24 @@ class FleetFacts:
 
     @cached_property
     def seen_workers(self) -> frozenset[WorkerId]:
-        """The workers that sent a heartbeat between the two reads, or a report within the last minute."""
+        """The workers that sent a heartbeat or a report between the two reads, or whose last report is fresh.
+
+        A fresh report says nothing about a worker that has leases and renewed none of them: it died after the report.
+        """
+        reporting = {
+            report.worker for report in self.after.reports if not self.is_report_expired(report.worker)
+        }
+        silent = self._silent_owners if self.watched_ms else frozenset()
+        return self.heard_workers | (reporting - silent)
+
+    @cached_property
+    def _silent_owners(self) -> frozenset[WorkerId]:
+        owners = {self.after.by_key[key].actual_owner for key in self.silent}
+        return frozenset(owner for owner in owners if owner is not None) - self.renewing_owners
+
+    @cached_property
+    def heard_workers(self) -> frozenset[WorkerId]:
+        """The workers that sent a heartbeat or a report between the two reads."""
         before = self.before.by_key
         renewing = {
             lease.actual_owner
@@ -158,9 +191,15 @@ class FleetFacts:
             or (before[lease.key].counter, before[lease.key].session) != (lease.counter, lease.session)
         }
         reporting = {
-            report.worker for report in self.after.reports if not self.is_report_expired(report.worker)
+            report.worker
+            for report in self.after.reports
+            if not self.is_report_expired(report.worker) and self._is_new(report)
         }
         return frozenset(worker for worker in renewing | reporting if worker is not None)
+
+    def _is_new(self, report: WorkerReport) -> bool:
+        earlier = self.before.reports_by_worker.get(report.worker)
+        return earlier is None or earlier.updated_s != report.updated_s
 
     def is_report_expired(self, worker: WorkerId) -> bool:
         """Whether the last report of a worker is too old for a living one; False without a report."""
