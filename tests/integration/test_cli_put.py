@@ -1,15 +1,19 @@
 """`leasehold put` with our own Kinesis server."""
 
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from leasehold.cli import connections
 from leasehold.cli.command import leasehold
 from leasehold.cli.put import BYTES_MAX, calls
 from leasehold.core.record import PutEntry
 from leasehold.local import LocalKinesis
+from tests.integration.cli_process import start_cli
 
 
 @pytest.fixture
@@ -58,3 +62,29 @@ def test_calls_stay_within_the_limits_of_kinesis() -> None:
     assert [len(each) for each in calls([PutEntry(b"x", "k")] * 1_001)] == [500, 500, 1]
     large = PutEntry(b"x" * (BYTES_MAX // 5), "k")
     assert [len(each) for each in calls([large] * 6)] == [4, 2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_server_that_has_just_been_started_is_waited_for(tmp_path: Path) -> None:
+    """As after `leasehold local &`. The command says what it waits for."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with start_cli("put", "orders", "x", "--kinesis-endpoint-url", url, folder=tmp_path) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"waiting up to 10 s for a server at {url}\n"
+        with LocalKinesis.in_thread(streams={"orders": 1}, port=port):
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out.splitlines()[0]) == (0, "1 record put into orders"), err
+
+
+def test_without_a_server_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LOCAL_SERVER_WAIT_S", 0.3)
+    url = f"http://localhost:{free_port()}"
+    result = CliRunner().invoke(leasehold, ["put", "orders", "x", "--kinesis-endpoint-url", url])
+    assert result.exit_code == 1
+    assert "whether it runs" in result.output

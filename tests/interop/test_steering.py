@@ -1,6 +1,8 @@
 """`leasehold reset` and `leasehold release` on running fleets of Java, Python and Spark members, under load."""
 
 import json
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +19,18 @@ from tests.interop.spark_member import FILES
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def run(fleet_run: FleetRun, command: str, *arguments: str) -> CliResult:
-    """Run a command on the application of the fleet."""
+def start(fleet_run: FleetRun, command: str, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a command on the application of the fleet."""
     fleet = fleet_run.fleet
     urls = ("--dynamodb-endpoint-url", fleet.dynamodb_url, "--kinesis-endpoint-url", fleet.kinesis_url)
     where = ("--application", fleet.application, "--region", "us-east-1", *urls)
     failover = ("--failover-after", str(FAILOVER_MS / 1000))
-    with start_cli(command, *where, *failover, *arguments, folder=fleet.folder) as process:
+    return start_cli(command, *where, *failover, *arguments, folder=fleet.folder)
+
+
+def run(fleet_run: FleetRun, command: str, *arguments: str) -> CliResult:
+    """Run a command on the application of the fleet until it ends."""
+    with start(fleet_run, command, *arguments) as process:
         try:
             out, err = process.communicate(timeout=DEADLINE_S)
         finally:
@@ -128,6 +135,59 @@ def test_a_fleet_with_a_query_is_reset_to_a_time(fleet_run: FleetRun) -> None:
     for worker in fleet:
         fleet_run.wait_until_read_by(worker, leases=2)
     fleet_run.conclude()
+
+
+def interrupt_reset(fleet_run: FleetRun, at: str, number: signal.Signals) -> None:
+    """Start a reset to a time, and send it a signal while it waits for owners."""
+    options = ("--stream", fleet_run.fleet.stream, "--to", at, "--yes")
+    with start(fleet_run, "reset", *options) as process:
+        assert process.stderr is not None
+        assert "waiting for" in process.stderr.readline()
+        process.send_signal(number)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode in {-number, 128 + number}, "the reset ended before the signal"
+
+
+def named_in_leases(fleet_run: FleetRun) -> set[str]:
+    """Every member that a lease names."""
+    leases = fleet_run.table.leases()
+    return {str(name) for each in leases for name in (each.owner, each.checkpoint_owner) if name is not None}
+
+
+def test_interrupted_resets_of_a_fleet_with_a_query_lose_nothing(fleet_run: FleetRun) -> None:
+    """Java, Python and Spark read under load. Resets are ended by SIGINT, SIGTERM and kill -9, then one is completed.
+
+    After a signal no lease names the command any more. Records before the time never come again, the others come
+    again after the last reset, none is lost, and no lease is stuck.
+    """
+    spark = fleet_run.start_spark(sink=FILES, balanceBy="count", onLeasesBehind="leases")
+    fleet_run.wait_until_read_by(spark, leases=8)
+    java, python = fleet_run.fleet.start_java(**BY_COUNT), fleet_run.fleet.start_python()
+    fleet = (java, python, spark)
+    for worker in fleet:
+        fleet_run.wait_until_read_by(worker, leases=2)
+        fleet_run.faults_by_worker[worker].add("reset")
+    with fleet_run.pause_production():
+        fleet_run.wait_until_all_is_stored()
+        first, at = fleet_run.production.produced, datetime.now(UTC).isoformat(timespec="milliseconds")
+        early = handled(fleet_run)
+    fleet_run.wait(lambda: fleet_run.production.produced > first + 100, "more records are produced")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        interrupt_reset(fleet_run, at, number)
+        if number is not signal.SIGKILL:
+            assert not [each for each in named_in_leases(fleet_run) if each.startswith("leasehold-reset")]
+        fleet_run.wait_until_nothing_is_stuck()
+    fleet_run.wait_until_all_is_stored()
+    again, before = range(first, fleet_run.production.produced), handled(fleet_run)
+    reset_to(fleet_run, at)
+    fleet_run.wait(
+        lambda: all(handled(fleet_run)[each] > before[each] for each in again), "the records come again"
+    )
+    for worker in fleet:
+        fleet_run.wait_until_read_by(worker, leases=2)
+    fleet_run.conclude()
+    now = handled(fleet_run)
+    assert [each for each in range(first) if now[each] != early[each]] == []
 
 
 def test_a_java_member_is_drained(fleet_run: FleetRun) -> None:

@@ -7,6 +7,8 @@ LEASEHOLD_CONFIG names.
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+LOCAL_SERVER_WAIT_S: Final = 10.0
+_LOCAL_SERVER_PAUSE_S: Final = 0.1
 _ENDPOINTS: Final = {
     "kinesis_endpoint_url": "kinesis_endpoint",
     "dynamodb_endpoint_url": "dynamodb_endpoint",
@@ -204,6 +208,31 @@ def _with_options(command: Command, options: list[Callable[[Any], Any]]) -> Comm
         decorated = option(decorated)
     result: Command = decorated
     return result
+
+
+def wait_for_local_server(url: str | None) -> None:
+    """Wait some seconds until a server on this machine accepts connections, because it may have just been started.
+
+    If there is none, the caller's own request fails, with the sentence for it.
+    """
+    parts = urlsplit(url or "")
+    if parts.hostname not in _LOOPBACK:
+        return
+    address = (parts.hostname, parts.port or {"https": 443}.get(parts.scheme, 80))
+    until = time.monotonic() + LOCAL_SERVER_WAIT_S
+    has_said = False
+    while True:
+        try:
+            socket.create_connection(address, timeout=LOCAL_SERVER_WAIT_S).close()
+        except OSError:
+            if time.monotonic() >= until:
+                return
+        else:
+            return
+        if not has_said:
+            click.echo(f"waiting up to {LOCAL_SERVER_WAIT_S:g} s for a server at {url}", err=True)
+            has_said = True
+        time.sleep(_LOCAL_SERVER_PAUSE_S)
 
 
 def check_endpoint(url: str | None, *, plain_http: bool) -> None:

@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import click
 
-from leasehold.cli.connections import Connection, kinesis_connection_options
+from leasehold.cli.connections import Connection, kinesis_connection_options, wait_for_local_server
 from leasehold.cli.output import format_count, print_line
 from leasehold.core.record import PutEntry
 from leasehold.errors import ThrottledError
@@ -37,8 +37,10 @@ def put(*, connection: Connection, stream: str, data: tuple[str, ...], partition
     """Put records into a stream.
 
     Each DATA is one record. Without DATA, each line of standard input that is not empty is one record; lines are put
-    as they arrive. For streams of development and tests: use the AWS SDK in a program.
+    as they arrive. For streams of development and tests: use the AWS SDK in a program. The command waits some seconds
+    for a server on this machine that has just been started.
     """
+    wait_for_local_server(connection.settings.kinesis_endpoint)
     client = connection.kinesis(threads=1)
     records = [[each.encode() for each in data]] if data else _read_lines(sys.stdin.buffer)
     if not data and sys.stdin.isatty():
