@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasehold.adapters.sqlite_rows import SqliteRows
-from leasehold.core.leases.row_writes import PutRow, text
+from leasehold.core.leases.row_writes import PutRow, Row, text
 from leasehold.core.model import Lease, LeaseSessionId, ShardId, WorkerId, lease_key
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -126,14 +126,8 @@ def test_a_fleet_without_workers_is_explained(
 def test_a_junk_row_in_a_fresh_table_and_a_recreated_stream_are_named(
     kinesis: LocalKinesis, explain: Explain, tmp_path: Path
 ) -> None:
-    async def write_row() -> None:
-        rows = SqliteRows(tmp_path / "leases.sqlite")
-        await rows.prepare()
-        row = {"leaseKey": text(SHARDS[0]), "leaseCounter": {"S": "many"}, "checkpoint": text("1")}
-        await rows.write(PutRow(SHARDS[0], row))
-        await rows.close()
-
-    asyncio.run(write_row())
+    row = {"leaseKey": text(SHARDS[0]), "leaseCounter": {"S": "many"}, "checkpoint": text("1")}
+    write_row(tmp_path, SHARDS[0], row)
     done = explain("--stream", "orders")
     assert done.code == 1
     assert f"! fleet: row '{SHARDS[0]}' of the lease table cannot be read" in done.out
@@ -164,3 +158,36 @@ def test_an_unknown_shard_and_a_missing_fleet_have_another_exit_code_than_findin
     assert (unknown.code, "neither a lease nor a listed shard" in unknown.err) == (2, True)
     missing = run_cli("explain", "--leases", "sqlite:///absent.sqlite", folder=tmp_path)
     assert (missing.code, "there is no file absent.sqlite" in missing.err) == (2, True)
+
+
+@pytest.mark.parametrize("owner", ["w" * 2_000, "two words " * 200], ids=["one-word", "many-words"])
+def test_ids_of_thousands_of_characters_are_shortened_on_a_terminal_only(
+    kinesis: LocalKinesis, explain: Explain, tmp_path: Path, owner: str
+) -> None:
+    """The sentence around the id stays readable, and JSON has the id whole."""
+    junk = "j" * 2_000
+    write_leases(tmp_path, lease(SHARDS[0], Position("17"), WorkerId(owner)))
+    write_row(
+        tmp_path, junk, {"leaseKey": text(junk), "leaseCounter": {"S": "many"}, "checkpoint": text("1")}
+    )
+    told = explain("--stream", "orders")
+    listed = run_cli("leases", "--sqlite", "leases.sqlite", folder=tmp_path)
+    assert max(map(len, (told.out + listed.out).splitlines())) < 1_500
+    assert "jj…jj" in told.out
+    assert "jj…jj" in listed.out
+    assert "of the lease table cannot be read: " in told.out
+    assert junk in explain("--stream", "orders", "--json").out
+    as_json = run_cli("leases", "--sqlite", "leases.sqlite", "--json", folder=tmp_path).out
+    assert [each["owner"] for each in json.loads(as_json)["leases"]] == [owner]
+
+
+def write_row(folder: Path, key: str, row: Row) -> None:
+    """Write a row that need not be a lease."""
+
+    async def write() -> None:
+        rows = SqliteRows(folder / "leases.sqlite")
+        await rows.prepare()
+        await rows.write(PutRow(key, row))
+        await rows.close()
+
+    asyncio.run(write())

@@ -168,10 +168,11 @@ def test_interrupted_resets_of_a_fleet_with_a_query_lose_nothing(fleet_run: Flee
         fleet_run.wait_until_read_by(worker, leases=2)
         fleet_run.faults_by_worker[worker].add("reset")
     with fleet_run.pause_production():
-        fleet_run.wait_until_all_is_stored()
+        fleet_run.wait_until_all_is_handled()
         first, at = fleet_run.production.produced, datetime.now(UTC).isoformat(timespec="milliseconds")
         early = handled(fleet_run)
     fleet_run.wait(lambda: fleet_run.production.produced > first + 100, "more records are produced")
+    fleet_run.wait_until_all_is_stored()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         interrupt_reset(fleet_run, at, number)
         if number is not signal.SIGKILL:

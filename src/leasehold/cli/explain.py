@@ -24,6 +24,7 @@ from leasehold.core.finding import Explanation, Finding, Severity, finding_to_js
 from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
 from leasehold.core.observing.explain.facts import FleetFacts
+from leasehold.core.shown_text import shown, shown_sentence
 from leasehold.errors import NotFoundError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.inspection.fleet_facts import NamedStream, Streams, read_facts
@@ -135,7 +136,8 @@ def _limit_to(explanation: Explanation, shard: str | None) -> Explanation:
     }
     if not found:
         raise NotFoundError(
-            f"shard {shard}: there is neither a lease nor a listed shard with this id; `leasehold leases` shows all"
+            f"shard {shown(shard)}: there is neither a lease nor a listed shard with this id; `leasehold leases` "
+            "shows all"
         )
     return Explanation(explanation.fleet, found)
 
@@ -154,9 +156,9 @@ def _lines(explanation: Explanation, facts: FleetFacts) -> Iterable[str]:
 
 
 def _finding_lines(subject: str, finding: Finding) -> Iterable[str]:
-    yield f"{_MARKS[finding.severity]} {subject}: {finding.text}"
+    yield f"{_MARKS[finding.severity]} {shown(subject)}: {shown_sentence(finding.text)}"
     if finding.remedy:
-        yield f"    -> {finding.remedy}"
+        yield f"    -> {shown_sentence(finding.remedy)}"
 
 
 def _to_json(explanation: Explanation) -> Mapping[str, Any]:

@@ -10,7 +10,6 @@ import click
 
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.output import (
-    escape_unprintable,
     format_count,
     print_json,
     print_line,
@@ -27,6 +26,7 @@ from leasehold.core.leases.lease_view import (
     view_to_json,
 )
 from leasehold.core.model import Lease, LeaseKey
+from leasehold.core.shown_text import shown, shown_sentence
 from leasehold.errors import MalformedRowError
 from leasehold.fleet.table.rejected_rows import CONSEQUENCE
 
@@ -66,7 +66,7 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
         print_line("")
     print_line(_summary(views, len(listing.rejected)))
     for error in listing.rejected:
-        print_line(f"rejected: {_shown_key(error)}: {error.problem}; {CONSEQUENCE}")
+        print_line(f"rejected: {_shown_key(error)}: {shown_sentence(error.problem)}; {CONSEQUENCE}")
     for error in listing.ignored:
         print_line(
             f"ignored: {_shown_key(error)}: it is not a lease and blocks nothing; a KCL 2.x cannot list such a table"
@@ -101,7 +101,7 @@ def stream_name(lease: Lease) -> str | None:
 
 def _shown_key(error: MalformedRowError) -> str:
     """The key of a row, as it can be shown on a terminal. Escaped here, because the problem quotes parts of the row."""
-    return escape_unprintable(error.key) or "(no key)"
+    return shown(error.key) or "(no key)"
 
 
 def _row(view: LeaseView) -> Sequence[str]:

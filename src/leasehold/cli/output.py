@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from leasehold.core.shown_text import SENTENCE_LENGTH_MAX, shorten, shorten_ids
 from leasehold.errors import LeaseholdError
 
 _PIPED_WIDTH: Final = 1_000
@@ -22,7 +23,10 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table without borders, so that other tools can split its lines. Numbers are right-aligned."""
+    """Print a table without borders, so that other tools can split its lines. Numbers are right-aligned.
+
+    Ids that are longer than any of Kinesis are shortened. JSON has them whole.
+    """
     # Imported late, because a command that prints no table does not need it.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -33,7 +37,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         is_number = bool(rows) and all(row[number].replace(",", "").isdigit() for row in rows)
         table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(escape_unprintable(cell)) for cell in row))
+        table.add_row(
+            *(Text(escape_unprintable(shorten(shorten_ids(cell), SENTENCE_LENGTH_MAX))) for cell in row)
+        )
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPED_WIDTH)

@@ -20,6 +20,7 @@ from leasehold.cli.output import escape_unprintable, format_count
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.finding import format_duration
 from leasehold.core.model import WorkerId
+from leasehold.core.shown_text import shorten_ids
 from leasehold.core.steering.capture import CaptureLimits
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.steering.lease_capture import CapturePorts, LeaseCapture, Waiting
@@ -176,7 +177,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def say(text: str) -> None:
     """Print a line of progress to stderr."""
-    click.echo(escape_unprintable(text), err=True)
+    click.echo(escape_unprintable(shorten_ids(text)), err=True)
 
 
 def _for(duration_ms: int) -> str:

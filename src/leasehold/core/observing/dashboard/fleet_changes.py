@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from leasehold.core.model import Lease, LeaseKey, WorkerId
-from leasehold.core.observing.dashboard.shown_text import shown
 from leasehold.core.observing.explain.facts import TableRead
+from leasehold.core.shown_text import shown
 
 SINGLE_MAX: Final = 3  # more changes of one kind are counted in one sentence
 

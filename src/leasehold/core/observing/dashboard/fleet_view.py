@@ -15,10 +15,10 @@ from leasehold.core.observing.dashboard.shard_views import (
     finding_view,
     view_shards,
 )
-from leasehold.core.observing.dashboard.shown_text import SENTENCE_LENGTH_MAX, shown
 from leasehold.core.observing.dashboard.view_changes import View
 from leasehold.core.observing.explain.explain_fleet import explain_fleet
 from leasehold.core.observing.explain.facts import FleetFacts
+from leasehold.core.shown_text import shown, shown_sentence
 
 PAUSE_MS_PER_LEASE: Final = 2
 # The lag of a shard is in the first of these classes that it does not exceed.
@@ -83,7 +83,7 @@ def view_fleet(
         "judged": is_judged,
         "watch": settings.watch_ms,
         "every": pause_ms(settings, len(facts.after.leases)),
-        "unread": [shown(problem, SENTENCE_LENGTH_MAX) for problem in costs.problems],
+        "unread": [shown_sentence(problem) for problem in costs.problems],
         "totals": totals,
         "trend": [list(point) for point in history.trend],
         "findings": [finding_view(finding) for finding in explanation.fleet],
@@ -98,7 +98,7 @@ def view_fleet(
 
 def with_problem(view: View, problem: str) -> View:
     """The last view, with the reason why there is no newer one."""
-    return {**view, "unread": [shown(problem, SENTENCE_LENGTH_MAX)]}
+    return {**view, "unread": [shown_sentence(problem)]}
 
 
 def empty_view(settings: ViewSettings, wall_ms: int, problem: str = "") -> View:
@@ -111,7 +111,7 @@ def empty_view(settings: ViewSettings, wall_ms: int, problem: str = "") -> View:
         "judged": False,
         "watch": settings.watch_ms,
         "every": settings.every_ms,
-        "unread": [shown(problem, SENTENCE_LENGTH_MAX)] if problem else [],
+        "unread": [shown_sentence(problem)] if problem else [],
         "totals": None,
         "trend": [],
         "findings": [],

@@ -11,9 +11,9 @@ from leasehold.core.leases.lease_view import short_position
 from leasehold.core.model import HashRange, Lease, LeaseKey, Shard, ShardId, StreamIdentifier, lease_key
 from leasehold.core.observing.dashboard.fleet_history import FleetHistory, finite
 from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
-from leasehold.core.observing.dashboard.shown_text import SENTENCE_LENGTH_MAX, shown
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead
 from leasehold.core.shards.shard_graph import unfinished_parents
+from leasehold.core.shown_text import shown, shown_sentence
 
 PARENTS_MAX: Final = 8  # a shard has at most two; a row may name any number
 PACE_FROM_MS: Final = 10_000  # near the tip, the pace of a reader is that of the producers
@@ -79,10 +79,7 @@ def _rank(finding: Finding) -> int:
 def finding_view(finding: Finding) -> Mapping[str, Any]:
     """A finding as JSON values, with text that a page may show."""
     found = dict(finding_to_json(finding))
-    return {
-        name: shown(value, SENTENCE_LENGTH_MAX) if isinstance(value, str) else value
-        for name, value in found.items()
-    }
+    return {name: shown_sentence(value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _known_shards(facts: FleetFacts) -> Mapping[LeaseKey, _Known]:
