@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -180,23 +180,24 @@ async def _verify_listed(
     covered = covered_objects(objects)
     problems = list(_overlaps(shard, [each for each in objects if each.name not in covered]))
     seen = _SeenRecords(keep_all=keep_positions)
-    async for each, positions, problem in _contents(store, objects):
-        progress(1)
-        if problem == GONE and each.name in covered:
-            continue  # a compaction has deleted it, after a comparison with the one that replaces it
-        if problem == GONE and must_exist:
-            raise _ObjectGoneError
-        if problem:
-            problems.append(Problem(ProblemKind.DAMAGE, shard, each.name, problem))
-        if isinstance(positions, int):
-            seen.add_unknown(each.key, positions)
-        elif each.name in covered:
-            if missing := seen.count_missing(each.key, positions):
-                detail = f"{missing} of {len(positions)} records are not in {covered[each.name].by.name}"
-                problems.append(Problem(ProblemKind.OMISSION, shard, each.name, detail))
-        elif repeated := seen.add(each.key, positions):
-            detail = f"{repeated} of {len(positions)} records"
-            problems.append(Problem(ProblemKind.DUPLICATE, shard, each.name, detail))
+    async with aclosing(_contents(store, objects)) as contents:
+        async for each, positions, problem in contents:
+            progress(1)
+            if problem == GONE and each.name in covered:
+                continue  # a compaction has deleted it, after a comparison with the one that replaces it
+            if problem == GONE and must_exist:
+                raise _ObjectGoneError
+            if problem:
+                problems.append(Problem(ProblemKind.DAMAGE, shard, each.name, problem))
+            if isinstance(positions, int):
+                seen.add_unknown(each.key, positions)
+            elif each.name in covered:
+                if missing := seen.count_missing(each.key, positions):
+                    detail = f"{missing} of {len(positions)} records are not in {covered[each.name].by.name}"
+                    problems.append(Problem(ProblemKind.OMISSION, shard, each.name, detail))
+            elif repeated := seen.add(each.key, positions):
+                detail = f"{repeated} of {len(positions)} records"
+                problems.append(Problem(ProblemKind.DUPLICATE, shard, each.name, detail))
     return seen.report(shard, problems)
 
 
@@ -288,7 +289,7 @@ def _has_common_minute(one: ObjectKey, other: ObjectKey) -> bool:
 
 async def _contents(
     store: ObjectStore, objects: Sequence[ArchivedObject]
-) -> AsyncIterator[tuple[ArchivedObject, Content, str | None]]:
+) -> AsyncGenerator[tuple[ArchivedObject, Content, str | None], None]:
     """Yield the content of each object, and its problem. Reads some objects concurrently."""
     for first in range(0, len(objects), MAX_CONCURRENT_READS):
         some = objects[first : first + MAX_CONCURRENT_READS]
