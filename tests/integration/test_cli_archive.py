@@ -18,6 +18,7 @@ from leasehold.archive.rows import PinnedRange
 from leasehold.cli.command import leasehold
 from leasehold.core.model import ShardId
 from leasehold.core.record import UserRecord
+from leasehold.errors import ServiceError
 from leasehold.local import LocalKinesis
 from leasehold.worker.archive_handler import to_archive_table
 from tests.servers import Server, aws_client
@@ -210,6 +211,22 @@ def test_an_archive_in_s3(ministack: Server, unique_name: Any, monkeypatch: pyte
     result = run_archive("verify", *location)
     assert result.exit_code == 0, result.output
     assert "2 records: overlaps=0, duplicates=0, damages=0, strays=0, omissions=0" in result.output
+
+
+@pytest.mark.parametrize("command", ["verify", "compact", "read", "list"])
+def test_a_bucket_that_does_not_exist_is_reported(
+    command: str, ministack: Server, unique_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no reason to try again. Writers and readers in a program get the same error."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    url = f"s3://{unique_name('absent')}/of"
+    result = run_archive(command, url, "--s3-endpoint-url", ministack.url)
+    assert result.exit_code == 1
+    assert f"{url}: the bucket or container does not exist; create it, or check the URL" in result.output
+    archive = Archive.open(ArchiveSettings(url=url, s3_endpoint=ministack.url))
+    rows = to_archive_table((UserRecord(b"x", "key", "1", 60_000),), "orders", SHARD)
+    with pytest.raises(ServiceError, match="the bucket or container does not exist"):
+        asyncio.run(archive.write([PinnedRange(SHARD, "one", rows)]))
 
 
 # -- read ------------------------------------------------------------------------------------------------------

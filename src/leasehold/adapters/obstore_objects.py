@@ -21,8 +21,16 @@ from leasehold.ports import Created, Exists, ObjectStore, StoredObject
 
 Put = Callable[[str, bytes], Awaitable[object]]
 
+_SCHEMES: Final = frozenset(
+    {"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "memory"}
+)
+_EXPECTED: Final = (
+    "expected s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix or a folder"
+)
+
 _LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _DENIED: Final = re.compile(r"status code: 40[13]\b")
+_MISSING: Final = re.compile(r"status code: 404\b")
 _LIST_PAGE_SIZE: Final = 1_000  # the page size of S3
 
 # botocore renews credentials ten minutes before they expire. Credentials that are kept longer may be refused.
@@ -51,6 +59,8 @@ def open_put(url: str, access: AwsAccess, *, setting: str, extra: str) -> Put:
 
 def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects | None:
     """The store in the folder that a URL names. None: the URL names an object store."""
+    if not url.strip():
+        raise ConfigError(f"{setting} is empty: {_EXPECTED}")
     scheme, has_scheme, location = url.partition("://")
     if has_scheme and scheme != "file":
         return None
@@ -75,7 +85,11 @@ def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:
         raise ConfigError(
             f"{setting}={url!r}: obstore is not installed: pip install 'leasehold[{extra}]'"
         ) from error
-    scheme = url.partition("://")[0]
+    scheme, _, location = url.partition("://")
+    scheme = scheme.lower()
+    if scheme not in _SCHEMES or (scheme != "memory" and not urlsplit(url).netloc):
+        raise ConfigError(f"{setting}={url!r}: {_EXPECTED}")
+    url = f"{scheme}://{location}"
     try:
         if scheme == "memory":
             return from_url(url)
@@ -197,7 +211,15 @@ class ObstoreObjects(ObjectStore):
         # obstore raises the built-in NotImplementedError for a store that cannot create objects only if absent.
         if not isinstance(error, BaseError | OSError | NotImplementedError):
             return error  # a programming error
-        message = f"{operation} {key} in {self._location}: {_first_line(error)}"
+        what = f"{operation} {key} in {self._location}" if key else f"{operation} {self._location}"
+        message = f"{what}: {_first_line(error)}"
+        # A missing object is no error of a listing and of a put, so it is the bucket that is missing.
+        if operation in {"list", "put"} and (
+            isinstance(error, FileNotFoundError) or _MISSING.search(message)
+        ):
+            return ServiceError(
+                f"{what}: the bucket or container does not exist; create it, or check the URL"
+            )
         # obstore raises a general error for a listing, with the status only in its text.
         is_denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         if is_denied or _DENIED.search(message):

@@ -11,6 +11,7 @@ name of the same owner, and so learns that it is still theirs. A lock that was r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -26,6 +27,9 @@ SILENT_MS: Final = 60_000
 # A holder that could not renew for this long stops, well before another one can take over.
 HELD_MS: Final = 40_000
 _WATCH_MS: Final = 5_000
+_DIGITS: Final = 10
+# Other names in the folder are not of this lock.
+_NAME: Final = re.compile(rf"/[0-9]{{{_DIGITS}}}\.json$")
 
 
 class _Newest(NamedTuple):
@@ -49,7 +53,7 @@ class CompactionLock:
     async def acquire(self, on_wait: Callable[[str], None] = lambda _: None) -> None:
         """Get the lock. Raises CompactionLockedError if another process has it."""
         number, body = await self._newest()
-        if body is not None and orjson.loads(body)["released"] is not True:
+        if body is not None and not _is_released(body):
             on_wait(f"waiting {SILENT_MS // 1000} s: another compaction runs, or was killed")
             until = self._clock.now_ms() + SILENT_MS
             while self._clock.now_ms() < until:
@@ -110,16 +114,25 @@ class CompactionLock:
         return _Newest(0, None)
 
     async def _newest_number(self) -> int:
-        stems = [each.key.rpartition("/")[2].partition(".")[0] for each in await self._list()]
-        return max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+        keys = [each.key for each in await self._list()]
+        numbers = [int(key[-_DIGITS - 5 : -5]) for key in keys if _NAME.search(key)]
+        return max((each for each in numbers if self._name(each) in keys), default=0)
 
     async def _delete_before(self, number: int) -> None:
         for each in await self._list():
-            if each.key < self._name(number):
+            if _NAME.search(each.key) and each.key < self._name(number):
                 await self._store.delete(each.key)
 
     async def _list(self) -> Sequence[StoredObject]:
         return [each async for page in self._store.list_after("", prefix=self._folder) for each in page]
 
     def _name(self, number: int) -> str:
-        return f"{self._folder}/{number:010}.json"
+        return f"{self._folder}/{number:0{_DIGITS}}.json"
+
+
+def _is_released(body: bytes) -> bool:
+    """Whether the holder gave the lock back. One that cannot be read counts as held: it is taken after a while."""
+    try:
+        return bool(orjson.loads(body)["released"] is True)
+    except (ValueError, LookupError, TypeError):
+        return False

@@ -486,3 +486,16 @@ def test_an_object_that_is_listed_and_never_found_is_damage() -> None:
 
     report = run(verify_shard(world.store, A, listed, lambda _: None, list_again=list_again))
     assert [problem.kind for problem in report.problems] == [ProblemKind.DAMAGE]
+
+
+@pytest.mark.parametrize("body", [b"", b"junk", b"[]", b"{}", b"null"])
+def test_a_lock_that_cannot_be_read_is_taken_after_a_while(body: bytes) -> None:
+    """It may be held. Files with other names are not of the lock."""
+    world = World()
+    world.store.objects[f"{LOCK_FOLDER}/0000000007.json"] = body
+    for name in ("9.json", "99999999999999999999.json", "x.json", "0000000009.txt"):
+        world.store.objects[f"{LOCK_FOLDER}/{name}"] = b""
+    before_ms = world.timer.ms
+    assert world.compact().created == 1
+    assert world.timer.ms - before_ms >= 60_000
+    assert f"{LOCK_FOLDER}/9.json" in world.store.objects
