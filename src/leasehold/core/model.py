@@ -78,6 +78,9 @@ class Pin:
     state: bytes | None = None
 
 
+Generations = tuple[tuple[str, int], ...]  # of Spark queries: query id and number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """One row of the lease table. One attribute per column that Leasehold reads, hence more than twelve.
@@ -106,7 +109,7 @@ class Lease:
     nudge: str | None = None
     # The last generation of each Spark query that pinned a batch here, as query id and number; the newest entry is
     # last. It stays in the row when the pin is removed.
-    generations: tuple[tuple[str, int], ...] = ()
+    generations: Generations = ()
 
     @property
     def actual_owner(self) -> WorkerId | None:

@@ -10,6 +10,8 @@ import pytest
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits
+from leasehold.core.leases.lease_row import COUNTER_LIMIT
+from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import Lease, LeaseKey, ShardId
 from leasehold.errors import OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
@@ -116,6 +118,42 @@ def test_an_old_copy_of_the_log_is_refused(
         ):
             await start_run(world)
         assert await world.table.list() == before, "a refused query changes nothing"
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"parentShardId": {"S": "text, not a set"}},
+        {"leaseCounter": {"S": "seven"}},
+        {"leaseCounter": {"N": str(COUNTER_LIMIT)}},
+        {"parentShardId": {"SS": ["shardId-000000000001"]}},
+    ],
+    ids=["parents", "counter", "counter too large", "a parent of its parent"],
+)
+def test_an_old_copy_of_the_log_is_refused_although_a_row_cannot_be_read(damage: Row) -> None:
+    """Only the unreadable row shows the last batch. If it is repaired later, the query would have delivered others."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1)
+        world.put(50)
+        run = await start_run(world)
+        for _ in range(3):
+            await world.run_batch(run)
+        await run.stop(world.log.committed.generation_id)
+        row = await world.rows.get(FIRST)
+        assert row is not None
+        other = {**row, "leaseKey": {"S": "shardId-000000000001"}, "parentShardId": {"SS": [FIRST]}}
+        other.pop("leaseholdGenerations")
+        world.replace_rows([{**row, **damage}, other])
+        assert (await world.table.list()).unreadable_shards(None) >= {FIRST}
+        del world.log.offsets[2:]
+        world.log.commits = 2
+        with pytest.raises(
+            OffsetMismatchError, match=r"generation 3 of this query is delivered\. .* knows generation 2"
+        ):
+            await start_run(world)
 
     run_in_virtual_time(main())
 

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 from leasehold.core.leases.row_writes import Attribute, Row, number, text, text_set
 from leasehold.core.model import (
+    Generations,
     HashRange,
     Lease,
     LeaseKey,
@@ -181,12 +182,14 @@ def require_room_in_counter(lease: Lease) -> None:
 class LeaseListing:
     """The result of a scan: the leases, an error for each malformed lease row, and one for each row that is no lease.
 
-    A row in `ignored` has no `entityType` either, but nothing else of a lease.
+    A row in `ignored` has no `entityType` either, but nothing else of a lease. `rejected_generations` are those of the
+    rejected rows: they show which batches of a query were delivered, although nothing else of the row is known.
     """
 
     leases: tuple[Lease, ...]
     rejected: tuple[MalformedRowError, ...] = ()
     ignored: tuple[MalformedRowError, ...] = ()
+    rejected_generations: tuple[tuple[LeaseKey, Generations], ...] = ()
 
     def of_stream(self, stream: StreamIdentifier | None) -> tuple[Lease, ...]:
         """The leases of one stream; None: of the only stream of its table."""
@@ -208,6 +211,7 @@ def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
     leases: dict[LeaseKey, Lease] = {}
     rejected: list[MalformedRowError] = []
     ignored: list[MalformedRowError] = []
+    generations: dict[LeaseKey, Generations] = {}
     for row in rows:
         if not is_lease_row(row):
             continue
@@ -216,10 +220,14 @@ def leases_from_rows(rows: Iterable[Row]) -> LeaseListing:
             require_room_in_counter(lease)
         except MalformedRowError as error:
             (rejected if may_be_lease(row) else ignored).append(error)
+            if may_be_lease(row):
+                generations[LeaseKey(error.key)] = _generations(row)
         else:
             leases[lease.key] = lease
+            generations[lease.key] = lease.generations
     rejected += _remove_cycles(leases)
-    return LeaseListing(tuple(leases.values()), tuple(rejected), tuple(ignored))
+    of_rejected = ((key, each) for key, each in generations.items() if each and key not in leases)
+    return LeaseListing(tuple(leases.values()), tuple(rejected), tuple(ignored), tuple(of_rejected))
 
 
 def _remove_cycles(leases: dict[LeaseKey, Lease]) -> list[MalformedRowError]:
@@ -299,7 +307,7 @@ def generations_to_text(generations: Iterable[tuple[str, int]]) -> str:
     return " ".join(f"{query_id}:{number}" for query_id, number in generations)
 
 
-def _generations(row: Row) -> tuple[tuple[str, int], ...]:
+def _generations(row: Row) -> Generations:
     """The generations in the row. A text in another form has none: it must not stop a fleet that has no query."""
     value = row.get(GENERATIONS, {}).get("S")
     if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from leasehold.core.events import Event, LeaseLost, LeaseTaken
+from leasehold.core.events import Event, LeaseLost, LeaseTaken, OperationFailed
 from leasehold.core.model import LeaseKey
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.process import ProcessState, SimulatedLoop, SimulatedProcess
@@ -13,8 +13,8 @@ from leasehold.simulation.environment.process import ProcessState, SimulatedLoop
 class CleanStop(Checker):
     """Checks each process that ends, and the table after all have ended.
 
-    A lease of a former stream may keep a name: that of an owner that lost it, or of the next owner, to which it was
-    handed over when the stream disappeared. Nobody serves it, so nobody releases it.
+    A lease of a former stream may keep a name: that of an owner that lost it or could not release it, or of the next
+    owner, to which it was handed over when the stream disappeared. Nobody serves it, so nobody releases it.
     """
 
     promise = "clean-stop"
@@ -27,6 +27,8 @@ class CleanStop(Checker):
         match event:
             case LeaseLost(key=key):
                 self._lost.add(key)
+            case OperationFailed(operation=operation) if operation.startswith("release "):
+                self._lost.add(LeaseKey(operation.removeprefix("release ")))
             case LeaseTaken(key=key):
                 self._lost.discard(key)
 

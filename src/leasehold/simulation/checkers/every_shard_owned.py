@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leasehold.config.settings import Mode, milliseconds
 from leasehold.core.model import LeaseKey
 from leasehold.fleet.maintenance.lease_maintenance import JOIN_RETRY_MS
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
+from leasehold.simulation.environment.process import Role
 from leasehold.simulation.environment.streams import StreamChoice
+
+_MEMBERS: Final = frozenset({Role.WORKER, Role.READER})
 
 
 class EveryShardOwned(Checker):
@@ -38,6 +43,10 @@ class EveryShardOwned(Checker):
         if self.world.services.streams.plan.choice is not StreamChoice.ONE:
             # A member may have to discover and join the stream first, and join it again after a failure.
             bound_ms += milliseconds(self.world.settings.identity.discover_streams_every) + JOIN_RETRY_MS
+        if not any(each.is_alive and each.role in _MEMBERS for each in self.world.processes):
+            # Between two bounded runs of a query there is no member. The next one has seen no lease before.
+            self._unowned_since_ms.clear()
+            return
         current = self.world.ownerships.current
         unowned = [
             lease

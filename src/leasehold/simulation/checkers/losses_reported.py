@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from leasehold.core.events import Event, GapFound, ReadingStarted, ShardEnded
 from leasehold.core.model import LeaseKey
-from leasehold.core.position import Position
+from leasehold.core.position import SHARD_END, Position
 from leasehold.simulation.checkers.base import Checker, Report, WorldView
 from leasehold.simulation.environment.ownership import Delivery
-from leasehold.simulation.environment.process import SimulatedProcess
+from leasehold.simulation.environment.process import Role, SimulatedProcess
 from leasehold.simulation.environment.query_history import DeliveredSlice
 
 
@@ -16,14 +16,15 @@ class LossesAreReported(Checker):
 
     Records that are trimmed while a process reads the shard do not count: real streams keep records for a day, and such
     a reader is near the tip. An executor may read a shard twice at the same time, for two attempts at a task: the gap
-    counts as reported if one of them has reported it.
+    counts as reported if one of them has reported it. They may also be attempts at two batches, which start at two
+    positions: each must report its own.
     """
 
     promise = "losses-are-reported"
 
     def __init__(self, world: WorldView, report: Report) -> None:
         super().__init__(world, report)
-        self._gaps_to_report: set[tuple[SimulatedProcess, LeaseKey]] = set()
+        self._gaps_to_report: set[tuple[SimulatedProcess, LeaseKey, Position]] = set()
         self._reported: set[tuple[SimulatedProcess, LeaseKey, Position]] = set()
 
     def event_observed(self, process: SimulatedProcess, event: Event) -> None:
@@ -33,10 +34,13 @@ class LossesAreReported(Checker):
                 is_trimmed = (
                     position.is_record and shard_ledger.index_after(position) < shard_ledger.trimmed_before
                 )
-                must_report = is_trimmed and (process, shard, position) not in self._reported
-                (self._gaps_to_report.add if must_report else self._gaps_to_report.discard)((process, shard))
+                start = (process, shard, position)
+                if process.role is not Role.EXECUTOR:
+                    self._forget(process, shard)  # a member reads a shard once at a time
+                must_report = is_trimmed and start not in self._reported
+                (self._gaps_to_report.add if must_report else self._gaps_to_report.discard)(start)
             case GapFound(shard_key=shard, gap=gap):
-                self._gaps_to_report.discard((process, shard))
+                self._forget(process, shard, up_to=gap.after)
                 self._reported.add((process, shard, gap.after))
             case ShardEnded(shard_key=shard):
                 self._require_report(process, shard)
@@ -46,10 +50,21 @@ class LossesAreReported(Checker):
 
     def slice_delivered(self, delivered: DeliveredSlice) -> None:
         if not delivered.continues_poll:
-            self._require_report(delivered.by, delivered.shard)
+            self._require_report(delivered.by, delivered.shard, delivered.start)
 
-    def _require_report(self, process: SimulatedProcess, shard: LeaseKey) -> None:
-        if (process, shard) in self._gaps_to_report:
+    def _forget(self, process: SimulatedProcess, shard: LeaseKey, up_to: Position = SHARD_END) -> None:
+        self._gaps_to_report -= {
+            (by, of, start)
+            for by, of, start in self._gaps_to_report
+            if (by, of) == (process, shard) and start <= up_to
+        }
+
+    def _require_report(
+        self, process: SimulatedProcess, shard: LeaseKey, start: Position | None = None
+    ) -> None:
+        """Report a gap that was not reported: of the reading from `start`, or of any."""
+        open_gaps = [position for by, of, position in self._gaps_to_report if (by, of) == (process, shard)]
+        if start in open_gaps or (start is None and open_gaps):
             self.report(f"{process.name} delivers from {shard} and has not reported the trimmed records")
 
 

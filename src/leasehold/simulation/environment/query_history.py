@@ -20,6 +20,7 @@ class DeliveredSlice:
     generation_id: GenerationId
     shard: LeaseKey
     records: tuple[RecordKey, ...]
+    start: Position
     end: Position
     continues_poll: bool  # the driver polled the shard near its tip, and the task continues with its iterator
     has_gap: bool  # this attempt has reported that records of the shard were trimmed

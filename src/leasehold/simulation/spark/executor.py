@@ -96,6 +96,7 @@ class Executor:
             generation_id,
             shard,
             keys,
+            pinned.plan.start.position,
             pinned.end,
             continues_poll=pinned.plan.iterator is not None,
             has_gap=shard in gaps,

@@ -183,6 +183,11 @@ class BatchPlanner:
             latest = latest_generation(lease, logged.generation_id.query_id)
             if latest is not None and latest.number > logged.generation_id.number:
                 raise OffsetMismatchError(_outdated_log(lease, latest, logged))
+        # A row that cannot be parsed still shows which batches were delivered.
+        for key, generations in listing.rejected_generations:
+            for query_id, number in generations:
+                if query_id == logged.generation_id.query_id and number > logged.generation_id.number:
+                    raise OffsetMismatchError(_outdated_log_by_generation(key, number, logged))
         owned = (lease.key for lease in listing.leases if lease.actual_owner == self._worker)
         await all_of(*(self._release(key) for key in sorted(owned)))
 
@@ -419,10 +424,18 @@ def _unknown_stream(lease: Lease, logged: QueryOffset) -> str:
 
 def _outdated_log(lease: Lease, delivered: GenerationId, logged: QueryOffset) -> str:
     end = lease.pin.end if lease.pin else lease.checkpoint
-    start = logged.known_starts.get(lease.key, "an unknown position")
+    return _outdated_log_by_generation(
+        lease.key, delivered.number, logged, f", and the shard is read up to {end}"
+    )
+
+
+def _outdated_log_by_generation(
+    key: LeaseKey, delivered: int, logged: QueryOffset, read_up_to: str = ""
+) -> str:
+    start = logged.known_starts.get(key, "an unknown position")
     return (
-        f"shard {lease.key}: according to the lease table, generation {delivered.number} of this query is "
-        f"delivered, and the shard is read up to {end}. The checkpoint location only knows generation "
+        f"shard {key}: according to the lease table, generation {delivered} of this query is "
+        f"delivered{read_up_to}. The checkpoint location only knows generation "
         f"{logged.generation_id.number}, which begins at {start}. The checkpoint location is an old copy, or another "
         "run of this query is active. Stop the other run, or restore the newest copy, or give the query a new "
         "checkpoint location: it then continues where the lease table says (Spark's file sink also needs a new folder, "
