@@ -1,7 +1,8 @@
 """The Spark data source: `spark.readStream.format("leasehold")`, and `spark.read` for a time range.
 
 Spark creates these objects in several processes and pickles them. So they hold only options, until the driver's reader
-process calls a method that only the driver calls.
+process calls a method that only the driver calls. Two of these processes only check options and plan; they would take
+most of their time to import what reads a stream. So that is imported by the methods that need it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -28,15 +29,15 @@ from leasehold.archive.columns import SLICE, spark_ddl
 from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET
 from leasehold.core.exactly_once.slice_limits import BatchLimits, deal_round_robin
 from leasehold.errors import ConfigError
-from leasehold.loop_thread import LoopThread
 from leasehold.spark.options import SourceOptions, source_options
-from leasehold.spark.query.driver import QueryDriver
 from leasehold.spark.query.local_lease_guard import current_jvm, require_shared_lease_table
-from leasehold.spark.query.pinned_slices import SlicePlan
-from leasehold.spark.query.task_reader import read_slices
-from leasehold.spark.query.time_range_read import ShardTimeRange, list_time_ranges, read_time_ranges
 from leasehold.spark.task_reports import TaskReports
 from leasehold.spark.worker_process import SentenceFirst, hide_closed_connections
+
+if TYPE_CHECKING:
+    from leasehold.spark.query.driver import QueryDriver
+    from leasehold.spark.query.pinned_slices import SlicePlan
+    from leasehold.spark.query.time_range_read import ShardTimeRange
 
 FORMAT = "leasehold"
 
@@ -148,6 +149,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start_driver(self) -> QueryDriver:
         """Create the driver at the first call: constructors also run in processes that read nothing."""
         if self._driver is None:
+            from leasehold.spark.query.driver import QueryDriver  # noqa: PLC0415 - see above
+
             _require_streaming(self._options)
             # Spark ends this process with two SIGTERMs. Without a handler, `stop` would not run.
             self._driver = QueryDriver(self._options)
@@ -166,6 +169,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
+        from leasehold.spark.query.task_reader import read_slices  # noqa: PLC0415 - see above
+
         assert isinstance(partition, SlicePartition)
         with SentenceFirst():
             require_shared_lease_table(self._options.connection, partition.driver_jvm)
@@ -191,6 +196,9 @@ class KinesisBatchReader(DataSourceReader):
     @SentenceFirst()
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each task."""
+        from leasehold.loop_thread import LoopThread  # noqa: PLC0415 - see above
+        from leasehold.spark.query.time_range_read import list_time_ranges  # noqa: PLC0415
+
         now_ms = time.time_ns() // 1_000_000
         self._options.time_range.require_readable(now_ms)
         loop = LoopThread("leasehold-list")
@@ -202,5 +210,7 @@ class KinesisBatchReader(DataSourceReader):
         """Yield the rows of one task."""
         if not isinstance(partition, TimeRangePartition):
             return  # Spark makes a task of its own if there is nothing to read
+        from leasehold.spark.query.time_range_read import read_time_ranges  # noqa: PLC0415 - see above
+
         with SentenceFirst():
             yield from read_time_ranges(partition.parts, self._options)
