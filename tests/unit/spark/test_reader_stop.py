@@ -9,6 +9,7 @@ READER = """
 import os, signal, time
 from leasehold.spark import source
 from leasehold.spark.options import source_options
+from leasehold.spark.query import driver
 
 def sigterm():
     os.kill(os.getpid(), signal.SIGTERM)
@@ -24,7 +25,7 @@ class FakeDriver:
             time.sleep(0)  # Python handles a signal between two byte codes
             print("released")
 
-source.QueryDriver = FakeDriver
+driver.QueryDriver = FakeDriver
 reader = source.KinesisStreamReader(source_options({"streamName": "s", "applicationName": "a"}))
 reader.prepareForTriggerAvailableNow()
 """
