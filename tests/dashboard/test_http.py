@@ -2,9 +2,13 @@
 
 import http.client
 import json
+import logging
 import re
+import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -16,6 +20,8 @@ from leasehold.core.model import WorkerId
 from leasehold.core.observing.dashboard.fleet_history import FleetHistory
 from leasehold.core.observing.dashboard.fleet_view import judge_fleet, view_fleet, with_problem
 from leasehold.core.observing.dashboard.view_changes import View
+from leasehold.dashboard import server
+from leasehold.dashboard.app import BROWSERS_MAX
 from leasehold.dashboard.recording import Playback
 from tests.dashboard.running_dashboard import RunningDashboard, run_dashboard, run_playback
 from tests.dashboard.sample_fleets import COSTS, SETTINGS, small_fleet, view_after, view_at
@@ -169,6 +175,40 @@ def test_browsers_that_leave_are_forgotten() -> None:
             time.sleep(0.05)
         assert dashboard.hub.browsers == 0
         assert ask(dashboard, "/api/events", "HEAD")[0].status == 200
+
+
+@pytest.mark.parametrize("connections_max", [1_024, 100])
+def test_hundreds_of_event_streams_at_once_are_limited_and_fill_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, connections_max: int
+) -> None:
+    """64 get a stream, the others a sentence. With fewer connections allowed, uvicorn refuses some, and warns once."""
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", connections_max)
+    view, history = view_after(small_fleet(), 4)
+    with run_dashboard(view, history) as dashboard, ExitStack() as stack:
+        assert dashboard.hub is not None
+        address = urlsplit(dashboard.url)
+        sockets = []
+        for _ in range(400):
+            each = stack.enter_context(socket.create_connection((address.hostname or "", address.port), 30))
+            sockets.append(each)
+        for each in sockets:
+            each.sendall(f"GET /api/events HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        answers = Counter(_first_bytes(each) for each in sockets)
+        assert answers.keys() <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+        assert answers[b"HTTP/1.1 200"] <= BROWSERS_MAX
+        assert dashboard.hub.browsers == answers[b"HTTP/1.1 200"]
+        if connections_max > 400:
+            assert answers[b"HTTP/1.1 200"] == BROWSERS_MAX
+            assert b"close some of them" in ask(dashboard, "/api/events")[1]
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(told) <= 1, told
+
+
+def _first_bytes(connection: socket.socket) -> bytes:
+    found = b""
+    while len(found) < 12 and (more := connection.recv(12 - len(found))):
+        found += more
+    return found
 
 
 def test_the_series_of_shards_is_known(dashboard: RunningDashboard) -> None:

@@ -201,16 +201,35 @@ class _Pages:
         if hub is None:
             return PlainTextResponse("A recording has no events.\n", 404)
         if hub.browsers >= BROWSERS_MAX:
-            return PlainTextResponse("Too many browsers are connected.\n", 503)
+            return PlainTextResponse(
+                f"{BROWSERS_MAX} browsers are connected, and no more are served: close some of them.\n",
+                503,
+                {"connection": "close", "retry-after": "10"},
+            )
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")  # a stream without a body would never end
-        return StreamingResponse(_event_stream(hub), media_type="text/event-stream")
+        return _EventResponse(hub)
 
     def _file(self, name: str) -> Response:
         content = self._static.get(name)
         if content is None:
             return PlainTextResponse("Not found.\n", 404)
         return Response(content, headers={"content-type": _TYPES[name.rpartition(".")[2]]})
+
+
+class _EventResponse(StreamingResponse):
+    """The views for one browser. It counts from the first moment: of hundreds at once only so many get a stream."""
+
+    def __init__(self, hub: ViewHub) -> None:
+        super().__init__(_event_stream(hub), media_type="text/event-stream")
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._hub.browsers += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hub.browsers -= 1
 
 
 async def _event_stream(hub: ViewHub) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import threading
@@ -17,6 +18,21 @@ from leasehold.dashboard.view_hub import ViewHub
 from leasehold.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
+CONNECTIONS_MAX: Final = 1_024
+
+
+class FirstOfEachMessage(logging.Filter):
+    """Lets each message pass once. Uvicorn repeats a warning for every connection above the limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the message is new."""
+        is_new = str(record.msg) not in self._seen
+        self._seen.add(str(record.msg))
+        return is_new
 
 
 class DashboardServer:
@@ -47,9 +63,12 @@ class DashboardServer:
         task = None if background is None else asyncio.create_task(background)
         if task is not None:
             task.add_done_callback(lambda _task: self.stop())
+        log, once = logging.getLogger("uvicorn.error"), FirstOfEachMessage()
+        log.addFilter(once)
         try:
             await self._uvicorn.serve(sockets=[self._socket])
         finally:
+            log.removeFilter(once)
             self._socket.close()
             if task is not None:
                 task.cancel()
@@ -86,7 +105,7 @@ def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=256,
+        limit_concurrency=CONNECTIONS_MAX,
         timeout_graceful_shutdown=2,
     )
 

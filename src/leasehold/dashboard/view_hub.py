@@ -28,7 +28,7 @@ class ViewHub:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.browsers = 0
+        self.browsers = 0  # that are connected; whoever answers them counts
         self._number = 0
         self._encoded: dict[str, Message] = {}
         self._last_change: Message | None = None
@@ -50,23 +50,19 @@ class ViewHub:
 
     async def messages(self) -> AsyncGenerator[Message, None]:
         """The view, then its changes. If nothing changes for a while, an empty message that keeps the connection."""
-        self.browsers += 1
-        try:
-            seen = self._number
-            yield self._whole_view()
-            while not self._is_closed:
-                if seen == self._number and not await self._wait():
-                    yield Message("", "")
-                    continue
-                if self._is_closed or seen == self._number:
-                    continue
-                is_next, seen = seen + 1 == self._number, self._number
-                if not is_next:
-                    yield self._whole_view()
-                elif self._last_change is not None:
-                    yield self._last_change
-        finally:
-            self.browsers -= 1
+        seen = self._number
+        yield self._whole_view()
+        while not self._is_closed:
+            if seen == self._number and not await self._wait():
+                yield Message("", "")
+                continue
+            if self._is_closed or seen == self._number:
+                continue
+            is_next, seen = seen + 1 == self._number, self._number
+            if not is_next:
+                yield self._whole_view()
+            elif self._last_change is not None:
+                yield self._last_change
 
     def _whole_view(self) -> Message:
         if "view" not in self._encoded:
