@@ -30,6 +30,17 @@ from tests.dashboard.sample_fleets import (
 )
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+# Tiles whose picture covers their figure, or whose text is cut.
+CROWDED_TILES = """
+[...document.querySelectorAll('.tile')].filter((tile) => {
+  const [figure, picture, more] = ['.value', '.spark', '.more'].map((each) => tile.querySelector(each));
+  if (more && more.scrollHeight > more.clientHeight + 1) return true;
+  if (!figure || !picture) return false;
+  const range = document.createRange();
+  range.selectNodeContents(figure);
+  return range.getBoundingClientRect().right > picture.getBoundingClientRect().left;
+}).map((tile) => tile.innerText)
+"""
 ROWS = "[...document.querySelectorAll('#shard-table .row')]"
 ARROW_DOWN, ENTER, ESCAPE, SLASH = ("ArrowDown", 40), ("Enter", 13), ("Escape", 27), ("/", 191)
 
@@ -95,6 +106,9 @@ def test_two_hundred_shards_with_a_reshard_by_keyboard(page: Page) -> None:
     with shown(page, resharded_fleet(), 12):
         page.wait_for("document.querySelectorAll('#family .block').length === 300")
         page.screenshot(SCREENSHOTS / "two-hundred-shards-with-a-reshard.png")
+        assert page.evaluate(CROWDED_TILES) == []
+        ends = page.evaluate("[...document.querySelectorAll('.who .tail')].map((each) => each.innerText)")
+        assert len(set(ends)) == 5, "workers whose names begin alike cannot be told apart"
         assert "88 splits, 4 merges" in page.evaluate("document.getElementById('family-note').textContent")
         page.evaluate("document.getElementById('filter-waiting').click()")
         page.wait_for(f"{ROWS}.length === 8")

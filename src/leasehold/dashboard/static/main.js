@@ -130,7 +130,7 @@ function drawTiles() {
       el('div', { class: 'tile' }, el('div', { class: 'words fill' }, el('h2', {}, 'Lags'), parts(totals.lags, LAG_CLASSES, { width: 200, height: 10, label: lags.map(([name, number]) => `${name}: ${number}`).join(', ') }),
         el('p', { class: 'more lags' }, lags.map(([name, number]) => el('span', {}, el('i', { class: `swatch ${LAG_CLASSES[LAG_NAMES.indexOf(name)]}` }), `${count(number)} ${name}`))))),
       kinesisTile(calls.workers ?? null),
-      tile('Lease writes', calls.heartbeats === null ? '–' : `${calls.heartbeats >= 10 ? count(Math.round(calls.heartbeats)) : calls.heartbeats}/s`, `by the fleet · this page: ${calls.table_reads} table reads/s, ${calls.kinesis} Kinesis calls/s`),
+      tile('Lease writes', calls.heartbeats === null ? '–' : `${calls.heartbeats >= 10 ? count(Math.round(calls.heartbeats)) : calls.heartbeats}/s`, `by the fleet; this page reads ${calls.table_reads}/s, Kinesis ${calls.kinesis}/s`),
     ];
   });
 }

@@ -89,7 +89,7 @@ function strip(shards) {
 }
 
 export const WORKER_COLUMNS = [
-  { id: 'worker', title: 'Worker', isHeader: true, value: ({ row }) => row.name, draw: (cell, { row }) => redraw(cell, JSON.stringify([row.name, row.leader, row.active]), () => el('div', { class: 'who' }, el('span', { class: `dot ${row.active ? 'read' : 'silent'}` }), el('span', { class: 'name', title: row.name }, row.name), row.leader ? el('span', { class: 'star', role: 'img', title: 'leads the fleet', 'aria-label': 'leads the fleet' }, '★') : '')) },
+  { id: 'worker', title: 'Worker', isHeader: true, value: ({ row }) => row.name, draw: (cell, { row }) => redraw(cell, JSON.stringify([row.name, row.leader, row.active]), () => el('div', { class: 'who' }, el('span', { class: `dot ${row.active ? 'read' : 'silent'}` }), el('span', { class: 'name', title: row.name }, el('span', { class: 'head' }, row.name.slice(0, -6)), el('span', { class: 'tail' }, row.name.slice(-6))), row.leader ? el('span', { class: 'star', role: 'img', title: 'leads the fleet', 'aria-label': 'leads the fleet' }, '★') : '')) },
   { id: 'busy', title: 'Busy', value: ({ row }) => row.busy, down: true, draw: (cell, { row }) => redraw(cell, `${row.busy} ${row.active}`, () => (row.active ? busyBar(row.busy) : el('span', { class: 'badge problem' }, 'silent'))) },
   { id: 'leases', title: 'Leases', class: 'number', down: true, value: ({ row }) => row.leases, draw: (cell, { row }) => { setText(cell, count(row.leases)); cell.title = row.handing_over || row.expecting ? `hands over ${row.handing_over}, expects ${row.expecting}` : ''; } },
   { id: 'holds', title: 'Holds', draw: (cell, { shards }) => redraw(cell, shards.map((row) => row.severity + lagClass(row.lag)).join(), () => strip(shards)) },
