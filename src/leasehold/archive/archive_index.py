@@ -13,6 +13,7 @@ from leasehold.archive.archive import MARKER, read_marker
 from leasehold.archive.division import require_undivided
 from leasehold.archive.reading import MINUTE_MS, TimeSpan, list_objects
 from leasehold.archive.shard_rows import ArchiveStore, ShardObjects
+from leasehold.archive.verification import has_archive
 from leasehold.core.exactly_once.archive_plan import SLACK_MINUTES
 from leasehold.core.exactly_once.archive_reading import parts_to_read, unsettled_from
 from leasehold.core.model import ShardId
@@ -120,18 +121,25 @@ class ArchiveIndex:
 
     async def _list_from(self, minute: int) -> None:
         began_ms = self.store.clock.now_ms()
-        await self._require_stream()
+        await self._require_archive()
         found = await list_objects(self.store, TimeSpan(minute * MINUTE_MS))
         await require_undivided(self.store.objects, self.store.prefix, purpose="as history of the stream")
         self._shards = {shard: ShardIndex(shard, objects) for shard, objects in found.items()}
         self._from_minute, self._listed_ms = minute, began_ms
 
-    async def _require_stream(self) -> None:
-        """Refuse the archive of another stream: its shards have the same ids."""
+    async def _require_archive(self) -> None:
+        """Refuse a place without an archive, and the archive of another stream: its shards have the same ids."""
         if self._stream is None:
             return
         marker = f"{self.store.prefix}/{MARKER}" if self.store.prefix else MARKER
-        found, _ = read_marker(await self.store.objects.get(marker))
+        content = await self.store.objects.get(marker)
+        if content is None and not await has_archive(self.store.objects, self.store.prefix):
+            below = f" below prefix {self.store.prefix!r}" if self.store.prefix else ""
+            raise ConfigError(
+                f"there is no archive at the place that `archive` names{below}, so all older records would be missing: "
+                "check the URL and the prefix, or start the writer of the archive first"
+            )
+        found, _ = read_marker(content)
         if found is not None and stream_name(found) != stream_name(self._stream):
             raise ConfigError(
                 f"the archive holds stream {found!r}, not {self._stream!r}: name the archive of this stream, and its "

@@ -11,6 +11,7 @@ import pytest
 
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive import Archive, ArchiveSettings
+from leasehold.archive.archive import MARKER
 from leasehold.archive.archive_index import ArchiveIndex, ShardIndex
 from leasehold.archive.archived_stream import ArchivedStream
 from leasehold.archive.columns import (
@@ -29,10 +30,10 @@ from leasehold.core.exactly_once.object_keys import key_from_text
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON, Position
 from leasehold.core.record import UserRecord
-from leasehold.errors import ThrottledError, UnavailableError
+from leasehold.errors import ConfigError, ThrottledError, UnavailableError
 from leasehold.ports import Page
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from tests.unit.archive.archive_world import table
+from tests.unit.archive.archive_world import NoWaiting, archive_on, records, run, table
 from tests.unit.fleet.reading.reading_world import (
     CHILD,
     FROM_THE_START,
@@ -487,3 +488,21 @@ def test_shards_that_begin_together_list_the_archive_once() -> None:
         assert listings == 2
 
     run_in_virtual_time(main())
+
+
+def test_a_place_without_an_archive_is_refused() -> None:
+    """A mistyped prefix would otherwise pass all older records. An archive without records is an archive."""
+
+    async def list_shards(objects: MemoryObjects, prefix: str = "") -> int:
+        store = ArchiveStore(objects, prefix, NoWaiting(), random.Random(1), call_directly)
+        return len(await ArchiveIndex(store, "orders").shards())
+
+    objects = MemoryObjects()
+    with pytest.raises(ConfigError, match=r"there is no archive .* below prefix 'order'"):
+        run(list_shards(objects, "order"))
+    run(objects.put_if_absent(MARKER, b'{"stream":"orders"}'))
+    assert run(list_shards(objects)) == 0
+    objects = MemoryObjects()
+    run(archive_on(objects).write([PinnedRange(SHARD, "one", table(records(range(1, 4)), shard=SHARD))]))
+    del objects.objects[MARKER]  # an archive may have lost its marker
+    assert run(list_shards(objects)) == 1
