@@ -44,6 +44,16 @@ def handled(fleet_run: FleetRun, worker: str | None = None) -> Counter[int]:
     return Counter(each.number for each in fleet_run.fleet.handled() if worker in {None, each.worker})
 
 
+def wait_until_handled_again(fleet_run: FleetRun, again: range, before: Counter[int]) -> None:
+    """Wait until each of these records was handled more often than before."""
+
+    def is_handled() -> bool:
+        now = handled(fleet_run)  # read once: it parses the output of all members
+        return all(now[each] > before[each] for each in again)
+
+    fleet_run.wait(is_handled, "the records come again")
+
+
 def reset_to(fleet_run: FleetRun, at: str) -> None:
     """Reset all leases of the fleet to a time."""
     reset = run(fleet_run, "reset", "--stream", fleet_run.fleet.stream, "--to", at, "--yes", "--json")
@@ -92,9 +102,7 @@ def test_a_fleet_is_reset_to_a_time(fleet_run: FleetRun, version: str) -> None:
     for worker in (java, python):
         fleet_run.faults_by_worker[worker].add("reset")
     again = range(first, last)
-    fleet_run.wait(
-        lambda: all(handled(fleet_run)[each] > before[each] for each in again), "the records come again"
-    )
+    wait_until_handled_again(fleet_run, again, before)
     fleet_run.conclude()
     now = handled(fleet_run)
     assert all(now[each] == before[each] for each in range(first))
@@ -181,9 +189,7 @@ def test_interrupted_resets_of_a_fleet_with_a_query_lose_nothing(fleet_run: Flee
     fleet_run.wait_until_all_is_stored()
     again, before = range(first, fleet_run.production.produced), handled(fleet_run)
     reset_to(fleet_run, at)
-    fleet_run.wait(
-        lambda: all(handled(fleet_run)[each] > before[each] for each in again), "the records come again"
-    )
+    wait_until_handled_again(fleet_run, again, before)
     for worker in fleet:
         fleet_run.wait_until_read_by(worker, leases=2)
     fleet_run.conclude()
