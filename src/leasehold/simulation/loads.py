@@ -19,7 +19,10 @@ from leasehold.simulation.world import World
 LOAD_MS: Final = 720_000
 _PUT_EVERY_MS: Final = 1_000
 _BYTES: Final = 2_000  # of a record of a shard with weight 1
-_USUAL_PERCENT: Final = 35.0  # processor use of a worker with the mean load and the usual speed
+_USUAL_PERCENT: Final = (
+    35.0  # processor use of a worker with the mean load and the usual speed, in addition to:
+)
+_IDLE_PERCENT: Final = 2.0  # processor use of a worker without leases
 
 
 class SimulatedMeter(LoadMeter):
@@ -41,7 +44,7 @@ class SimulatedMeter(LoadMeter):
         shards = self._world.services.streams.state(STREAM).open_shards
         total = _BYTES * sum(self._plan.weight_of(each.id) for each in shards)
         mean = total / max(1, len(self._world.running_workers))
-        return min(100.0, _USUAL_PERCENT * bytes_per_s / mean * self._process.slowness)
+        return min(100.0, _IDLE_PERCENT + _USUAL_PERCENT * bytes_per_s / mean * self._process.slowness)
 
 
 async def hold_load(world: World, plan: LoadPlan) -> None:
