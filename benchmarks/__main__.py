@@ -1,6 +1,7 @@
 """Runs the benchmarks, and compares their ratios with the documented ones.
 
     python -m benchmarks [NAME ...] [--java] [--quick] [--rounds 3] [--json FILE] [--write-docs]
+    python -m benchmarks --ratios
 
 Exit code 1: a documented ratio is missed by more than a third.
 """
@@ -11,9 +12,11 @@ import argparse
 import importlib
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
-from benchmarks.harness import Plan, Result, check_ratios, environment, print_result, write_json
+from benchmarks.harness import Plan, Result, check_ratios, environment, print_result, read_json, write_json
 from benchmarks.performance_docs import write_docs
 
 # The modules with a function `run(plan)` that yields results, in the order of a standard run.
@@ -44,7 +47,12 @@ def main() -> None:
     parser.add_argument(
         "--write-docs", action="store_true", help="write tables and plots into docs/performance.md"
     )
+    parser.add_argument(
+        "--ratios", action="store_true", help="measure nothing; compare the last run of each kind"
+    )
     given = parser.parse_args()
+    if given.ratios:
+        print_ratios(read_last_runs(LAST_RUN, LAST_JAVA_RUN), with_unmeasured=True)
     unknown = set(given.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(BENCHMARKS)}")
@@ -53,7 +61,18 @@ def main() -> None:
     write_json(given.json or (LAST_JAVA_RUN if given.java else LAST_RUN), started, results.values())
     if given.write_docs:
         write_docs(started, list(results.values()))
-    lines, all_hold = check_ratios(results)
+    print_ratios(results)
+
+
+def read_last_runs(*files: Path) -> dict[str, Result]:
+    """The results of the last runs by their keys. A later file replaces results of an earlier one."""
+    runs = [read_json(file)[1] for file in files if file.exists()]
+    return {result.key: result for run in runs for result in run}
+
+
+def print_ratios(results: Mapping[str, Result], *, with_unmeasured: bool = False) -> NoReturn:
+    """Print the documented ratios beside the measured ones. Ends with exit code 1 if one is missed."""
+    lines, all_hold = check_ratios(results, with_unmeasured=with_unmeasured)
     print("\nDocumented ratios\n" + "\n".join(f"  {line}" for line in lines))
     sys.exit(0 if all_hold else 1)
 

@@ -115,12 +115,14 @@ def documented_ratios() -> list[DocumentedRatio]:
     return [DocumentedRatio(**each) for each in json.loads(DOCUMENTED.read_text())]
 
 
-def check_ratios(results: Mapping[str, Result]) -> tuple[list[str], bool]:
+def check_ratios(results: Mapping[str, Result], *, with_unmeasured: bool = False) -> tuple[list[str], bool]:
     """Compare a run with the documented ratios. Returns a line for each, and whether all hold."""
     lines, all_hold = [], True
     for each in documented_ratios():
         measured = each.measured(results)
         if measured is None:
+            if with_unmeasured:
+                lines.append(f"{'-':<7}{each.comparison}: {each.of} / {each.to} was not measured")
             continue
         is_missed = each.is_missed(measured)
         all_hold &= not is_missed
