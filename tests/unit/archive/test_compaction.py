@@ -13,7 +13,8 @@ from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive.compaction import CompactionReport, CompactionSettings, Compactor, compact
 from leasehold.archive.compaction_lock import HELD_MS, LOCK_FOLDER, CompactionLock
 from leasehold.archive.formats import decode_identity, encode
-from leasehold.archive.rows import PinnedRange
+from leasehold.archive.merging import merge_rows
+from leasehold.archive.rows import PinnedRange, to_archive_rows
 from leasehold.archive.verification import ProblemKind, list_archive, verify_shard
 from leasehold.core.exactly_once.archive_reading import UNSETTLED_OBJECTS, parts_to_read
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
@@ -302,6 +303,14 @@ def test_small_objects_are_not_deleted_at_once() -> None:
     """A listing that passed the place of the large object before it was created would find none of them."""
     with pytest.raises(ConfigError, match="delete_after: expected at least one minute"):
         CompactionSettings(delete_after_ms=0)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_rows_of_overlapping_objects_are_merged_in_order(is_reversed: bool) -> None:
+    """Each record once, in the order of the shard, whatever the order of the objects."""
+    parts = [to_archive_rows(table(records(numbers))) for numbers in ([1, 4, 6], [2, 3, 4], [9, 10])]
+    merged = merge_rows(parts[::-1] if is_reversed else parts)
+    assert [int(each) for each in merged["sequenceNumber"].to_pylist()] == [1, 2, 3, 4, 6, 9, 10]
 
 
 class _StoreClock:

@@ -379,6 +379,7 @@ def test_a_released_lease_gets_no_heartbeat() -> None:
         held.store_pending(OnePending(held, Position("8")))
         await held.renew()
         assert (held.lease.owner, held.lease.checkpoint) == (None, Position("7"))
+        held.check_expiry(VirtualClock().now_ms() + 3_600_000)
         assert not held.lost.is_set()
 
     run_in_virtual_time(scenario())
