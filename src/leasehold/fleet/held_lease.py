@@ -40,7 +40,7 @@ from leasehold.fleet.operations import Operations
 from leasehold.fleet.shard_activity import ShardActivity
 from leasehold.fleet.table.lease_table import Contended, LeaseTable
 from leasehold.ports import Stream
-from leasehold.tasks import all_of
+from leasehold.tasks import all_of, first_of
 
 # A shard from which nothing was read at all is given up after this time, however long `stalled_after` is.
 FIRST_PROGRESS_MS: Final = 60_000
@@ -332,14 +332,16 @@ class HeldLease:
             plan = plan_children(self.lease, children, leased, draw=self._operations.rng.random())
             if not isinstance(plan, WaitForOtherParent):
                 return plan
-            if plan.give_up:
+            # A lease that must be released does not wait: of a stream that is no longer read, nobody creates the other.
+            if plan.give_up or self.draining.is_set():
                 raise UnavailableError(
                     f"shard {self.shard} ended in a merge, but its other parent {plan.parent} has no lease yet: "
                     "the lease is released, so that a shard sync can create it"
                 )
             # Checks become rarer, because only an audit creates a lease that was lost.
             waits += 1
-            await self._wait_for_other_shards(pauses=min(waits, _CHECK_PAUSES_MAX))
+            pauses = min(waits, _CHECK_PAUSES_MAX)
+            await first_of(self._wait_for_other_shards(pauses=pauses), self.draining.wait())
 
     async def _leased_family(self, children: Sequence[ChildShard]) -> set[LeaseKey]:
         """The keys of the children and of their parents that have a lease."""

@@ -14,6 +14,7 @@ from leasehold.core.leases import lease_rules
 from leasehold.core.leases.lease_row import lease_from_row
 from leasehold.core.leases.row_writes import DeleteRow, Row, RowWrite
 from leasehold.core.model import (
+    ChildShard,
     HashRange,
     Lease,
     LeaseKey,
@@ -422,6 +423,23 @@ def test_a_lease_whose_checkpoint_cannot_be_stored_is_not_released(
         lease = await LeaseTable(rows).get(held.lease.key)
         assert lease is not None
         assert lease.owner == "w"
+
+    run_in_virtual_time(scenario())
+
+
+def test_the_end_of_a_shard_does_not_wait_for_another_parent_if_the_lease_must_be_released() -> None:
+    """The stream may not be read any more: then nobody creates the lease of the other parent."""
+
+    async def scenario() -> None:
+        rows = MemoryRows()
+        held = await _held(rows)
+        child = ChildShard(ShardId("s-9"), (held.shard, ShardId("s-3")), HashRange(0, 9))
+        ending = asyncio.create_task(held.finish([child]))
+        await asyncio.sleep(0.001)
+        assert not ending.done()
+        held.drain()
+        with pytest.raises(UnavailableError, match="the lease is released"):
+            await asyncio.wait_for(ending, 0.5)
 
     run_in_virtual_time(scenario())
 

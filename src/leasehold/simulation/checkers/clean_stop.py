@@ -13,8 +13,9 @@ from leasehold.simulation.environment.process import ProcessState, SimulatedLoop
 class CleanStop(Checker):
     """Checks each process that ends, and the table after all have ended.
 
-    A lease of a former stream may keep a name: that of an owner that lost it or could not release it, or of the next
-    owner, to which it was handed over when the stream disappeared. Nobody serves it, so nobody releases it.
+    A lease of a former stream may keep a name: that of an owner that lost it, could not release it or got no response
+    when it took it, or of the next owner, to which it was handed over when the stream disappeared. Nobody serves it, so
+    nobody releases it.
     """
 
     promise = "clean-stop"
@@ -27,8 +28,8 @@ class CleanStop(Checker):
         match event:
             case LeaseLost(key=key):
                 self._lost.add(key)
-            case OperationFailed(operation=operation) if operation.startswith("release "):
-                self._lost.add(LeaseKey(operation.removeprefix("release ")))
+            case OperationFailed(operation=operation) if operation.startswith(("release ", "take ")):
+                self._lost.add(LeaseKey(operation.partition(" ")[2]))
             case LeaseTaken(key=key):
                 self._lost.discard(key)
 
