@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from leasehold.archive.columns import SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER
 from leasehold.archive.compaction_lock import CompactionLock
+from leasehold.archive.decoding import decode_checked_identity
 from leasehold.archive.decompression import decoded_limit
 from leasehold.archive.formats import decode_identity
 from leasehold.archive.merging import ObjectMerger, decode_rows, merge_rows
@@ -195,7 +196,8 @@ class Compactor:
     async def _merge(self, group: Group, report: CompactionReport) -> int | None:
         """Merge a group. Returns the index of the chain at which to split it, if it cannot become one object.
 
-        That is the first one with other columns, or the middle one if the object would be too large for readers.
+        That is the first one with other columns, or the middle one if readers could not read the object: it would be
+        too large, or JSON lines have values of one column that no type can hold together.
         """
         merger: ObjectMerger | None = None
         index = 0
@@ -211,9 +213,19 @@ class Compactor:
                 index += 1
         assert merger is not None
         body = await self._in_thread(merger.finish)
-        if merger.decoded_bytes > decoded_limit(len(body)):
-            return max(1, index // 2)
-        await self._create(group, body, merger.rows)
+        records = None
+        if merger.decoded_bytes <= decoded_limit(len(body)):
+            records = await self._in_thread(_readable_identity, body, group.key.extension)
+        if records is None and index == 1:
+            raise _SkipGroupError(
+                f"{group.objects[0].name}: merged with those that it overlaps, nobody could read it"
+            )
+        if records is None:
+            return index // 2
+        # Each object was compared with its name, so its records are in order. This finds a bug of the merge.
+        if records.num_rows != merger.rows or range_of(records) != group.key.range:
+            raise _SkipGroupError(f"{group.objects[0].name}: not merged, because records would be missing")
+        await self._create(group, body, records)
         report.merged += len(group.objects)
         report.created += 1
         report.bytes_written += len(body)
@@ -222,16 +234,13 @@ class Compactor:
     def _begin(self, table: Any, group: Group) -> ObjectMerger:
         return ObjectMerger(table.schema, group.key.extension, self.settings.compression)
 
-    async def _create(self, group: Group, body: bytes, rows: int) -> None:
+    async def _create(self, group: Group, body: bytes, records: Any) -> None:
         name, extension = key_to_text(group.key, self.settings.prefix), group.key.extension
-        mine = await self._in_thread(_identity, body, name, extension)
-        # Each object was compared with its name, so its records are in order. This finds a bug of the merge.
-        if mine.num_rows != rows or range_of(mine) != group.key.range:
-            raise _SkipGroupError(f"{name}: not created, because the merged records differ from its name")
         if isinstance(await self._change(lambda: self._store.put_if_absent(name, body)), Created):
             return
         found = await self._retry(lambda: self._store.get(name))
-        if found is None or not same_records(await self._in_thread(_identity, found, name, extension), mine):
+        existing = None if found is None else await self._in_thread(_checked_identity, found, name, extension)
+        if existing is None or not same_records(existing, records):
             raise _SkipGroupError(f"{name}: exists with other records; its small objects stay")
 
     async def delete(
@@ -245,7 +254,7 @@ class Compactor:
             members[each.by.name].append(each.object)
         for name, objects in members.items():
             try:
-                records = await self._get_identity(large[name])
+                records = await self._get_checked_identity(large[name])
             except _SkipGroupError as error:
                 report.skipped.append(f"{error}; the objects that it replaces stay")
                 progress(len(objects))
@@ -273,8 +282,8 @@ class Compactor:
         await self._change(lambda: self._store.delete(small.name))
         return None
 
-    async def _get_identity(self, each: ArchivedObject) -> Any:
-        return await self._in_thread(_identity, await self._get(each), each.name, each.key.extension)
+    async def _get_checked_identity(self, each: ArchivedObject) -> Any:
+        return await self._in_thread(_checked_identity, await self._get(each), each.name, each.key.extension)
 
     async def _get(self, each: ArchivedObject) -> bytes:
         body = await self._retry(lambda: self._store.get(each.name))
@@ -383,6 +392,22 @@ def _identity(body: bytes, name: str, extension: str) -> Any:
         return decode_identity(body, extension)
     except ValueError as error:
         raise _SkipGroupError(f"{name}: {error}") from error
+
+
+def _checked_identity(body: bytes, name: str, extension: str) -> Any:
+    """The same of an object that replaces others, so all of it must be readable."""
+    try:
+        return decode_checked_identity(body, extension)
+    except ValueError as error:
+        raise _SkipGroupError(f"{name}: {error}") from error
+
+
+def _readable_identity(body: bytes, extension: str) -> Any:
+    """The same of an object that is not created yet. None if readers could not read it."""
+    try:
+        return decode_checked_identity(body, extension)
+    except ValueError:
+        return None
 
 
 def _has_all(records: Any, own: Any, range_: Range) -> bool:

@@ -11,9 +11,14 @@ from pybase64 import b64decode
 
 from leasehold.archive.avro_objects import from_avro
 from leasehold.archive.columns import ALL_COLUMNS, ARRIVAL, DATA, SLICE, arrow_schema
-from leasehold.archive.decompression import TooLargeError, decoded_limit, read_parquet
-from leasehold.archive.formats import DATA_IS_TEXT, UNREADABLE, json_rows
-from leasehold.archive.identity import with_valid_identity
+from leasehold.archive.decompression import (
+    TooLargeError,
+    decoded_limit,
+    read_parquet,
+    require_readable_parquet,
+)
+from leasehold.archive.formats import DATA_IS_TEXT, UNREADABLE, decode_identity, json_rows
+from leasehold.archive.identity import IDENTITY_COLUMNS, with_valid_identity
 
 # The columns that every archive has, unless user code has dropped some.
 RECORD_COLUMNS: Final = tuple(name for name in ALL_COLUMNS if name != SLICE)
@@ -28,6 +33,26 @@ def decode(body: bytes, extension: str, columns: Sequence[str] | None = None) ->
     Raises ValueError if the object cannot be read.
     """
     return with_valid_identity(_decode(body, extension, columns))
+
+
+def decode_checked_identity(body: bytes, extension: str) -> Any:
+    """Decode the IDENTITY_COLUMNS of an object, and make sure that a reader can read all its columns.
+
+    Raises ValueError if the object cannot be read.
+    """
+    if extension != "parquet":
+        whole = decode(body, extension)
+        missing = [name for name in IDENTITY_COLUMNS if name not in whole.column_names]
+        if missing:
+            raise ValueError(f"its records have no column {missing[0]}")
+        return whole.select(IDENTITY_COLUMNS)
+    try:
+        require_readable_parquet(body)
+    except TooLargeError:
+        raise
+    except UNREADABLE as error:
+        raise ValueError(f"unreadable: {type(error).__name__}") from error
+    return decode_identity(body, extension)
 
 
 def _decode(body: bytes, extension: str, columns: Sequence[str] | None) -> Any:

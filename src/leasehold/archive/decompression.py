@@ -74,11 +74,25 @@ def read_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
     Raises TooLargeError, or the errors of Arrow.
     """
     # `read_table` takes several times as long for a small object.
-    file, limit = pq.ParquetFile(pa.BufferReader(body)), decoded_limit(len(body))
+    file = pq.ParquetFile(pa.BufferReader(body))
     schema = file.schema_arrow
     wanted = None if columns is None else [name for name in columns if name in schema.names]
     if wanted is not None and not wanted:
         return file.read(columns=[])
+    batches = list(_parquet_batches(file, body, wanted))
+    if batches:
+        return pa.Table.from_batches(batches)
+    return (schema if wanted is None else pa.schema([schema.field(name) for name in wanted])).empty_table()
+
+
+def require_readable_parquet(body: bytes) -> None:
+    """Read all columns of a Parquet file, and keep none. Raises what `read_parquet` raises."""
+    for _ in _parquet_batches(pq.ParquetFile(pa.BufferReader(body)), body, None):
+        pass
+
+
+def _parquet_batches(file: Any, body: bytes, wanted: Sequence[str] | None) -> Iterator[Any]:
+    limit, schema = decoded_limit(len(body)), file.schema_arrow
     claimed = _claimed_bytes(file.metadata)
     if claimed > limit or file.metadata.num_rows > limit // _ROW_BYTES_MIN:
         raise TooLargeError(limit)
@@ -86,15 +100,12 @@ def read_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
     if repeated and claimed * file.metadata.num_rows > limit:
         # A value of a dictionary is stored once for any number of rows. So its rows are counted before they are made.
         file = pq.ParquetFile(pa.BufferReader(body), read_dictionary=repeated)
-    size, batches = 0, list[Any]()
+    size = 0
     for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted, use_threads=False):
         size += sum(map(_plain_bytes, batch.columns))
         if size > limit:
             raise TooLargeError(limit)
-        batches.append(_without_dictionaries(batch))
-    if batches:
-        return pa.Table.from_batches(batches)
-    return (schema if wanted is None else pa.schema([schema.field(name) for name in wanted])).empty_table()
+        yield _without_dictionaries(batch)
 
 
 def require_avro_size(body: bytes, blocks_at: int, codec: str) -> None:

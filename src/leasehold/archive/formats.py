@@ -146,10 +146,30 @@ def to_json_lines(table: Any) -> bytes:
 
 
 def _to_json_object(table: Any) -> bytes:
-    """The content of an object. Payloads that a program has made text are marked: they may look like base64."""
+    """The content of an object. Payloads that a program has made text are marked: they may look like base64.
+
+    Raises ConfigError for a column that could not be read back.
+    """
+    for field in table.schema:
+        _require_json_type(field.name, field.type)
     if DATA in table.column_names and is_text(table.schema.field(DATA).type):
         table = table.append_column(DATA_IS_TEXT, pa.repeat(True, table.num_rows))
     return to_json_lines(table)
+
+
+def _require_json_type(column: str, kind: Any) -> None:
+    if pa.types.is_map(kind):
+        remedy = "make it an array of structures"
+    elif pa.types.is_uint64(kind):
+        remedy = "cast it to a decimal or a text"
+    else:
+        for place in range(kind.num_fields):
+            _require_json_type(column, kind.field(place).type)
+        return
+    raise ConfigError(
+        f"column {column!r} has values of type {kind}, which cannot be read back from JSON lines: {remedy}, or use "
+        "format='parquet'"
+    )
 
 
 def is_text(kind: Any) -> bool:

@@ -25,8 +25,9 @@ import pyarrow.compute as pc
 from leasehold.archive.archive import MARKER
 from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.compaction_lock import LOCK_FOLDER
+from leasehold.archive.decoding import decode_checked_identity
 from leasehold.archive.division import NOTE
-from leasehold.archive.formats import count_payloads, decode_identity, require_library
+from leasehold.archive.formats import count_payloads, require_library
 from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of
 from leasehold.core.exactly_once.archive_plan import NO_RANGES
 from leasehold.core.exactly_once.compaction_plan import ArchivedObject, covered_objects, in_order
@@ -290,23 +291,26 @@ def _has_common_minute(one: ObjectKey, other: ObjectKey) -> bool:
 async def _contents(
     store: ObjectStore, objects: Sequence[ArchivedObject]
 ) -> AsyncGenerator[tuple[ArchivedObject, Content, str | None], None]:
-    """Yield the content of each object, and its problem. Reads some objects concurrently."""
+    """Yield the content of each object, and its problem.
+
+    Requests some objects concurrently, and decodes them one after the other: all columns may need much memory.
+    """
     for first in range(0, len(objects), MAX_CONCURRENT_READS):
         some = objects[first : first + MAX_CONCURRENT_READS]
-        contents = await all_of(*(_content(store, each) for each in some))
-        for each, (positions, problem) in zip(some, contents, strict=True):
+        bodies = await all_of(*(store.get(each.name) for each in some))
+        for each, body in zip(some, bodies, strict=True):
+            positions, problem = await asyncio.to_thread(_content, each, body)
             yield each, positions, problem
 
 
-async def _content(store: ObjectStore, each: ArchivedObject) -> tuple[Content, str | None]:
-    body = await store.get(each.name)
+def _content(each: ArchivedObject, body: bytes | None) -> tuple[Content, str | None]:
     if body is None:
         return (), GONE
     try:
         if not each.key.has_positions:
-            rows = await asyncio.to_thread(count_payloads, body, each.key.extension)
+            rows = count_payloads(body, each.key.extension)
             return rows, None if rows else NO_RECORDS
-        table = await asyncio.to_thread(decode_identity, body, each.key.extension)
+        table = decode_checked_identity(body, each.key.extension)
         positions = positions_of(table)
     except ValueError as error:
         return () if each.key.has_positions else 0, str(error)

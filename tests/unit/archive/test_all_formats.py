@@ -404,6 +404,18 @@ def test_payloads_of_another_type_are_refused() -> None:
         encode(rows, "raw", "none")
 
 
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize("kind", [MAP, pa.list_(MAP), pa.struct([("a", MAP)]), pa.uint64()], ids=str)
+def test_a_column_that_json_lines_cannot_return_is_refused(kind: Any) -> None:
+    rows = pa.table({"data": [b"x"], "amounts": pa.nulls(1, kind)})
+    with pytest.raises(
+        ConfigError, match=r"column 'amounts' .* cannot be read back from JSON lines: .*parquet"
+    ):
+        encode(rows, "jsonl", "none")
+
+
 def test_json_lines_name_a_time_that_they_cannot_hold() -> None:
     rows = rows_of([b"1"]).append_column("time", pa.array([FAR_US], UTC_US))
     with pytest.raises(ConfigError, match="a time outside of the years 1 to 9999"):

@@ -5,14 +5,17 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from leasehold.adapters.memory.faults import FaultyObjects, StoreFault
 from leasehold.adapters.memory.objects import MemoryObjects
 from leasehold.archive.compaction import CompactionReport, CompactionSettings, Compactor, compact
 from leasehold.archive.compaction_lock import HELD_MS, LOCK_FOLDER, CompactionLock
-from leasehold.archive.formats import decode_identity, encode
+from leasehold.archive.decoding import decode
+from leasehold.archive.formats import encode
 from leasehold.archive.merging import merge_rows
 from leasehold.archive.rows import PinnedRange, to_archive_rows
 from leasehold.archive.verification import ProblemKind, list_archive, verify_shard
@@ -84,7 +87,7 @@ class World:
         found: list[int] = []
         for part in parts_to_read(keys_in(self.store)):
             body = self.store.objects[key_to_text(part.key)]
-            numbers = decode_identity(body, part.key.extension)["sequenceNumber"].to_pylist()
+            numbers = decode(body, part.key.extension)["sequenceNumber"].to_pylist()
             found += [int(each) for each in numbers if part.after is None or int(each) > part.after.number]
         return found
 
@@ -125,6 +128,57 @@ def test_small_objects_become_one_and_are_deleted_after_a_while(archive: dict[st
     assert verify(world.store)[0].problems == ()
 
 
+OTHER_TYPES = [
+    ({"amount": 1}, {"amount": "one"}),
+    ({"amount": 2**60}, {"amount": 0.5}),
+    ({}, {"data": {"a": 1}}),
+    ({"amount": 1}, {"amount": None}),
+]
+
+
+@pytest.mark.parametrize(("first", "later"), OTHER_TYPES)
+def test_json_lines_whose_values_fit_into_no_column_are_not_merged(
+    first: dict[str, Any], later: dict[str, Any]
+) -> None:
+    """A program has changed the type of a column. Readers can read every object, before and after a compaction."""
+    world = World(format="jsonl", compression="none")
+    for key in keys_in(world.store):
+        lines = world.store.objects[key_to_text(key)].splitlines()
+        added = first if key.range.first.number < RECORDS // 3 else later
+        changed = [orjson.dumps({**orjson.loads(line), **added}) for line in lines]
+        world.store.objects[key_to_text(key)] = b"".join(each + b"\n" for each in changed)
+    assert world.read() == list(range(RECORDS))
+    report = world.compact_and_delete()
+    assert report.created >= 1
+    assert report.deleted >= RECORDS - 3 * UNSETTLED_OBJECTS
+    assert world.read() == list(range(RECORDS))
+    assert verify(world.store)[0].problems == ()
+
+
+def test_small_objects_stay_if_the_payloads_of_the_large_one_cannot_be_read() -> None:
+    """Positions and payloads are different parts of a Parquet object. A damage of either is found."""
+    world = World(compression="none")
+    world.compact()
+    (large,) = world.compacted()
+    name = key_to_text(large)
+    _damage_payloads(world.store, name)
+    (report,) = verify(world.store)
+    assert (ProblemKind.DAMAGE, name) in {(each.kind, each.location) for each in report.problems}
+    world.timer.ms += 2 * HOUR_MS
+    result = world.compact()
+    assert result.deleted == 0
+    assert result.skipped == [f"{name}: unreadable: OSError; the objects that it replaces stay"]
+
+
+def _damage_payloads(store: MemoryObjects, name: str) -> None:
+    group = pq.ParquetFile(pa.BufferReader(store.objects[name])).metadata.row_group(0)
+    columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
+    first = columns["data"].data_page_offset
+    body = bytearray(store.objects[name])
+    body[first : first + 4] = bytes(each ^ 0xFF for each in body[first : first + 4])
+    store.objects[name] = bytes(body)
+
+
 def test_rows_keep_their_columns_and_payloads() -> None:
     world = World()
     small = [key for key in keys_in(world.store) if key.range.last.number < RECORDS - UNSETTLED_OBJECTS]
@@ -135,8 +189,6 @@ def test_rows_keep_their_columns_and_payloads() -> None:
 
 
 def _rows(store: MemoryObjects, key: ObjectKey) -> Any:
-    import pyarrow.parquet as pq
-
     return pq.read_table(pa.BufferReader(store.objects[key_to_text(key)]))
 
 
