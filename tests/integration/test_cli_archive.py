@@ -26,11 +26,11 @@ from tests.servers import Server, aws_client
 SHARD = ShardId("shardId-000000000000")
 
 
-def write_archive(folder: Path, numbers: list[str]) -> None:
+def write_archive(folder: Path, numbers: list[str], stream: str = "orders") -> None:
     records = tuple(UserRecord(b"x", "key", number, 60_000) for number in numbers)
     asyncio.run(
         Archive.open(ArchiveSettings(url=str(folder))).write(
-            [PinnedRange(SHARD, "one", to_archive_table(records, "orders", SHARD))]
+            [PinnedRange(SHARD, "one", to_archive_table(records, stream, SHARD))]
         )
     )
 
@@ -154,12 +154,22 @@ def test_a_gap_is_found_by_comparing_with_the_stream(
         client.put_record(StreamName=stream, Data=b"x", PartitionKey="key")["SequenceNumber"]
         for _ in range(4)
     ]
-    write_archive(tmp_path, [numbers[0], numbers[1], numbers[3]])
+    write_archive(tmp_path, [numbers[0], numbers[1], numbers[3]], stream)
     stream_options = ("--stream", stream, "--kinesis-endpoint-url", local_kinesis.endpoint_url)
     result = run_archive("verify", tmp_path, *stream_options)
     assert result.exit_code == 1, result.output
     assert f"gap: {SHARD}: {numbers[2]}: 1 records" in result.output
     assert "gaps=1" in result.output
+
+
+def test_the_archive_of_another_stream_is_not_compared(tmp_path: Path) -> None:
+    """Shards of two streams have the same ids, so all records of the archive would look right."""
+    write_archive(tmp_path, ["1", "2"])
+    result = run_archive("verify", tmp_path, "--stream", "clicks")
+    assert (result.exit_code, result.output) == (
+        1,
+        "Error: the archive holds stream 'orders', not 'clicks': name the archive of this stream, and its prefix\n",
+    )
 
 
 def test_an_archive_of_some_records_is_not_compared_with_the_stream(tmp_path: Path) -> None:

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from leasehold.archive.archive import MARKER, read_marker
 from leasehold.archive.division import require_undivided
 from leasehold.archive.reading import MINUTE_MS, TimeSpan, list_objects
 from leasehold.archive.shard_rows import ArchiveStore, ShardObjects
-from leasehold.archive.verification import has_archive
+from leasehold.archive.verification import has_archive, require_same_stream, stored_stream
 from leasehold.core.exactly_once.archive_plan import SLACK_MINUTES
 from leasehold.core.exactly_once.archive_reading import parts_to_read, unsettled_from
 from leasehold.core.model import ShardId
 from leasehold.core.shards.archived_shards import ArchivedShard
-from leasehold.core.stream_lists import stream_name
 from leasehold.errors import ConfigError
 
 # A listing is made again if reading comes to its end, but not more often than this.
@@ -131,18 +129,12 @@ class ArchiveIndex:
         """Refuse a place without an archive, and the archive of another stream: its shards have the same ids."""
         if self._stream is None:
             return
-        marker = f"{self.store.prefix}/{MARKER}" if self.store.prefix else MARKER
-        content = await self.store.objects.get(marker)
-        if content is None and not await has_archive(self.store.objects, self.store.prefix):
+        found = await stored_stream(self.store.objects, self.store.prefix)
+        if found is None and not await has_archive(self.store.objects, self.store.prefix):
             below = f" below prefix {self.store.prefix!r}" if self.store.prefix else ""
             raise ConfigError(
                 f"there is no archive at the place that `archive` names{below}, so all older records would be missing: "
                 "check the URL and the prefix, or start the writer of the archive first"
             )
-        found, _ = read_marker(content)
-        if found is not None and stream_name(found) != stream_name(self._stream):
-            raise ConfigError(
-                f"the archive holds stream {found!r}, not {self._stream!r}: name the archive of this stream, and its "
-                "prefix"
-            )
+        require_same_stream(found, self._stream)
         self._stream = None

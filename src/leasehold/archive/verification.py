@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from leasehold.archive.archive import MARKER
+from leasehold.archive.archive import MARKER, read_marker
 from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.compaction_lock import LOCK_FOLDER
 from leasehold.archive.decoding import decode_checked_identity
@@ -37,6 +37,8 @@ from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.core.records.deaggregation import DeaggregationSettings, deaggregate_all
 from leasehold.core.records.iterators import IteratorKind, IteratorStart
+from leasehold.core.stream_lists import stream_name
+from leasehold.errors import ConfigError
 from leasehold.ports import Clock, ObjectStore, Page, Stream
 from leasehold.tasks import all_of, retry
 
@@ -133,12 +135,29 @@ async def list_archive(store: ObjectStore, prefix: str) -> ArchiveContents:
 
 async def has_archive(store: ObjectStore, prefix: str) -> bool:
     """Whether an archive is below the prefix: an object, or the file that its writer has created before the first."""
-    marker = f"{prefix}/{MARKER}" if prefix else MARKER
+    marker = _marker_name(prefix)
     async with aclosing(store.list_after("", prefix=prefix)) as pages:
         async for page in pages:
             if any(each.key == marker or key_from_text(each.key, prefix) is not None for each in page):
                 return True
     return False
+
+
+async def stored_stream(store: ObjectStore, prefix: str) -> str | None:
+    """The stream that the archive is of. None: nothing in the archive names it."""
+    return read_marker(await store.get(_marker_name(prefix)))[0]
+
+
+def require_same_stream(found: str | None, stream: str) -> None:
+    """Refuse the archive of another stream: its shards have the same ids."""
+    if found is not None and stream_name(found) != stream_name(stream):
+        raise ConfigError(
+            f"the archive holds stream {found!r}, not {stream!r}: name the archive of this stream, and its prefix"
+        )
+
+
+def _marker_name(prefix: str) -> str:
+    return f"{prefix}/{MARKER}" if prefix else MARKER
 
 
 class _ObjectGoneError(Exception):

@@ -123,6 +123,7 @@ async def _verify(
     verification = _import_verification()
     contents: ArchiveContents = await verification.list_archive(store, prefix)
     if stream_name is not None:
+        verification.require_same_stream(await verification.stored_stream(store, prefix), stream_name)
         await require_undivided(store, prefix, purpose="with --stream, which expects all records")
     reference = await _open_reference(connection, stream_name)
     names = sorted({*contents.shards, *reference.shards})
