@@ -89,6 +89,16 @@ def ends_mismatch(key: ObjectKey, table: Any) -> str | None:
     return None
 
 
+def shard_mismatch(key: ObjectKey, table: Any) -> str | None:
+    """Say that an object has a row of another shard than its key. None if all match, or the rows name no shard."""
+    if (
+        SHARD_ID not in table.column_names
+        or pc.all(pc.equal(table[SHARD_ID], key.shard)).as_py() is not False
+    ):
+        return None
+    return "it holds records of another shard"
+
+
 def positions_of(table: Any) -> Sequence[Position]:
     """The position of each row."""
     numbers, subs = table[SEQUENCE_NUMBER].to_pylist(), table[SUB_SEQUENCE_NUMBER].to_pylist()

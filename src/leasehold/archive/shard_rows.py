@@ -18,9 +18,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.archive.columns import SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER
+from leasehold.archive.columns import SEQUENCE_NUMBER, SHARD_ID, SUB_SEQUENCE_NUMBER
 from leasehold.archive.decoding import decode
-from leasehold.archive.rows import ends_mismatch
+from leasehold.archive.rows import ends_mismatch, shard_mismatch
 from leasehold.core.exactly_once.archive_reading import EVERYTHING, ObjectPart, Section, parts_to_read
 from leasehold.core.exactly_once.object_keys import SEQUENCE_DIGITS, ObjectKey, key_to_text
 from leasehold.core.position import Position
@@ -181,14 +181,17 @@ def _decode(body: bytes, key: ObjectKey, columns: Sequence[str] | None) -> Any:
 
     Some formats have no end of their own: an object that was cut between two records can be read without an error.
     """
-    table = decode(body, key.extension, columns)
+    needed = columns if columns is None or SHARD_ID in columns else [*columns, SHARD_ID]
+    table = decode(body, key.extension, needed)
     try:
-        problem = ends_mismatch(key, table)
+        problem = ends_mismatch(key, table) or shard_mismatch(key, table)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("its records have no positions") from error
     if problem is not None:
         raise ValueError(problem)
-    return table
+    return (
+        table if needed is columns or SHARD_ID not in table.column_names else table.drop_columns([SHARD_ID])
+    )
 
 
 async def _ordered(parts: AsyncGenerator[tuple[ObjectPart, Any], None]) -> AsyncGenerator[Any, None]:

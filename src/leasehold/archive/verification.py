@@ -23,12 +23,11 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from leasehold.archive.archive import MARKER, read_marker
-from leasehold.archive.columns import SHARD_ID
 from leasehold.archive.compaction_lock import LOCK_FOLDER
 from leasehold.archive.decoding import decode_checked_identity
 from leasehold.archive.division import NOTE
 from leasehold.archive.formats import count_payloads, require_library
-from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of
+from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of, shard_mismatch
 from leasehold.core.exactly_once.archive_plan import NO_RANGES
 from leasehold.core.exactly_once.compaction_plan import ArchivedObject, covered_objects, in_order
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, unfinished_key_from_text
@@ -340,10 +339,8 @@ def key_mismatch(key: ObjectKey, table: Any, positions: Sequence[Position]) -> s
     """Describe how the content of an object differs from its key. None if it matches."""
     if any(one >= other for one, other in pairwise(positions)):
         return "its records are out of order"
-    if problem := ends_mismatch(key, table):
+    if problem := ends_mismatch(key, table) or shard_mismatch(key, table):
         return problem
-    if pc.unique(table[SHARD_ID]).to_pylist() != [key.shard]:
-        return "it holds records of another shard"
     minutes = pc.min_max(arrival_minutes(table)).as_py()
     if minutes["min"] < key.first_minute or key.last_minute < minutes["max"]:
         return f"it holds records of another {key.layout.value.removeprefix('hive-')}"

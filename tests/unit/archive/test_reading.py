@@ -187,6 +187,44 @@ def test_an_object_that_lacks_records_of_its_name_is_damaged(extension: str, lef
         run(numbers_read(store, TimeSpan(10 * MINUTE_MS + 2, 10 * MINUTE_MS + 3)))
 
 
+@pytest.mark.parametrize("extension", ["parquet", "jsonl", "jsonl.zst", "avro"])
+@pytest.mark.parametrize("columns", [None, ["data"]])
+def test_an_object_of_another_shard_is_damaged(extension: str, columns: list[str] | None) -> None:
+    """Its records would be returned twice, or instead of records of this shard. All rows are compared."""
+    store = MemoryObjects()
+    archived(store, range(1, 4), {})
+    (name,) = (name for name in store.objects if key_from_text(name))
+    key = key_from_text(name)
+    assert key is not None
+    del store.objects[name]
+    mixed = to_archive_rows(
+        pa.concat_tables([table(records([1])), table(records([2]), shard=B), table(records([3]))])
+    )
+    name = key_to_text(replace(key, extension=extension))
+    store.objects[name] = encode(mixed, extension, "zstd")
+
+    async def read_all() -> list[Any]:
+        opened = store_of(store)
+        objects = (await list_objects(opened, ALL_TIME))[A]
+        return [each async for each in read_shard(opened, A, ALL_TIME, columns, objects=objects)]
+
+    with pytest.raises(DamagedObjectError, match=f"{name}.*it holds records of another shard"):
+        run(read_all())
+    store.objects[name] = encode(to_archive_rows(table(records([1, 2, 3]))), extension, "zstd")
+    (read,) = run(read_all())
+    assert (read.num_rows, "shardId" in read.column_names) == (3, columns is None)
+
+
+def test_an_object_without_shard_ids_is_read() -> None:
+    """A program may have written objects without this column."""
+    store = MemoryObjects()
+    archived(store, range(1, 4), {})
+    (name,) = (name for name in store.objects if key_from_text(name))
+    rows = to_archive_rows(table(records([1, 2, 3]))).drop_columns(["shardId"])
+    store.objects[name] = encode(rows, "parquet", "zstd")
+    assert run(numbers_read(store)) == [1, 2, 3]
+
+
 def test_sections_divide_a_shard() -> None:
     """Each record is in one section, also if objects interleave at the border."""
     store = MemoryObjects()
