@@ -172,6 +172,18 @@ def test_the_archive_of_another_stream_is_not_compared(tmp_path: Path) -> None:
     )
 
 
+def test_an_object_of_another_stream_is_damage(tmp_path: Path) -> None:
+    """Nothing else shows that it is not of this archive: the ids of shards are the same."""
+    write_archive(tmp_path / "orders", ["1", "2"])
+    write_archive(tmp_path / "clicks", ["3", "4"], "clicks")
+    (file,) = (tmp_path / "clicks").rglob("*.parquet")
+    name = file.relative_to(tmp_path / "clicks")
+    file.rename(tmp_path / "orders" / name)
+    result = run_archive("verify", tmp_path / "orders")
+    assert result.exit_code == 1
+    assert f"damage: {SHARD}: {name}: it holds records of another stream\n" in result.output
+
+
 def test_an_archive_of_some_records_is_not_compared_with_the_stream(tmp_path: Path) -> None:
     """The failed records of the stream are below another prefix. They would look like gaps."""
     settings = ArchiveSettings(url=str(tmp_path), error_column="problem", error_prefix="failed")

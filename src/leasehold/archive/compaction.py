@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from leasehold.archive.columns import SEQUENCE_NUMBER, SUB_SEQUENCE_NUMBER
 from leasehold.archive.compaction_lock import CompactionLock
-from leasehold.archive.decoding import decode_checked_identity
+from leasehold.archive.decoding import decode_checked
 from leasehold.archive.decompression import decoded_limit
 from leasehold.archive.formats import decode_identity
 from leasehold.archive.merging import ObjectMerger, decode_rows, merge_rows
@@ -397,7 +397,7 @@ def _identity(body: bytes, name: str, extension: str) -> Any:
 def _checked_identity(body: bytes, name: str, extension: str) -> Any:
     """The same of an object that replaces others, so all of it must be readable."""
     try:
-        return decode_checked_identity(body, extension)
+        return decode_checked(body, extension)
     except ValueError as error:
         raise _SkipGroupError(f"{name}: {error}") from error
 
@@ -405,7 +405,7 @@ def _checked_identity(body: bytes, name: str, extension: str) -> Any:
 def _readable_identity(body: bytes, extension: str) -> Any:
     """The same of an object that is not created yet. None if readers could not read it."""
     try:
-        return decode_checked_identity(body, extension)
+        return decode_checked(body, extension)
     except ValueError:
         return None
 

@@ -17,7 +17,7 @@ from leasehold.archive.decompression import (
     read_parquet,
     require_readable_parquet,
 )
-from leasehold.archive.formats import DATA_IS_TEXT, UNREADABLE, decode_identity, json_rows
+from leasehold.archive.formats import DATA_IS_TEXT, UNREADABLE, json_rows
 from leasehold.archive.identity import IDENTITY_COLUMNS, with_valid_identity
 
 # The columns that every archive has, unless user code has dropped some.
@@ -35,24 +35,26 @@ def decode(body: bytes, extension: str, columns: Sequence[str] | None = None) ->
     return with_valid_identity(_decode(body, extension, columns))
 
 
-def decode_checked_identity(body: bytes, extension: str) -> Any:
-    """Decode the IDENTITY_COLUMNS of an object, and make sure that a reader can read all its columns.
+def decode_checked(body: bytes, extension: str, columns: Sequence[str] = IDENTITY_COLUMNS) -> Any:
+    """Decode these columns of an object, and make sure that a reader can read all its columns.
 
-    Raises ValueError if the object cannot be read.
+    Raises ValueError if the object cannot be read, or lacks one of the IDENTITY_COLUMNS.
     """
-    if extension != "parquet":
+    if extension == "parquet":
+        # Rows are read little by little, and not kept: a compacted object is large.
+        try:
+            require_readable_parquet(body)
+        except TooLargeError:
+            raise
+        except UNREADABLE as error:
+            raise ValueError(f"unreadable: {type(error).__name__}") from error
+        table = decode(body, extension, columns)
+    else:
         whole = decode(body, extension)
-        missing = [name for name in IDENTITY_COLUMNS if name not in whole.column_names]
-        if missing:
-            raise ValueError(f"its records have no column {missing[0]}")
-        return whole.select(IDENTITY_COLUMNS)
-    try:
-        require_readable_parquet(body)
-    except TooLargeError:
-        raise
-    except UNREADABLE as error:
-        raise ValueError(f"unreadable: {type(error).__name__}") from error
-    return decode_identity(body, extension)
+        table = whole.select([name for name in columns if name in whole.column_names])
+    if missing := [name for name in IDENTITY_COLUMNS if name not in table.column_names]:
+        raise ValueError(f"its records have no {', '.join(missing)}")
+    return table
 
 
 def _decode(body: bytes, extension: str, columns: Sequence[str] | None) -> Any:

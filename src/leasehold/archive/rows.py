@@ -9,13 +9,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SHARD_ID, SLICE, SUB_SEQUENCE_NUMBER
-from leasehold.archive.formats import IDENTITY_COLUMNS
+from leasehold.archive.columns import ARRIVAL, SEQUENCE_NUMBER, SHARD_ID, SLICE, STREAM, SUB_SEQUENCE_NUMBER
+from leasehold.archive.formats import IDENTITY_COLUMNS, is_text
 from leasehold.core.exactly_once.archive_plan import ArchivedRanges, runs_to_write
 from leasehold.core.exactly_once.object_keys import ObjectKey
 from leasehold.core.exactly_once.position_ranges import Range
 from leasehold.core.model import ShardId
 from leasehold.core.position import Position
+from leasehold.core.stream_lists import may_be_same_stream
 from leasehold.errors import ConfigError
 
 NO_RECORDS: Final = "it holds no records"
@@ -97,6 +98,16 @@ def shard_mismatch(key: ObjectKey, table: Any) -> str | None:
     ):
         return None
     return "it holds records of another shard"
+
+
+def stream_mismatch(stream: str | None, table: Any) -> str | None:
+    """Say that an object has a row of another stream. None if all match, or the stream or the rows name none."""
+    if stream is None or STREAM not in table.column_names or not is_text(table.schema.field(STREAM).type):
+        return None
+    found = pc.unique(table[STREAM]).to_pylist()
+    if all(each is None or may_be_same_stream(stream, each) for each in found):
+        return None
+    return "it holds records of another stream"
 
 
 def positions_of(table: Any) -> Sequence[Position]:

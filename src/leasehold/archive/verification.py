@@ -17,17 +17,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow.compute as pc
 
 from leasehold.archive.archive import MARKER, read_marker
+from leasehold.archive.columns import STREAM
 from leasehold.archive.compaction_lock import LOCK_FOLDER
-from leasehold.archive.decoding import decode_checked_identity
+from leasehold.archive.decoding import decode_checked
 from leasehold.archive.division import NOTE
 from leasehold.archive.formats import count_payloads, require_library
-from leasehold.archive.rows import NO_RECORDS, arrival_minutes, ends_mismatch, positions_of, shard_mismatch
+from leasehold.archive.identity import IDENTITY_COLUMNS
+from leasehold.archive.rows import (
+    NO_RECORDS,
+    arrival_minutes,
+    ends_mismatch,
+    positions_of,
+    shard_mismatch,
+    stream_mismatch,
+)
 from leasehold.core.exactly_once.archive_plan import NO_RANGES
 from leasehold.core.exactly_once.compaction_plan import ArchivedObject, covered_objects, in_order
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, unfinished_key_from_text
@@ -58,6 +68,10 @@ Content = Sequence[Position] | int
 Progress = Callable[[int], None]
 # Lists the objects of one shard again.
 ListShard = Callable[[], Awaitable[Sequence[ArchivedObject]]]
+# Yields the content of each object, and its problem.
+_ReadContents = Callable[
+    [Sequence[ArchivedObject]], AsyncGenerator[tuple[ArchivedObject, Content, str | None], None]
+]
 
 
 class ProblemKind(Enum):
@@ -171,23 +185,25 @@ async def verify_shard(
     *,
     keep_positions: bool = False,
     list_again: ListShard | None = None,
+    stream: str | None = None,
 ) -> ShardReport:
     """Read every object of a shard, in stream order, and compare it with its key and with the other objects.
 
     A compaction may replace and delete an object between its listing and its reading. Then the shard is listed again
-    with `list_again`, and verified from its beginning.
+    with `list_again`, and verified from its beginning. `stream` is the one that the archive is of, if it is known.
     """
+    contents = partial(_contents, store, stream)
     for _ in range(LISTINGS_MAX if list_again is not None else 0):
         try:
-            return await _verify_listed(store, shard, objects, progress, keep_positions, must_exist=True)
+            return await _verify_listed(contents, shard, objects, progress, keep_positions, must_exist=True)
         except _ObjectGoneError:
             assert list_again is not None
             objects = await list_again()
-    return await _verify_listed(store, shard, objects, progress, keep_positions, must_exist=False)
+    return await _verify_listed(contents, shard, objects, progress, keep_positions, must_exist=False)
 
 
 async def _verify_listed(
-    store: ObjectStore,
+    read: _ReadContents,
     shard: ShardId,
     objects: Sequence[ArchivedObject],
     progress: Progress,
@@ -199,7 +215,7 @@ async def _verify_listed(
     covered = covered_objects(objects)
     problems = list(_overlaps(shard, [each for each in objects if each.name not in covered]))
     seen = _SeenRecords(keep_all=keep_positions)
-    async with aclosing(_contents(store, objects)) as contents:
+    async with aclosing(read(objects)) as contents:
         async for each, positions, problem in contents:
             progress(1)
             if problem == GONE and each.name in covered:
@@ -307,7 +323,7 @@ def _has_common_minute(one: ObjectKey, other: ObjectKey) -> bool:
 
 
 async def _contents(
-    store: ObjectStore, objects: Sequence[ArchivedObject]
+    store: ObjectStore, stream: str | None, objects: Sequence[ArchivedObject]
 ) -> AsyncGenerator[tuple[ArchivedObject, Content, str | None], None]:
     """Yield the content of each object, and its problem.
 
@@ -317,22 +333,22 @@ async def _contents(
         some = objects[first : first + MAX_CONCURRENT_READS]
         bodies = await all_of(*(store.get(each.name) for each in some))
         for each, body in zip(some, bodies, strict=True):
-            positions, problem = await asyncio.to_thread(_content, each, body)
+            positions, problem = await asyncio.to_thread(_content, each, stream, body)
             yield each, positions, problem
 
 
-def _content(each: ArchivedObject, body: bytes | None) -> tuple[Content, str | None]:
+def _content(each: ArchivedObject, stream: str | None, body: bytes | None) -> tuple[Content, str | None]:
     if body is None:
         return (), GONE
     try:
         if not each.key.has_positions:
             rows = count_payloads(body, each.key.extension)
             return rows, None if rows else NO_RECORDS
-        table = decode_checked_identity(body, each.key.extension)
+        table = decode_checked(body, each.key.extension, (*IDENTITY_COLUMNS, STREAM))
         positions = positions_of(table)
     except ValueError as error:
         return () if each.key.has_positions else 0, str(error)
-    return positions, key_mismatch(each.key, table, positions)
+    return positions, key_mismatch(each.key, table, positions) or stream_mismatch(stream, table)
 
 
 def key_mismatch(key: ObjectKey, table: Any, positions: Sequence[Position]) -> str | None:

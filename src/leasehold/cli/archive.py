@@ -122,8 +122,9 @@ async def _verify(
 ) -> _Result:
     verification = _import_verification()
     contents: ArchiveContents = await verification.list_archive(store, prefix)
+    of_stream = await verification.stored_stream(store, prefix)
     if stream_name is not None:
-        verification.require_same_stream(await verification.stored_stream(store, prefix), stream_name)
+        verification.require_same_stream(of_stream, stream_name)
         await require_undivided(store, prefix, purpose="with --stream, which expects all records")
     reference = await _open_reference(connection, stream_name)
     names = sorted({*contents.shards, *reference.shards})
@@ -141,6 +142,7 @@ async def _verify(
                     advance,
                     keep_positions=shard is not None,
                     list_again=partial(_list_shard, store, prefix, name),
+                    stream=of_stream,
                 )
                 gap = await reference.find_gap(shard, report) if shard else None
                 shards.append(report)

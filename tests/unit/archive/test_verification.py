@@ -18,6 +18,7 @@ from leasehold.archive.verification import (
     ShardReport,
     find_gap,
     list_archive,
+    stored_stream,
     verify_shard,
 )
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
@@ -37,11 +38,11 @@ def write_ranges(store: MemoryObjects, *ranges: Sequence[int], shard: ShardId = 
     return store
 
 
-def verify(store: MemoryObjects, *, keep: bool = False) -> list[ShardReport]:
+def verify(store: MemoryObjects, *, keep: bool = False, stream: str | None = None) -> list[ShardReport]:
     async def verify_all() -> list[ShardReport]:
         listed = await list_archive(store, "")
         return [
-            await verify_shard(store, shard, objects, lambda _: None, keep_positions=keep)
+            await verify_shard(store, shard, objects, lambda _: None, keep_positions=keep, stream=stream)
             for shard, objects in listed.shards.items()
         ]
 
@@ -176,6 +177,46 @@ def test_a_row_of_another_shard_is_damage() -> None:
     store.objects[name] = encode(mixed, "parquet", "zstd")
     ((problem,),) = [report.problems for report in verify(store)]
     assert problem.detail == "it holds records of another shard"
+
+
+ORDERS_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+
+
+@pytest.mark.parametrize("extension", ["parquet", "jsonl", "avro"])
+@pytest.mark.parametrize(
+    ("streams", "marker", "is_damage"),
+    [
+        (["clicks", "clicks"], "orders", True),
+        (["orders", "clicks"], "orders", True),
+        (["clicks", "clicks"], ORDERS_ARN, True),
+        (["orders", "orders"], "orders", False),
+        (["orders", ORDERS_ARN], "orders", False),
+        (["orders", None], ORDERS_ARN, False),
+        ([1, 2], "orders", False),
+        (None, "orders", False),
+        (["clicks", "clicks"], None, False),
+    ],
+)
+def test_a_row_of_another_stream_is_damage(
+    extension: str, streams: list[str] | None, marker: str | None, is_damage: bool
+) -> None:
+    """The rows of an object may lack the column, or a program may have put something else into it."""
+    rows = table(records([1, 2])).drop_columns(["slice", "stream"])
+    if streams is not None:
+        rows = rows.append_column("stream", pa.array(streams))
+    store = MemoryObjects()
+    key = ObjectKey(10, A, Range(Position("1"), Position("2")), extension)
+    store.objects[key_to_text(key)] = encode(rows, extension, "zstd")
+    (report,) = verify(store, stream=marker)
+    details = [(each.kind, each.detail) for each in report.problems]
+    assert details == ([(ProblemKind.DAMAGE, "it holds records of another stream")] if is_damage else [])
+    assert report.rows == 2
+
+
+def test_the_stream_of_an_archive_is_in_its_marker() -> None:
+    store = write_ranges(MemoryObjects(), range(1, 5))
+    assert run(stored_stream(store, "")) == "orders"
+    assert run(stored_stream(store, "other")) is None
 
 
 def test_a_long_object_is_compared_with_all_objects_in_its_range() -> None:
