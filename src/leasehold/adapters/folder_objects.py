@@ -163,6 +163,8 @@ class FolderObjects(ObjectStore):
 
 def open_folder(folder: Path, *, make_folder: bool) -> FolderObjects:
     """The store in a folder. Creates the folder and its parents if `make_folder` is set. Raises OSError."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a folder")
     if make_folder:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)

@@ -71,10 +71,15 @@ def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects 
         folder = Path(f"/{unquote(path)}") if has_scheme else Path(url).absolute()
         return open_folder(folder, make_folder=make_folder)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{setting}={url!r}: {_first_line(error)}; check the path, and that this user may create and write the "
-            "folder, or choose another one"
-        ) from error
+        if isinstance(error, NotADirectoryError):
+            remedy = "check the path"
+        elif make_folder:
+            remedy = (
+                "check the path, and that this user may create and write the folder, or choose another one"
+            )
+        else:
+            remedy = "check the path, and that this user may read the folder"
+        raise ConfigError(f"{setting}={url!r}: {_first_line(error)}; {remedy}") from error
 
 
 def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +185,20 @@ def test_a_missing_profile_or_credentials_are_config_errors(
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="expected s3://bucket/prefix, gs://bucket/prefix"):
         open_object_store(url, AwsAccess(), setting="url", extra="archive", make_folder=False)
+
+
+@pytest.mark.parametrize("make_folder", [True, False])
+def test_a_file_is_not_taken_for_a_missing_folder(tmp_path: Path, make_folder: bool) -> None:
+    """The rights of the user are not the cause."""
+    file = tmp_path / "object"
+    file.write_bytes(b"")
+    with pytest.raises(ConfigError) as refused:
+        open_object_store(str(file), AwsAccess(), setting="url", extra="archive", make_folder=make_folder)
+    assert str(refused.value) == f"url={str(file)!r}: {file} is a file, not a folder; check the path"
+
+
+def test_a_reader_is_not_told_to_create_the_folder(tmp_path: Path) -> None:
+    missing = tmp_path / "typo"
+    with pytest.raises(ConfigError) as refused:
+        open_object_store(str(missing), AwsAccess(), setting="url", extra="archive", make_folder=False)
+    assert str(refused.value) == f"url={str(missing)!r}: the folder {missing} does not exist; check the path"
