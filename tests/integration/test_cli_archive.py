@@ -148,10 +148,12 @@ def test_a_gap_is_found_by_comparing_with_the_stream(
     """A record of the stream that the archive does not contain is reported with its position."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     stream, client = unique_name("orders"), aws_client("kinesis", local_kinesis.endpoint_url)
-    client.create_stream(StreamName=stream, ShardCount=1)
+    client.create_stream(StreamName=stream, ShardCount=2)
     client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
     numbers = [
-        client.put_record(StreamName=stream, Data=b"x", PartitionKey="key")["SequenceNumber"]
+        client.put_record(StreamName=stream, Data=b"x", PartitionKey="key", ExplicitHashKey="0")[
+            "SequenceNumber"
+        ]
         for _ in range(4)
     ]
     write_archive(tmp_path, [numbers[0], numbers[1], numbers[3]], stream)
@@ -160,6 +162,12 @@ def test_a_gap_is_found_by_comparing_with_the_stream(
     assert result.exit_code == 1, result.output
     assert f"gap: {SHARD}: {numbers[2]}: 1 records" in result.output
     assert "gaps=1" in result.output
+    # The other shard has no object, so nothing says which of its records are expected.
+    other = "shardId-000000000001"
+    assert f"gaps: unknown for 1 shard of the stream without an object ({other}); give the" in result.output
+    assert json.loads(run_archive("verify", tmp_path, *stream_options, "--json").output)[
+        "unchecked_shards"
+    ] == [other]
 
 
 def test_the_archive_of_another_stream_is_not_compared(tmp_path: Path) -> None:

@@ -290,16 +290,16 @@ async def find_gap(
 ) -> Problem | None:
     """Find records of this shard that the stream holds and the archive lacks. Returns None if there are none.
 
-    `done` is the checkpoint of the shard's lease, if it is known: all records up to it must be archived.
+    `done` is the checkpoint of the shard's lease, if it is known: all records up to it must be archived, from the first
+    archived one on, or from the first that the stream holds if nothing is archived.
     """
     done = done if done is not None and (done.is_record or done.is_shard_end) else None
-    first = report.first or done
     until = max(filter(None, (report.last, done)), key=_order, default=None)
-    if first is None or until is None:
+    if until is None:
         return None
     missing: list[Position] = []
     async for position in _positions_in(stream, shard, until, clock):
-        is_expected = first <= position or (report.first is None and until.is_shard_end)
+        is_expected = report.first is None or report.first <= position
         if is_expected and not report.has(position):
             missing.append(position)
     if not missing:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
@@ -33,6 +33,9 @@ from leasehold.ports import ObjectStore, Stream
 
 if TYPE_CHECKING:
     from leasehold.archive.verification import ArchiveContents, Problem, ShardReport
+
+
+SHARDS_NAMED_MAX: Final = 3
 
 
 @click.group()
@@ -115,6 +118,7 @@ class _Result:
     problems: Sequence[Problem]
     objects: Mapping[ShardId, int]
     unrecognized_objects: int
+    unchecked: Sequence[ShardId] = ()  # shards of the stream with neither an object nor a lease
 
 
 async def _verify(
@@ -151,7 +155,11 @@ async def _verify(
         if reference.stream is not None:
             await reference.stream.close()
     return _Result(
-        shards, problems, {name: len(contents.shards.get(name, ())) for name in names}, contents.others
+        shards,
+        problems,
+        {name: len(contents.shards.get(name, ())) for name in names},
+        contents.others,
+        [name for name in names if name not in contents.shards and name not in reference.checkpoints],
     )
 
 
@@ -225,6 +233,16 @@ def _print_result(result: _Result, *, with_gaps: bool) -> None:
     print_line(_with_unrecognized(result.unrecognized_objects, f"{format_count(rows, 'record')}: {summary}"))
     if not with_gaps:
         print_line("gaps: unknown; add --stream NAME to compare with the stream")
+    elif result.unchecked:
+        print_line(_unchecked_text(result.unchecked))
+
+
+def _unchecked_text(shards: Sequence[ShardId]) -> str:
+    named = ", ".join([*shards[:SHARDS_NAMED_MAX], *(["..."] if len(shards) > SHARDS_NAMED_MAX else [])])
+    return (
+        f"gaps: unknown for {format_count(len(shards), 'shard')} of the stream without an object ({named}); give the "
+        "leases, such as --application NAME, to expect all records up to their checkpoints"
+    )
 
 
 def _row(each: ShardReport, result: _Result) -> Sequence[str]:
@@ -253,6 +271,7 @@ def _result_to_json(result: _Result) -> Mapping[str, Any]:
             for each in result.problems
         ],
         "unrecognized_objects": result.unrecognized_objects,
+        "unchecked_shards": list(result.unchecked),
     }
 
 
