@@ -74,7 +74,7 @@ def read_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
     Raises TooLargeError, or the errors of Arrow.
     """
     # `read_table` takes several times as long for a small object.
-    file = pq.ParquetFile(pa.BufferReader(body))
+    file = _open_parquet(body)
     schema = file.schema_arrow
     wanted = None if columns is None else [name for name in columns if name in schema.names]
     if wanted is not None and not wanted:
@@ -87,8 +87,14 @@ def read_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
 
 def require_readable_parquet(body: bytes) -> None:
     """Read all columns of a Parquet file, and keep none. Raises what `read_parquet` raises."""
-    for _ in _parquet_batches(pq.ParquetFile(pa.BufferReader(body)), body, None):
+    for _ in _parquet_batches(_open_parquet(body), body, None):
         pass
+
+
+def _open_parquet(body: bytes, dictionaries: Sequence[str] = ()) -> Any:
+    return pq.ParquetFile(
+        pa.BufferReader(body), read_dictionary=list(dictionaries), page_checksum_verification=True
+    )
 
 
 def _parquet_batches(file: Any, body: bytes, wanted: Sequence[str] | None) -> Iterator[Any]:
@@ -99,7 +105,7 @@ def _parquet_batches(file: Any, body: bytes, wanted: Sequence[str] | None) -> It
     repeated = [name for name in _dictionary_columns(file.metadata) if name in schema.names]
     if repeated and claimed * file.metadata.num_rows > limit:
         # A value of a dictionary is stored once for any number of rows. So its rows are counted before they are made.
-        file = pq.ParquetFile(pa.BufferReader(body), read_dictionary=repeated)
+        file = _open_parquet(body, repeated)
     size = 0
     for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted, use_threads=False):
         size += sum(map(_plain_bytes, batch.columns))

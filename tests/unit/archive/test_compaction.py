@@ -170,6 +170,22 @@ def test_small_objects_stay_if_the_payloads_of_the_large_one_cannot_be_read() ->
     assert result.skipped == [f"{name}: unreadable: OSError; the objects that it replaces stay"]
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd", "snappy"])
+def test_a_changed_byte_of_a_payload_is_damage(compression: str) -> None:
+    """Each page has a checksum. Compression alone does not show the change."""
+    world = World(compression=compression)
+    name = key_to_text(keys_in(world.store)[0])
+    body = bytearray(world.store.objects[name])
+    group = pq.ParquetFile(pa.BufferReader(bytes(body))).metadata.row_group(0)
+    (column,) = (
+        each for each in map(group.column, range(group.num_columns)) if each.path_in_schema == "data"
+    )
+    body[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    world.store.objects[name] = bytes(body)
+    (report,) = verify(world.store)
+    assert [(each.kind, each.location) for each in report.problems] == [(ProblemKind.DAMAGE, name)]
+
+
 def _damage_payloads(store: MemoryObjects, name: str) -> None:
     group = pq.ParquetFile(pa.BufferReader(store.objects[name])).metadata.row_group(0)
     columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}

@@ -299,6 +299,29 @@ def test_stop_shard_releases_the_shard_and_serves_the_others() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_letter_that_is_stored_during_a_stop_is_checkpointed() -> None:
+    """The last record of a batch is poison, and the worker is stopped while its letter is stored. It is stored once."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler("bad")
+        world.put("good", "bad")
+
+        class StoppingLetters(MemoryDeadLetters):
+            async def put(self, letter: DeadLetter) -> None:
+                worker.stop.set()
+                await asyncio.sleep(1)
+                await super().put(letter)
+
+        world.dead_letters = StoppingLetters()
+        worker = world.start(handler, retries=0, dead_letters="memory")
+        assert await worker.task is None
+        assert await world.checkpoint() == "bad"
+        (lease,) = (await world.table.list()).leases
+        assert (lease.owner, lease.pin) == (None, None)
+
+    run_in_virtual_time(scenario())
+
+
 def test_stop_worker_drains_all_shards_and_returns_the_reason() -> None:
     """The error names shard and record and has the handler's error as its cause. All leases are released."""
 
