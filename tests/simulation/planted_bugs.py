@@ -1083,9 +1083,9 @@ _plant(
 _plant(
     "a poison record is pinned before the records before it are done",
     "dead-letters-hold-the-poison nothing-lost",
-    (Fault.POISON_RECORDS, Fault.CRASHES),
+    (Fault.POISON_RECORDS, Fault.CRASHES, Fault.SLOW_HANDLERS),
     (RecordConsumer, "_dispose", _dispose_at_once),
-    first_seed=45,
+    first_seed=40,
     is_concurrent=True,
 )
 _plant(
