@@ -72,7 +72,7 @@ def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects 
         return open_folder(folder, make_folder=make_folder)
     except (OSError, ValueError) as error:
         if isinstance(error, NotADirectoryError):
-            remedy = "check the path, or choose another one"
+            remedy = "check the path, or choose another one" if make_folder else "check the path"
         elif make_folder:
             remedy = (
                 "check the path, and that this user may create and write the folder, or choose another one"

@@ -194,10 +194,8 @@ def test_a_file_is_not_taken_for_a_missing_folder(tmp_path: Path, make_folder: b
     file.write_bytes(b"")
     with pytest.raises(ConfigError) as refused:
         open_object_store(str(file), AwsAccess(), setting="url", extra="archive", make_folder=make_folder)
-    assert (
-        str(refused.value)
-        == f"url={str(file)!r}: {file} is a file, not a folder; check the path, or choose another one"
-    )
+    remedy = "check the path, or choose another one" if make_folder else "check the path"
+    assert str(refused.value) == f"url={str(file)!r}: {file} is a file, not a folder; {remedy}"
 
 
 def test_a_reader_is_not_told_to_create_the_folder(tmp_path: Path) -> None:
