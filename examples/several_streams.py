@@ -13,7 +13,7 @@ consumer = Consumer(
 
 @consumer.batch(max_records=500, max_wait="1s")
 def save(batch: Batch) -> None:
-    print(batch.stream, batch.shard, len(batch), "records", flush=True)
+    print(f"{batch.stream} {batch.shard} {len(batch)} records", flush=True)
 
 
 consumer.run()

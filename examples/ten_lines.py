@@ -12,7 +12,7 @@ consumer = Consumer(stream="orders", application="billing")
 @consumer.batch(max_records=500, max_wait="1s")
 def save(batch: Batch) -> None:
     for record in batch:
-        print(batch.shard, record.sequence_number, len(record.data), "bytes")
+        print(f"{batch.shard} {record.sequence_number} {len(record.data)} bytes")
 
 
 consumer.run()  # SIGTERM: drain, checkpoint, release, exit 0
