@@ -53,7 +53,7 @@ GIVEN = (
     "moved",
     "unreadable",
 )
-EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "left_free")
+EXPECT = ("has", "assign", "hand_off", "assigned", "handed_off", "withdraw", "left_free")
 WORKER = (
     "cpu",
     "samples",
@@ -97,6 +97,7 @@ def test_leader(scenario: Scenario) -> None:
             assert {line.lease.key: line.to for line in lines} == expect[name]
         else:
             assert len(lines) == expect.get(count, 0), name
+    assert [lease.key for lease in plan.withdraw] == expect.get("withdraw", [])
     assert plan.left_free == expect.get("left_free", 0)
 
 

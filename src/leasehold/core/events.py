@@ -192,6 +192,15 @@ class HandoffRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoffWithdrawn:
+    """The member, as the leader, withdrew an overdue handoff to `to`, which takes no leases. `owner` keeps it."""
+
+    key: LeaseKey
+    owner: WorkerId
+    to: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseAssigned:
     """The member, as the leader, assigned a lease that no member read, or ended a handoff that took too long."""
 
@@ -526,6 +535,7 @@ Event = (
     | LeaseRestarted
     | LeaseTaken
     | HandoffRequested
+    | HandoffWithdrawn
     | LeaseAssigned
     | LeadershipTaken
     | LeadershipEnded

@@ -161,6 +161,11 @@ class LeaseWriter:
                 reason, fact = "its row was deleted", "was deleted from the lease table"
             elif meaning.holder is None:
                 reason, fact = "its row names no owner", "now belongs to nobody"
+            elif meaning.holder == self._lease.actual_owner:
+                reason, fact = (
+                    "it was assigned to this member again",
+                    "has begun again: its session was ended",
+                )
             else:
                 reason, fact = "another member has it", f"now belongs to {meaning.holder}"
             self.mark_lost(meaning.holder, reason)

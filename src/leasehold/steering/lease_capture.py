@@ -3,6 +3,9 @@
 The command is a member with a name of its own. It asks each owner to hand over (`core.steering.capture`), renews what
 it holds until a whole group is held, and calls `act` for the group.
 
+An owner may decline, and is asked again. Each request for a lease has another name: a leader counts the time of a
+handoff while it reads the same two owners, and may read nothing between a decline and the second request.
+
 A capture that is cancelled or runs out of time gives back everything at once: it frees the leases that it holds, and
 withdraws its requests. If the process is killed, its leases expire like those of any other member.
 """
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -80,7 +85,14 @@ class LeaseCapture:
     _written_ms: dict[LeaseKey, int] = field(default_factory=dict)
     _waiting: dict[LeaseKey, Waiting] = field(default_factory=dict)
     _asked: set[LeaseKey] = field(default_factory=set)  # leases whose rows may name us
+    _names: set[WorkerId] = field(default_factory=set)  # of requests after the first
+    _requests: Counter[LeaseKey] = field(default_factory=Counter)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def names(self) -> AbstractSet[WorkerId]:
+        """The names that rows may have for us."""
+        return {self.me, *self._names}
 
     async def run(
         self, groups: Collection[Sequence[LeaseKey]], act: Act, *, timeout_ms: int
@@ -164,10 +176,9 @@ class LeaseCapture:
         return {lease.key: lease for lease in leases if lease is not None}
 
     async def _step(self, lease: Lease, now_ms: int) -> None:
-        step = next_capture_step(
-            lease, self._observations[lease.key], self.me, now_ms=now_ms, limits=self.limits
-        )
         table, key = self.ports.table, lease.key
+        name = self._name_in(lease)
+        step = next_capture_step(lease, self._observations[key], name, now_ms=now_ms, limits=self.limits)
         session = self._new_session()
         outcome: Lease | Contended | None = None
         if step.action is not CaptureAction.WAIT:
@@ -175,11 +186,11 @@ class LeaseCapture:
         try:
             match step.action:
                 case CaptureAction.TAKE:
-                    outcome = await table.take(lease, self.me, session)
+                    outcome = await table.take(lease, name, session)
                 case CaptureAction.BEGIN:
-                    outcome = await table.begin_session(lease, self.me, session)
+                    outcome = await table.begin_session(lease, name, session)
                 case CaptureAction.REQUEST:
-                    await table.request_handoff(lease, self.me)
+                    await table.request_handoff(lease, self._new_name(key))
                 case CaptureAction.WAIT:
                     pass
         except TRANSIENT_ERRORS:
@@ -229,12 +240,12 @@ class LeaseCapture:
         current: Lease | None = lease
         with suppress(*TRANSIENT_ERRORS):
             for _ in range(_WRITES_MAX):
-                if current is None or current.owner != self.me:
+                if current is None or current.owner is None or current.owner not in self.names:
                     return
                 if current.is_in_handoff:
                     outcome = await table.withdraw_handoff(current)
                 else:
-                    outcome = await table.begin_session(current, self.me, self._new_session())
+                    outcome = await table.begin_session(current, current.owner, self._new_session())
                     outcome = await table.release(outcome) if isinstance(outcome, Lease) else outcome
                 current = outcome if isinstance(outcome, Lease) else outcome.current
 
@@ -249,6 +260,18 @@ class LeaseCapture:
                 if not isinstance(meaning, StillHeld):
                     return
                 lease = meaning.lease  # another member has asked for it in the meantime
+
+    def _name_in(self, lease: Lease) -> WorkerId:
+        """Our name in this row; the first one if the row does not name us."""
+        owners = {lease.owner, lease.checkpoint_owner}
+        return next((name for name in self.names if name in owners), self.me)
+
+    def _new_name(self, key: LeaseKey) -> WorkerId:
+        self._requests[key] += 1
+        if (number := self._requests[key]) == 1:
+            return self.me
+        self._names.add(name := WorkerId(f"{self.me}.{number}"))
+        return name
 
     def _new_session(self) -> LeaseSessionId:
         return LeaseSessionId(f"{self.ports.rng.getrandbits(64):016x}")

@@ -50,7 +50,7 @@ async def release_leases(
     owners = {lease.key: lease.actual_owner for lease in planned.leases}
 
     def is_wanted(lease: Lease) -> bool:
-        if lease.actual_owner in {owners[lease.key], capture.me}:
+        if lease.actual_owner == owners[lease.key] or lease.actual_owner in capture.names:
             return True
         given[lease.key] = lease.actual_owner
         return False

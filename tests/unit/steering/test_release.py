@@ -2,17 +2,20 @@
 
 import asyncio
 import random
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.config.settings import FleetSettings
-from leasehold.core.events import LeaseLost
+from leasehold.core.events import HandoffWithdrawn, LeaseLost
 from leasehold.core.leases.row_writes import Equals, UpdateRow, number, text
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.core.position import Position
 from leasehold.core.steering.capture import CaptureLimits
 from leasehold.core.steering.release_plan import ReleaseRequest
+from leasehold.fleet.held_lease import HeldLease
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import RowStore
 from leasehold.simulation.virtual_time import VirtualClock, run_in_virtual_time
@@ -54,6 +57,82 @@ def test_a_drained_worker_hands_over_and_nothing_is_lost(settings: FleetSettings
         assert world.events_of(LeaseLost) == []
         assert_never_interleaved(world)
         await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, LEADER_SETTINGS], ids=["peers", "leader"])
+def test_a_slow_owner_that_declines_keeps_its_session(settings: FleetSettings) -> None:
+    """Its batches take 100 s. It declines three times, hands over when a batch is done, and no batch is repeated."""
+
+    async def deliver_slowly(world: World, worker: WorkerId, held: HeldLease) -> None:
+        while not held.draining.is_set():
+            end_ms = world.clock.now_ms() + 100_000
+            while world.clock.now_ms() < end_ms and held.is_valid():
+                held.note_progress()
+                world.deliveries[held.shard].append((world.clock.now_ms(), worker))
+                await world.clock.sleep_ms(100)
+
+    async def scenario() -> None:
+        world = World(even_shards(2), settings=settings, serve=deliver_slowly)
+        for name in "ab":
+            world.start(name)
+        await world.until(lambda: world.shares() == [1, 1], within_s=600)
+        await world.clock.sleep_ms(5_000)
+        key = LeaseKey(world.shards[0].id)
+        names = set()
+
+        async def watch_names() -> None:
+            while True:
+                row = await world.table.get(key)
+                if row is not None and row.is_in_handoff:
+                    names.add(row.owner)
+                await world.clock.sleep_ms(100)
+
+        lost = len(world.events_of(LeaseLost))
+        watching = asyncio.create_task(watch_names())
+        _, given = await release(world.rows, world.clock, ReleaseRequest(shards=(key,)), timeout_ms=240_000)
+        watching.cancel()
+        assert key in given
+        assert len(names) >= 3, names
+        await world.until(lambda: len(world.readers()) == 2, within_s=60)
+        assert len(world.events_of(LeaseLost)) == lost
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_leader_withdraws_the_request_of_a_dead_command() -> None:
+    """The owner neither hands over nor declines, like Java during a long batch. It keeps its lease and session."""
+
+    async def deliver_in_one_batch(world: World, worker: WorkerId, held: HeldLease) -> None:
+        while held.is_valid():
+            held.note_progress()
+            world.deliveries[held.shard].append((world.clock.now_ms(), worker))
+            await world.clock.sleep_ms(100)
+
+    async def scenario() -> None:
+        world = World(even_shards(2), settings=LEADER_SETTINGS)
+        world.start("leader")
+        await world.until(lambda: world.shares() == [2], within_s=60)
+        world.settings = replace(LEADER_SETTINGS, handoff_timeout=timedelta(hours=1))
+        world.serve = deliver_in_one_batch
+        owner = world.start("owner")
+        await world.until(lambda: world.shares() == [1, 1], within_s=240)
+        lease = next(each for each in (await world.table.list()).leases if each.owner == owner)
+        await world.table.request_handoff(lease, WorkerId("leasehold-reset-dead"))
+        await world.until(lambda: world.events_of(HandoffWithdrawn) != [], within_s=120)
+        await world.clock.sleep_ms(60_000)
+        row = await world.table.get(lease.key)
+        assert row is not None
+        assert (row.owner, row.checkpoint_owner, row.session) == (owner, None, lease.session)
+        assert world.events_of(HandoffWithdrawn) == [
+            HandoffWithdrawn(lease.key, owner, WorkerId("leasehold-reset-dead"))
+        ]
+        assert world.events_of(LeaseLost) == []
+        for worker in ("leader", "owner"):
+            await world.kill(WorkerId(worker))
 
     run_in_virtual_time(scenario())
 

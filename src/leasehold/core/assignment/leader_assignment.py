@@ -120,13 +120,15 @@ class Assignment:
 class LeaderPlan:
     """The writes of a leader. Each may fail on its own; the next refresh decides again.
 
-    `assign` takes effect at once, `hand_off` when the owner has finished its work. `unclaimed` leases had no reader;
-    `left_free` of them stay so, because no worker has room or the fleet is still starting. `refresh_at_ms` is when the
-    next decision may be needed: a lease may be silent by then, or the startup wait is over.
+    `assign` takes effect at once, `hand_off` when the owner has finished its work. The handoffs of the leases in
+    `withdraw` are withdrawn: their owners keep them. `unclaimed` leases had no reader; `left_free` of them stay so,
+    because no worker has room or the fleet is still starting. `refresh_at_ms` is when the next decision may be needed:
+    a lease may be silent by then, or the startup wait is over.
     """
 
     assign: tuple[Assignment, ...] = ()
     hand_off: tuple[Assignment, ...] = ()
+    withdraw: tuple[Lease, ...] = ()
     left_free: int = 0
     unclaimed: int = 0
     workers: int = 0
@@ -151,6 +153,7 @@ def plan_assignment(view: LeaderView, limits: LeaderLimits) -> LeaderPlan:
     return LeaderPlan(
         assign=(*placed, *overdue),
         hand_off=tuple(moved),
+        withdraw=tuple(_handoffs_to_withdraw(fleet)),
         left_free=len(free) - len(placed),
         unclaimed=len(free),
         workers=len(loads.of),
@@ -390,16 +393,38 @@ def _worker_of_parent(
 
 def _overdue_handoffs(fleet: _Fleet) -> list[Assignment]:
     """Ends handoffs whose old owner keeps reading: it does not support handoffs (KCL 2.x), or it hangs."""
-    patience_ms = fleet.limits.handoff_timeout_ms + fleet.limits.failover_ms
-    overdue = []
-    for lease in fleet.readable:
-        since_ms = fleet.view.observations[lease.key].handoff_since_ms
-        is_overdue = since_ms is not None and fleet.view.now_ms - since_ms > patience_ms
-        # If the next owner is no longer assignable, the lease stays with its current reader.
-        to = lease.owner if lease.owner in fleet.health.assignable else lease.checkpoint_owner
-        if is_overdue and to is not None and lease.key not in fleet.silent:
-            overdue.append(Assignment(lease, to))
-    return overdue
+    limit_ms = fleet.limits.handoff_timeout_ms + fleet.limits.failover_ms
+    return [
+        Assignment(lease, lease.owner)
+        for lease in _handoffs_longer_than(fleet, limit_ms)
+        if lease.owner is not None and lease.owner in fleet.health.assignable
+    ]
+
+
+def _handoffs_to_withdraw(fleet: _Fleet) -> list[Lease]:
+    """Overdue handoffs to a worker that takes no leases: it has stopped, or it is a command (`leasehold release`).
+
+    To assign such a lease to its current reader would end the reader's session, and its batch would be repeated. A
+    command may take a lease by force when its owner does not answer. It gets the time for that.
+    """
+    limit_ms = fleet.limits.handoff_timeout_ms + 2 * fleet.limits.failover_ms
+    return [
+        lease
+        for lease in _handoffs_longer_than(fleet, limit_ms)
+        if lease.owner not in fleet.health.assignable and lease.checkpoint_owner in fleet.health.assignable
+    ]
+
+
+def _handoffs_longer_than(fleet: _Fleet, limit_ms: int) -> list[Lease]:
+    """The leases whose handoff takes longer than this, and whose reader is not silent."""
+    now_ms, observations = fleet.view.now_ms, fleet.view.observations
+    return [
+        lease
+        for lease in fleet.readable
+        if lease.key not in fleet.silent
+        and (since_ms := observations[lease.key].handoff_since_ms) is not None
+        and now_ms - since_ms > limit_ms
+    ]
 
 
 # -- balancing -----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from leasehold.core.events import (
     GapFound,
     HandlerFailed,
     HandoffRequested,
+    HandoffWithdrawn,
     IteratorExpired,
     KinesisCallsCounted,
     LeadershipEnded,
@@ -192,7 +193,14 @@ class LagTracker:
                     _update_progress(progress, event, now_ms)
             case MemberStarted() | FleetRefreshed() | FleetDecided() | ShardsSynced() | StreamRecreated():
                 pass  # not about the progress of a shard
-            case StreamsChanged() | LeaseRestarted() | HandoffRequested() | LeasesRenewed() | ShardStalled():
+            case (
+                StreamsChanged()
+                | LeaseRestarted()
+                | HandoffRequested()
+                | HandoffWithdrawn()
+                | LeasesRenewed()
+                | ShardStalled()
+            ):
                 pass
             case IteratorExpired() | DeaggregationFailed() | ProcessorCalled() | LeaseDeleted():
                 pass

@@ -38,6 +38,7 @@ from leasehold.core.events import (
     GapFound,
     HandlerFailed,
     HandoffRequested,
+    HandoffWithdrawn,
     IteratorExpired,
     KinesisCallsCounted,
     LeadershipEnded,
@@ -395,7 +396,14 @@ def metric_points(event: Event, worker: WorkerId) -> Iterator[Point]:
             yield _problem_point(event)
         case MemberStarted() | MemberStopped() | RowRejected() | RowRecovered() | RowIgnored():
             pass  # no metrics
-        case StreamRecreated() | StreamsChanged() | LeaseRestarted() | HandoffRequested() | LeaseReleased():
+        case (
+            StreamRecreated()
+            | StreamsChanged()
+            | LeaseRestarted()
+            | HandoffRequested()
+            | HandoffWithdrawn()
+            | LeaseReleased()
+        ):
             pass
         case ShardBlockedOnParents() | ReadingStarted() | ConsumerFound() | FanOutRefused() | FanOutResumed():
             pass

@@ -31,6 +31,7 @@ from leasehold.core.events import (
     GapFound,
     HandlerFailed,
     HandoffRequested,
+    HandoffWithdrawn,
     IteratorExpired,
     KinesisCallsCounted,
     LeadershipEnded,
@@ -252,7 +253,13 @@ class MemberSeries:
                 # A handler may return after its lease was lost. Such an event must not add the shard again.
                 if event.shard_key in self._lag_tracker:
                     self._update_shard(event)
-            case StreamRecreated() | StreamsChanged() | LeaseRestarted() | HandoffRequested():
+            case (
+                StreamRecreated()
+                | StreamsChanged()
+                | LeaseRestarted()
+                | HandoffRequested()
+                | HandoffWithdrawn()
+            ):
                 pass  # no metrics
             case ShardBlockedOnParents() | ReadingStarted() | ProcessorCalled() | LeaseDeleted():
                 pass

@@ -15,7 +15,7 @@ from leasehold.core.assignment.leader_assignment import Assignment, LeaderPlan
 from leasehold.core.assignment.refresh_schedule import workers_to_nudge_before_failover
 from leasehold.core.coordinator.fleet_mode import TableLayout
 from leasehold.core.coordinator.worker_metrics import STALE_AFTER_MS, WorkerReport
-from leasehold.core.events import HandoffRequested, LeaseAssigned
+from leasehold.core.events import HandoffRequested, HandoffWithdrawn, LeaseAssigned
 from leasehold.core.leases.liveness import Observations
 from leasehold.core.model import Lease, WorkerId
 from leasehold.errors import LeaseholdError
@@ -48,11 +48,12 @@ class AssignmentExecutor:
     async def execute(
         self, plan: LeaderPlan, snapshot: FleetSnapshot, observations: Observations
     ) -> ExecutionResult:
-        """Assign leases, request handoffs, nudge members, and delete reports that were not renewed for a day."""
+        """Assign leases, request and withdraw handoffs, nudge members, delete reports not renewed for a day."""
         by_force = () if self.context.settings.handoff else plan.hand_off
         by_handoff = plan.hand_off if self.context.settings.handoff else ()
         assigned = await all_of(*(self._assign(line) for line in (*plan.assign, *by_force)))
         handed = await all_of(*(self._request_handoff(line) for line in by_handoff))
+        withdrawn = await all_of(*(self._withdraw_handoff(lease) for lease in plan.withdraw))
         # Invariant: members are nudged after the writes, so that they find them.
         workers = self._workers_to_nudge(plan, snapshot, observations)
         await self.nudger.nudge(workers, snapshot.leases.leases)
@@ -60,7 +61,7 @@ class AssignmentExecutor:
         return ExecutionResult(
             [lease for lease in assigned if isinstance(lease, Lease)],
             sum(isinstance(lease, Lease) for lease in handed),
-            has_failed=any(result is None for result in (*assigned, *handed)),
+            has_failed=any(result is None for result in (*assigned, *handed, *withdrawn)),
         )
 
     async def _assign(self, line: Assignment) -> _Result:
@@ -76,6 +77,14 @@ class AssignmentExecutor:
         result = await self._write(f"hand off {line.lease.key}", write)
         if isinstance(result, Lease) and result.checkpoint_owner is not None:
             event = HandoffRequested(line.lease.key, result.checkpoint_owner, line.to)
+            self.context.operations.observe(event)
+        return result
+
+    async def _withdraw_handoff(self, lease: Lease) -> _Result:
+        write = self.context.table.withdraw_handoff(lease)
+        result = await self._write(f"withdraw the handoff of {lease.key}", write)
+        if isinstance(result, Lease) and lease.owner is not None and lease.checkpoint_owner is not None:
+            event = HandoffWithdrawn(lease.key, lease.checkpoint_owner, lease.owner)
             self.context.operations.observe(event)
         return result
 

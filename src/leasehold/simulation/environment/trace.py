@@ -14,6 +14,7 @@ from leasehold.core.events import (
     GapFound,
     HandlerFailed,
     HandoffRequested,
+    HandoffWithdrawn,
     IteratorExpired,
     LeadershipEnded,
     LeadershipTaken,
@@ -94,6 +95,8 @@ def event_line(event: Event) -> tuple[str, str, str] | None:
             return "releases", shard, f"to {to}" if to else ""
         case HandoffRequested(key=key, owner=owner, to=to):
             return "handoff", key, f"{owner} -> {to}"
+        case HandoffWithdrawn(key=key, owner=owner, to=to):
+            return "withdraws", key, f"{owner} keeps it, not {to}"
         case Checkpointed(shard_key=shard, position=position):
             return "checkpoints", shard, short_position(position)
         case ShardEnded(shard_key=shard, children=children):
