@@ -56,7 +56,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "behind": FindingKind(
         "ok; notice if no worker serves the shard",
-        "The shard is behind, and its lag neither grows nor falls.",
+        "The shard is behind, and its lag neither grows nor falls; or it grows because the position stands still.",
     ),
     "ended": FindingKind("ok", "The shard was read to its end."),
     "waits_for_parents": FindingKind(
@@ -64,11 +64,12 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
     ),
     "falling_behind": FindingKind(
         "notice above a minute, else ok",
-        "The lag grows although records are handled; with the rate, and when records are lost at this rate.",
+        "The lag grows although the position moves; with the rate, and when records are lost at this rate.",
     ),
     "stuck": FindingKind(
         "problem",
-        "The owner renews the lease, but the checkpoint does not move and is over a minute behind.",
+        "The owner renews the lease, but the checkpoint does not move and is over a minute behind; no worker says why "
+        "(`no_progress`, `handler_fails`).",
     ),
     "handler_fails": FindingKind(
         "problem",

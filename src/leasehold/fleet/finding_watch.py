@@ -173,6 +173,7 @@ class FindingWatch:
                 behind_ms=behind_ms,
                 is_trimmed=progress.gap is not None,
                 is_throttled=is_throttled,
+                progress_ms=progress.last_progress_ms,
             )
             lags[key].append(read)
         self._lags = lags

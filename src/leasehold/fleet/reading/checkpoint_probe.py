@@ -78,6 +78,7 @@ def lag_read(lag: ShardLag, at_ms: int) -> LagRead:
         is_trimmed=lag.is_trimmed,
         is_throttled=lag.is_throttled,
         problem=lag.note,
+        position=lag.lease.checkpoint,
     )
 
 

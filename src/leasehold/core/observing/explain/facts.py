@@ -18,6 +18,7 @@ from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, WorkerRe
 from leasehold.core.finding import Finding
 from leasehold.core.leases.lease_view import leases_without_heartbeat
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId, StreamIdentifier, WorkerId, shard_number
+from leasehold.core.position import Position
 from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
 from leasehold.errors import MalformedRowError, ShardListError
 
@@ -48,6 +49,8 @@ class LagRead:
     """What one read at the checkpoint of a shard has shown.
 
     `behind_ms` is how far the checkpoint is behind the tip; None if it is unknown, then `problem` gives the reason.
+    `position` is the checkpoint that was read. A member that looks at its own shards has `progress_ms` instead: when
+    the shard last made progress.
     """
 
     at_ms: int
@@ -55,6 +58,14 @@ class LagRead:
     is_trimmed: bool = False
     is_throttled: bool = False
     problem: str = ""
+    position: Position | None = None
+    progress_ms: int | None = None
+
+    def has_moved_since(self, earlier: LagRead) -> bool:
+        """Whether the shard moved after an earlier read; also if that is not known."""
+        if self.progress_ms is not None:
+            return self.progress_ms > earlier.at_ms
+        return self.position is None or self.position != earlier.position
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from leasehold.core.finding import Finding, Severity, format_duration
@@ -13,6 +13,8 @@ AT_TIP_MS: Final = 10_000  # pages of an idle shard are seconds apart, and batch
 STUCK_BEHIND_MS: Final = 60_000  # many programs checkpoint once a minute
 FALLING_BEHIND_MIN_MS: Final = 60_000  # the lag of a busy shard varies by some seconds
 RETENTION_WARNING: Final = 0.75  # the part of the retention after which records are in danger
+# With these, a worker itself says why a shard does not move.
+_REASONS: Final = frozenset({"no_progress", "handler_fails"})
 HOT_KBPS: Final = 0.8 * 1_024  # a shard accepts one megabyte a second
 
 
@@ -76,14 +78,17 @@ def _retention_findings(lease: Lease, last: LagRead, facts: FleetFacts) -> Itera
 
 
 def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Iterator[Finding]:
-    last = reads[-1]
-    yield from facts.worker_findings.get(lease.key, ())
+    last, told = reads[-1], facts.worker_findings.get(lease.key, ())
+    yield from told
     if last.behind_ms is None:
         yield _finding(
             lease, "lag_unknown", Severity.NOTICE, f"its lag is not known: {last.problem or 'no answer'}"
         )
     elif last.behind_ms <= AT_TIP_MS:
         yield _finding(lease, "at_tip", Severity.OK, _at_tip(lease, last.behind_ms))
+    elif any(each.code in _REASONS for each in told):
+        text = f"{lease.actual_owner} reads it, {format_duration(last.behind_ms)} behind"
+        yield _finding(lease, "behind", Severity.OK, text)
     elif facts.own_worker is None and _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
         yield _finding(
             lease,
@@ -99,29 +104,49 @@ def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFac
 
 
 def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Finding:
-    last = reads[-1]
-    behind_ms = last.behind_ms or 0
+    behind_ms = reads[-1].behind_ms or 0
     text = f"{lease.actual_owner} reads it, {format_duration(behind_ms)} behind"
-    first = next((read for read in reads[:-1] if read.behind_ms is not None), None)
-    if first is None or first.behind_ms is None or last.at_ms <= first.at_ms:
+    known = [read for read in reads if read.behind_ms is not None]
+    gained_ms, elapsed_ms = _gain(known)
+    if elapsed_ms <= 0:
         return _finding(lease, "behind", Severity.OK, text)
-    gained_ms, elapsed_ms = first.behind_ms - behind_ms, last.at_ms - first.at_ms
     if gained_ms > 0:
         left_ms = behind_ms * elapsed_ms // gained_ms
         text += f" and catching up: about {format_duration(left_ms)} to the tip at the present rate"
         return _finding(lease, "catching_up", Severity.OK, text)
-    if gained_ms < 0:
-        return _finding(
-            lease,
-            "falling_behind",
-            Severity.NOTICE if behind_ms >= FALLING_BEHIND_MIN_MS else Severity.OK,
-            f"{text} and falling behind: the lag grew by {format_duration(-gained_ms)} "
-            f"in {format_duration(elapsed_ms)}{_loss(lease, behind_ms, -gained_ms / elapsed_ms, facts)}",
-            "a faster handler, more workers, or more shards",
-        )
+    if gained_ms == 0:
+        text += f", and no nearer than {format_duration(elapsed_ms)} ago"
+        return _finding(lease, "behind", Severity.OK, text)
+    # The lag of a shard that stands still grows by itself. Only while it moves is its worker too slow.
+    moved = _last_move(known)
+    if moved < len(known) - 1:
+        # The shard stopped between this read and the one before, so this lag is already one of a shard that stands.
+        gained_ms, elapsed_ms = _gain(known[: max(1, moved)])
+    if gained_ms >= 0:
+        text += f"; its position has not moved for at least {format_duration(known[-1].at_ms - known[moved].at_ms)}"
+        return _finding(lease, "behind", Severity.OK, text)
     return _finding(
-        lease, "behind", Severity.OK, f"{text}, and no nearer than {format_duration(elapsed_ms)} ago"
+        lease,
+        "falling_behind",
+        Severity.NOTICE if behind_ms >= FALLING_BEHIND_MIN_MS else Severity.OK,
+        f"{text} and falling behind: the lag grew by {format_duration(-gained_ms)} "
+        f"in {format_duration(elapsed_ms)}{_loss(lease, behind_ms, -gained_ms / elapsed_ms, facts)}",
+        "a faster handler, more workers, or more shards",
     )
+
+
+def _gain(reads: Sequence[LagRead]) -> tuple[int, int]:
+    """By how much the lag fell from the first of these reads to the last, and in what time."""
+    first, last = reads[0], reads[-1]
+    return (first.behind_ms or 0) - (last.behind_ms or 0), last.at_ms - first.at_ms
+
+
+def _last_move(reads: Sequence[LagRead]) -> int:
+    """The number of the read since which the shard has not moved; the last one if it moves."""
+    for number in range(len(reads) - 1, 0, -1):
+        if reads[number].has_moved_since(reads[number - 1]):
+            return number
+    return 0
 
 
 def _loss(lease: Lease, behind_ms: int, growth: float, facts: FleetFacts) -> str:
