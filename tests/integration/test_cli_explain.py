@@ -145,7 +145,22 @@ def test_an_unknown_shard_is_refused_with_a_sentence(explain: Explain, tmp_path:
     write_leases(tmp_path, lease(SHARDS[0], TRIM_HORIZON))
     done = explain("shardId-7")
     assert (done.code, "Traceback" in done.err) == (2, False)
-    assert "there is neither a lease nor a listed shard with this id" in done.err
+    assert "there is no lease with this id" in done.err
+    assert "add --stream NAME" in done.err
+
+
+def test_a_child_without_a_lease_waits_for_its_parent(
+    kinesis: LocalKinesis, explain: Explain, tmp_path: Path
+) -> None:
+    kinesis.client().split_shard(
+        StreamName="orders", ShardToSplit=SHARDS[2], NewStartingHashKey=str(2**128 // 6 * 5)
+    )
+    leases = [lease(shard, TRIM_HORIZON, None) for shard in SHARDS[:3]]
+    write_leases(tmp_path, *leases)
+    child = explain(SHARDS[3], "--stream", "orders")
+    assert f"  {SHARDS[3]}: it waits until its parent is read to the end, and gets a lease then" in child.out
+    assert f"{SHARDS[2]} has no owner" in child.out
+    assert f"  {SHARDS[4]}: it waits until" in explain("--stream", "orders").out
 
 
 def test_an_unknown_shard_and_a_missing_fleet_have_another_exit_code_than_findings(

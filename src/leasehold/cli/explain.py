@@ -22,7 +22,7 @@ from leasehold.cli.output import (
 )
 from leasehold.core.finding import Explanation, Finding, Severity, finding_to_json
 from leasehold.core.model import Lease, LeaseKey, StreamIdentifier
-from leasehold.core.observing.explain.explain_fleet import explain_fleet
+from leasehold.core.observing.explain.explain_fleet import explain_fleet, explain_listed_shard
 from leasehold.core.observing.explain.facts import FleetFacts
 from leasehold.core.shown_text import shown, shown_sentence
 from leasehold.errors import NotFoundError
@@ -76,7 +76,7 @@ def explain(
     """  # noqa: D301 - click needs the character
     with report_errors(UnknownResult), progress_lines(lambda: f"watching the fleet for {watch:g} s"):
         facts = asyncio.run(_read(connection, stream or connection.stream, watch, status))
-        explanation = _limit_to(explain_fleet(facts), shard)
+        explanation = _limit_to(explain_fleet(facts), shard, facts)
     if as_json:
         print_json(_to_json(explanation))
     else:
@@ -126,7 +126,7 @@ def _names(leases: Iterable[Lease], stream: str | None) -> Mapping[StreamIdentif
     return named
 
 
-def _limit_to(explanation: Explanation, shard: str | None) -> Explanation:
+def _limit_to(explanation: Explanation, shard: str | None, facts: FleetFacts) -> Explanation:
     if shard is None:
         return explanation
     found = {
@@ -134,11 +134,15 @@ def _limit_to(explanation: Explanation, shard: str | None) -> Explanation:
         for key, findings in explanation.shards.items()
         if shard == key or shard == key.rpartition(":")[2]
     }
+    found = found or dict(explain_listed_shard(shard, facts))
     if not found:
-        raise NotFoundError(
-            f"shard {shown(shard)}: there is neither a lease nor a listed shard with this id; `leasehold leases` "
-            "shows all"
+        absence = (
+            "there is neither a lease nor a listed shard with this id; `leasehold leases` shows all"
+            if facts.streams
+            else "there is no lease with this id, and the leases do not name their stream: add --stream NAME to find "
+            "a shard without a lease"
         )
+        raise NotFoundError(f"shard {shown(shard)}: {absence}")
     return Explanation(explanation.fleet, found)
 
 

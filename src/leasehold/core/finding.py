@@ -58,9 +58,14 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "ok; notice if no worker serves the shard",
         "The shard is behind, and its lag neither grows nor falls; or it grows because the position stands still.",
     ),
-    "ended": FindingKind("ok", "The shard was read to its end."),
+    "ended": FindingKind(
+        "ok",
+        "The shard was read to its end. Of a shard without a lease, only `leasehold explain SHARD` says so.",
+    ),
     "waits_for_parents": FindingKind(
-        "ok", "The shard begins when its parents have ended; with the owner and the lag of each parent."
+        "ok",
+        "The shard begins when its parents have ended; with the owner and the lag of each parent. It may have no lease "
+        "until then.",
     ),
     "falling_behind": FindingKind(
         "notice above a minute, else ok",

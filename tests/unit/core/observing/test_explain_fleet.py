@@ -12,7 +12,7 @@ from leasehold.core.coordinator.worker_metrics import WorkerReport
 from leasehold.core.finding import Finding, Severity
 from leasehold.core.leases.row_writes import text
 from leasehold.core.model import WHOLE_HASH_RANGE, HashRange, Lease, LeaseKey, Shard, ShardId, WorkerId
-from leasehold.core.observing.explain.explain_fleet import explain_fleet
+from leasehold.core.observing.explain.explain_fleet import explain_fleet, explain_listed_shard
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead, StreamFacts, TableRead
 from leasehold.core.position import SHARD_END, TRIM_HORIZON, Position
 from leasehold.errors import MalformedRowError
@@ -228,6 +228,49 @@ def test_a_child_waits_for_its_parent_and_says_how_far_that_is() -> None:
     assert findings(of, CHILD)["waits_for_parents"].text == (
         f"it waits until its parent is read to the end: anna reads {PARENT}, 1 min 0 s behind"
     )
+
+
+GRANDCHILD = ShardId("shardId-000000000002")
+FAMILY = (
+    Shard(PARENT, WHOLE_HASH_RANGE, "1", "900"),
+    Shard(CHILD, WHOLE_HASH_RANGE, "901", "950", (PARENT,)),
+    Shard(GRANDCHILD, WHOLE_HASH_RANGE, "951", None, (CHILD,)),
+)
+
+
+def test_a_child_without_a_lease_waits_for_its_parent() -> None:
+    """Its lease is created when the parent ends. Until then only the list of shards has it."""
+    of = facts(lease(), lags=behind(90_000, 60_000), shards=FAMILY)
+    assert findings(of, CHILD)["waits_for_parents"].text == (
+        "it waits until its parent is read to the end, and gets a lease then: "
+        f"anna reads {PARENT}, 1 min 0 s behind"
+    )
+    assert f"then: {CHILD} has no lease yet" in findings(of, GRANDCHILD)["waits_for_parents"].text
+    assert findings(of, CHILD)["waits_for_parents"].severity is Severity.OK
+
+
+def test_a_merged_child_without_a_lease_waits_for_the_parent_that_has_not_ended() -> None:
+    shards = (
+        Shard(PARENT, LOWER, "1", "900"),
+        Shard(CHILD, UPPER, "1", "900"),
+        Shard(GRANDCHILD, WHOLE_HASH_RANGE, "901", None, (PARENT, CHILD)),
+    )
+    of = facts(
+        lease(hash_range=LOWER), lease(CHILD, hash_range=UPPER, at=SHARD_END, owner=None), shards=shards
+    )
+    assert findings(of, GRANDCHILD)["waits_for_parents"].text.endswith(
+        f"then: anna reads {PARENT}, 0 s behind"
+    )
+
+
+def test_a_listed_shard_without_a_lease_is_explained_by_its_name() -> None:
+    of = facts(lease(CHILD, at=Position("910"), parents=frozenset({PARENT})), shards=FAMILY)
+    assert LeaseKey(PARENT) not in explain_fleet(of).shards
+    (found,) = explain_listed_shard(PARENT, of)[LeaseKey(PARENT)]
+    assert (found.code, found.severity) == ("ended", Severity.OK)
+    assert not explain_listed_shard("shardId-000000000009", of)
+    (unread,) = explain_listed_shard(GRANDCHILD, facts(shards=FAMILY))[LeaseKey(GRANDCHILD)]
+    assert unread.code == "no_lease"
 
 
 def test_a_handoff_that_lasts_names_both_workers() -> None:

@@ -181,6 +181,8 @@ def _state(known: _Known, findings: Sequence[Finding], facts: FleetFacts) -> str
     if lease is None:
         if known.shard is None:
             return TRIMMED
+        if "waits_for_parents" in codes:
+            return WAITING
         return UNLEASED if findings or known.shard.is_open else DONE
     if lease.checkpoint.is_shard_end:
         return DONE

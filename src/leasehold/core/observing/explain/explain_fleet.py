@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from leasehold.core.finding import Explanation, Finding, Severity, format_duration
 from leasehold.core.model import (
@@ -64,7 +64,7 @@ def _is_unchanged(lease: Lease, about: StreamFacts, facts: FleetFacts) -> bool:
 def _unleased_shards(
     stream: StreamIdentifier | None, graph: ShardGraph, facts: FleetFacts
 ) -> Mapping[LeaseKey, tuple[Finding, ...]]:
-    """A finding for each shard that should have a lease and has none."""
+    """A finding for each shard that should have a lease and has none, or gets one when its parents have ended."""
     about = facts.streams[stream]
     here = [lease for lease in facts.after.leases if lease.stream == stream]
     unreadable = [parse_lease_key(LeaseKey(error.key))[1] for error in facts.after.rejected]
@@ -74,6 +74,11 @@ def _unleased_shards(
         missing &= _missing(graph, about.leases_at_list, stream, unreadable)
     findings = {shard: _blocked(shard, stream) for shard in blocked}
     findings |= {shard: _unleased(lease_key(shard, stream), facts) for shard in missing}
+    findings |= {
+        shard: _waiting_unleased(shard, graph, stream, facts)
+        for shard in _unbegun(graph, here, missing)
+        if shard not in blocked
+    }
     return {finding.shard: (finding,) for finding in findings.values() if finding.shard is not None}
 
 
@@ -89,6 +94,68 @@ def _missing(
     except ShardListError:
         return frozenset()  # the list was made during a reshard; the next one is right
     return frozenset(lease.shard_id for lease in plan)
+
+
+def _unbegun(graph: ShardGraph, leases: Sequence[Lease], missing: Collection[ShardId]) -> Iterator[ShardId]:
+    """The shards without a lease below a lease that has not ended, or below one that is missing.
+
+    Without any lease, only the settings of the first worker say with which shards it begins.
+    """
+    rows = {lease.shard_id for lease in leases}
+    passed = graph.upward_from(rows)
+    before = {lease.shard_id for lease in leases if not lease.checkpoint.is_shard_end} | set(missing)
+    for shard in graph.parents_first if rows else ():
+        if shard not in passed and shard not in before and not before.isdisjoint(graph.parents_of(shard)):
+            before.add(shard)
+            yield shard
+
+
+def _waiting_unleased(
+    shard: ShardId, graph: ShardGraph, stream: StreamIdentifier | None, facts: FleetFacts
+) -> Finding:
+    leases = facts.after.by_key
+    of_parents = [(parent, leases.get(lease_key(parent, stream))) for parent in graph.parents_of(shard)]
+    told = [
+        f"{parent} has no lease yet" if lease is None else _parent_state(lease, facts)
+        for parent, lease in of_parents
+        if lease is None or not lease.checkpoint.is_shard_end
+    ]
+    return Finding(
+        code="waits_for_parents",
+        severity=Severity.OK,
+        text=f"it waits until its {_are_read(told)} read to the end, and gets a lease then: {'; '.join(told)}",
+        shard=lease_key(shard, stream),
+    )
+
+
+def explain_listed_shard(shard: str, facts: FleetFacts) -> Mapping[LeaseKey, tuple[Finding, ...]]:
+    """The finding about a listed shard of which `explain_fleet` says nothing, by its id or its lease key."""
+    found: dict[LeaseKey, tuple[Finding, ...]] = {}
+    for stream, about in facts.streams.items():
+        for each in about.shard_ids:
+            key = lease_key(each, stream)
+            if shard in {key, each} and key not in facts.after.by_key:
+                found[key] = (_passed(key, each, stream, about, facts),)
+    return found
+
+
+def _passed(
+    key: LeaseKey, shard: ShardId, stream: StreamIdentifier | None, about: StreamFacts, facts: FleetFacts
+) -> Finding:
+    leased = [lease.shard_id for lease in facts.after.leases if lease.stream == stream]
+    if about.graph is None or shard not in about.graph.upward_from(leased):
+        return _unleased(key, facts)
+    return Finding(
+        code="ended",
+        severity=Severity.OK,
+        text="it has no lease, and a shard that follows it has one: it was read to its end, or this application began "
+        "after it",
+        shard=key,
+    )
+
+
+def _are_read(parents: Sequence[str]) -> str:
+    return "parent is" if len(parents) == 1 else "parents are"
 
 
 def _blocked(shard: ShardId, stream: StreamIdentifier | None) -> Finding:
@@ -204,7 +271,7 @@ def _waiting(
         lease,
         "waits_for_parents",
         Severity.OK,
-        f"it waits until its {'parent is' if len(told) == 1 else 'parents are'} read to the end: {'; '.join(told)}",
+        f"it waits until its {_are_read(told)} read to the end: {'; '.join(told)}",
     )
 
 
