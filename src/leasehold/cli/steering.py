@@ -18,8 +18,8 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.output import escape_unprintable, format_count
 from leasehold.config.settings import FleetSettings, milliseconds
+from leasehold.core.command_name import command_member
 from leasehold.core.finding import format_duration
-from leasehold.core.model import WorkerId
 from leasehold.core.shown_text import shorten_ids
 from leasehold.core.steering.capture import CaptureLimits
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -44,7 +44,7 @@ class Steering:
         from leasehold.wiring import new_rng, new_worker_id  # noqa: PLC0415 - boto3 is slow
 
         ports = CapturePorts(table=table, clock=SystemClock(), rng=new_rng(), report=ProgressLines())
-        return LeaseCapture(ports, WorkerId(f"leasehold-{purpose}-{new_worker_id()}"), self.limits)
+        return LeaseCapture(ports, command_member(purpose, new_worker_id()), self.limits)
 
 
 def steering_options(command: Command) -> Command:

@@ -105,7 +105,9 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "Nobody owns the lease: no worker is active, the leader does not assign it, or all workers have `max_leases`.",
     ),
     "handoff_pending": FindingKind(
-        "notice if it lasts, else ok", "The old owner has not finished its records."
+        "notice if it lasts, else ok",
+        "The old owner has not finished its records, and hands over to another worker or to a "
+        "[command](docs/steering.md); or a command holds the lease for a moment.",
     ),
     "handoff_to_silent_worker": FindingKind(
         "problem", "A lease is handed over to a worker that is no longer active."

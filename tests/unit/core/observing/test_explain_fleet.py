@@ -173,6 +173,39 @@ def test_a_handoff_to_a_worker_that_is_gone_is_a_problem() -> None:
     assert found["handoff_to_silent_worker"].severity is Severity.PROBLEM
 
 
+RESET = WorkerId("leasehold-reset-host-1:17:0a1b2c3d")
+
+
+def test_a_command_that_waits_for_an_owner_is_no_silent_worker() -> None:
+    """It sends no heartbeat and no report, whether it runs or was killed."""
+    pending = lease(owner=RESET, checkpoint_owner=ANNA)
+    read = TableRead(
+        at_ms=15_000, leases=(pending,), reports=(WorkerReport(worker=ANNA, updated_s=NOW_S - 5),)
+    )
+    found = findings(facts(pending, after=read))
+    assert set(found) == {"handoff_pending", "at_tip"}
+    assert found["handoff_pending"].severity is Severity.NOTICE
+    assert found["handoff_pending"].text == (
+        "the command `leasehold reset` (process 17 on host-1) has asked anna for it, at least 15 s ago: "
+        "anna first finishes the records in flight"
+    )
+    assert "if the command no longer runs" in found["handoff_pending"].remedy
+
+
+def test_a_command_that_holds_a_lease_is_no_worker() -> None:
+    held = facts(lease(owner=RESET))
+    assert set(findings(held)) == {"handoff_pending"}
+    assert "leasehold reset` (process 17 on host-1) holds it" in findings(held)["handoff_pending"].text
+    assert "no_active_worker" in findings(held, None)
+    killed = findings(facts(lease(owner=RESET), before=[lease(owner=RESET)]))["owner_silent"]
+    assert "its owner the command `leasehold reset`" in killed.text
+    assert "restart this one" not in killed.remedy
+
+
+def test_a_worker_with_a_similar_name_is_no_command() -> None:
+    assert set(findings(facts(lease(owner=WorkerId("leasehold-reset-1"))))) == {"at_tip"}
+
+
 def test_a_lost_lease_of_a_parent_is_named() -> None:
     shards = (
         Shard(PARENT, WHOLE_HASH_RANGE, "1", "9"),
@@ -278,6 +311,15 @@ def test_a_handoff_that_lasts_names_both_workers() -> None:
     found = findings(facts(handoff))["handoff_pending"]
     assert found.text.startswith("anna hands it over to bert, for at least 15 s")
     assert found.severity is Severity.NOTICE
+
+
+def test_a_member_that_has_not_read_twice_does_not_say_how_long_its_handoff_lasts() -> None:
+    handoff = lease(owner=BERT, checkpoint_owner=ANNA)
+    of = facts(handoff, own_worker=ANNA)
+    of = replace(of, before=replace(of.before, at_ms=of.after.at_ms))
+    assert findings(of)["handoff_pending"].text == (
+        "anna hands it over to bert: it first finishes the records in flight"
+    )
 
 
 def test_records_that_will_be_trimmed_are_an_alarm() -> None:

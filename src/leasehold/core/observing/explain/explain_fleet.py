@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from leasehold.core.command_name import CommandName, parse_command
 from leasehold.core.finding import Explanation, Finding, Severity, format_duration
 from leasehold.core.model import (
     InitialPosition,
@@ -208,6 +209,13 @@ def _lease_findings(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: Fleet
         yield _free(lease, facts)
     elif lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners:
         yield _silent(lease, lease.actual_owner, facts)
+    elif (command := parse_command(lease.actual_owner)) is not None:
+        yield _about(
+            lease,
+            "handoff_pending",
+            Severity.OK,
+            f"{command} holds it, and gives it back to the workers when it has changed it",
+        )
     else:
         is_served = True
         if lease.is_in_handoff:
@@ -304,24 +312,40 @@ def _free(lease: Lease, facts: FleetFacts) -> Finding:
 
 def _silent(lease: Lease, owner: WorkerId, facts: FleetFacts) -> Finding:
     others = facts.active_workers - {owner}
-    next_owner = f"; {lease.owner} waits for it to hand the lease over" if lease.is_in_handoff else ""
+    next_owner = ""
+    if lease.is_in_handoff:
+        # A command may have ended since it asked.
+        command = parse_command(lease.owner)
+        waits = f"{lease.owner} waits for it to hand the lease over"
+        next_owner = f"; {command} has asked for the lease" if command else f"; {waits}"
+    reason = "it was stopped, suspended, or cannot reach the lease table"
     return _about(
         lease,
         "owner_silent",
         Severity.PROBLEM,
-        f"its owner {owner} is silent {silence_of(facts, owner)}: it was stopped, suspended, or cannot reach the "
-        f"lease table{next_owner}",
+        f"its owner {_name(owner)} is silent {silence_of(facts, owner)}: {reason}{next_owner}",
         "another worker takes the lease when the failover time has passed"
         if others
-        else "no other worker is active: start one, or restart this one",
+        else "no other worker is active: start one"
+        + ("" if parse_command(owner) is not None else ", or restart this one"),
     )
+
+
+def _name(worker: WorkerId | None) -> str:
+    """A worker, or the command that is a member with this name, as words."""
+    return str(parse_command(worker) or worker)
 
 
 def _handoff(lease: Lease, facts: FleetFacts) -> Finding:
     before = facts.before.by_key.get(lease.key)
     is_old = before is not None and before.is_in_handoff and before.owner == lease.owner
-    since = f"for at least {format_duration(facts.watched_ms)}" if is_old else "now"
-    text = f"{lease.checkpoint_owner} hands it over to {lease.owner}, {since}"
+    watched = format_duration(facts.watched_ms)
+    if (command := parse_command(lease.owner)) is not None:
+        asked = f", at least {watched} ago" if is_old and facts.watched_ms else ""
+        return _handoff_to_command(lease, command, asked, is_old=is_old)
+    # A member that looks at its own leases alone has not read them twice: its reviews show how long it lasts.
+    since = f", for at least {watched}" if is_old and facts.watched_ms else "" if is_old else ", now"
+    text = f"{lease.checkpoint_owner} hands it over to {lease.owner}{since}"
     # Without reports, a worker that owns no lease cannot be seen.
     if is_old and facts.after.reports and lease.owner not in facts.active_workers:
         return _about(
@@ -339,6 +363,21 @@ def _handoff(lease: Lease, facts: FleetFacts) -> Finding:
         f"{text}: it first finishes the records in flight",
         "the old owner keeps the lease until its handler returns; a handler that hangs delays the handoff until it "
         "expires"
+        if is_old
+        else "",
+    )
+
+
+def _handoff_to_command(lease: Lease, command: CommandName, asked: str, *, is_old: bool) -> Finding:
+    """A command sends no heartbeat for a lease that it only waits for, so it may have ended."""
+    owner = lease.checkpoint_owner
+    return _about(
+        lease,
+        "handoff_pending",
+        Severity.NOTICE if is_old else Severity.OK,
+        f"{command} has asked {owner} for it{asked}: {owner} first finishes the records in flight",
+        f"{owner} hands it over when its handler returns, or declines after handoff_timeout and reads on; if the "
+        "command no longer runs by then, a worker takes the lease after the failover time"
         if is_old
         else "",
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from leasehold.core.command_name import parse_command
 from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, WorkerReport
 from leasehold.core.finding import Finding
@@ -193,7 +194,7 @@ class FleetFacts:
 
     @cached_property
     def heard_workers(self) -> frozenset[WorkerId]:
-        """The workers that sent a heartbeat or a report between the two reads."""
+        """The workers that sent a heartbeat or a report between the two reads. A command that holds leases is none."""
         before = self.before.by_key
         renewing = {
             lease.actual_owner
@@ -206,7 +207,9 @@ class FleetFacts:
             for report in self.after.reports
             if not self.is_report_expired(report.worker) and self._is_new(report)
         }
-        return frozenset(worker for worker in renewing | reporting if worker is not None)
+        return frozenset(
+            worker for worker in renewing | reporting if worker is not None and parse_command(worker) is None
+        )
 
     def _is_new(self, report: WorkerReport) -> bool:
         earlier = self.before.reports_by_worker.get(report.worker)
