@@ -157,6 +157,19 @@ def test_trimmed_records_are_reported(kinesis: LocalKinesis, lag: Lag, tmp_path:
     assert "has been trimmed" in only["note"]
 
 
+def test_trimmed_records_with_none_after_them_are_reported(
+    kinesis: LocalKinesis, lag: Lag, tmp_path: Path
+) -> None:
+    gone, last = put(kinesis, SHARDS[0]), put(kinesis, SHARDS[1])
+    put(kinesis, SHARDS[0])  # not done
+    write_leases(tmp_path, {SHARDS[0]: Position(gone), SHARDS[1]: Position(last)})
+    assert {each["note"] for each in measured_shards(lag("--stream", "orders", "--json"))} == {""}
+    kinesis.trim("orders")
+    notes = {each["note"] for each in measured_shards(lag("--stream", "orders", "--json"))}
+    assert len(notes) == 1
+    assert "no later record is retained" in notes.pop()
+
+
 def test_an_unknown_shard_does_not_hide_the_others(kinesis: LocalKinesis, lag: Lag, tmp_path: Path) -> None:
     """A leftover lease is reported in its note."""
     write_leases(tmp_path, {SHARDS[0]: TRIM_HORIZON, ShardId("shardId-000000000077"): TRIM_HORIZON})

@@ -116,7 +116,11 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "notice; problem without workers",
         "The shard has not begun, and the lease of its parent was deleted.",
     ),
-    "position_trimmed": FindingKind("problem", "The record at the checkpoint is no longer retained."),
+    "position_trimmed": FindingKind(
+        "problem; if no later record is retained either: notice, or ok while a worker serves the shard",
+        "The record at the checkpoint is no longer retained. If no later one is either, the shard may also have been "
+        "idle for longer than the retention.",
+    ),
     "retention_nearly_reached": FindingKind(
         "problem",
         "The lag is more than three quarters of the retention; with the time until records are lost.",

@@ -115,3 +115,14 @@ def test_the_lag_is_that_of_the_first_record_that_is_not_done(
     records = [Record(b"x", "k", str(number), at_ms) for number, at_ms in arrivals.items()]
     pages = [Page((record,), "next", millis_behind=millis_behind) for record in records]
     assert measure_lag(pages=pages, checkpoint=checkpoint).millis_behind == lag
+
+
+@pytest.mark.parametrize(("millis_behind", "is_emptied"), [(0, True), (1_234, False), (None, False)])
+def test_an_empty_page_shows_a_trimmed_checkpoint_only_at_the_tip(
+    millis_behind: int | None, is_emptied: bool
+) -> None:
+    """Kinesis returns empty pages also before records."""
+    page = Page((), "next", millis_behind=millis_behind)
+    measured = measure_lag(pages=[page], checkpoint=Position("17"))
+    assert (measured.is_emptied, "no later record is retained" in measured.note) == (is_emptied, is_emptied)
+    assert not measure_lag(pages=[page]).is_emptied

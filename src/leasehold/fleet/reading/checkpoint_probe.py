@@ -24,6 +24,10 @@ LOST: Final = "the shard has ended and has no retained records: unprocessed reco
 FOREIGN: Final = (
     "the checkpoint is a position of another shard or stream: set it with `leasehold reset --shard`"
 )
+EMPTIED: Final = (
+    "the record at the checkpoint has been trimmed, and no later record is retained: records are lost, unless the "
+    "shard has been idle for longer than the retention"
+)
 TRIMMED: Final = "the record at the checkpoint has been trimmed, and maybe others after it"
 
 
@@ -35,6 +39,7 @@ class ShardLag:
     millis_behind: int | None
     note: str = ""
     is_trimmed: bool = False
+    is_emptied: bool = False  # trimmed, and no later record is retained
     is_throttled: bool = False
     is_unavailable: bool = False  # Kinesis did not respond, or failed
 
@@ -76,6 +81,7 @@ def lag_read(lag: ShardLag, at_ms: int) -> LagRead:
         at_ms=at_ms,
         behind_ms=lag.millis_behind,
         is_trimmed=lag.is_trimmed,
+        is_emptied=lag.is_emptied,
         is_throttled=lag.is_throttled,
         problem=lag.note,
         position=lag.lease.checkpoint,
@@ -94,4 +100,7 @@ def _judge(lease: Lease, page: Page) -> ShardLag:
         return replace(lag, note="not started")
     if records and gap_before(lease.checkpoint, records[0].sequence_number, None):
         return replace(lag, note=TRIMMED, is_trimmed=True)
+    # At the tip, and the record at the checkpoint has not come back. Before the tip, a page may be empty by chance.
+    if not records and page.millis_behind == 0:
+        return replace(lag, note=EMPTIED, is_emptied=True)
     return lag

@@ -333,6 +333,16 @@ def test_a_trimmed_position_is_a_problem() -> None:
     assert found["position_trimmed"].severity is Severity.PROBLEM
 
 
+def test_a_trimmed_position_without_later_records_is_named() -> None:
+    """Nothing is lost if the shard was idle. A worker that serves it has seen whatever came."""
+    emptied = [LagRead(at_ms=1, behind_ms=0, is_emptied=True)]
+    served = findings(facts(lease(), lags=emptied))
+    assert (served["position_trimmed"].severity, "at_tip" in served) == (Severity.OK, True)
+    free = findings(facts(lease(owner=None), lags=emptied))["position_trimmed"]
+    assert free.severity is Severity.NOTICE
+    assert "unless the shard has been idle" in free.text
+
+
 def test_throttled_reads_are_explained() -> None:
     found = findings(facts(lease(), lags=[LagRead(at_ms=1, is_throttled=True, problem="too fast")]))
     assert "share five reads" in found["reads_throttled"].text

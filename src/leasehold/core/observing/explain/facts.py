@@ -50,6 +50,7 @@ class LagRead:
     """What one read at the checkpoint of a shard has shown.
 
     `behind_ms` is how far the checkpoint is behind the tip; None if it is unknown, then `problem` gives the reason.
+    `is_emptied`: the record there was trimmed, and no later one is retained; nothing is lost if the shard was idle.
     `position` is the checkpoint that was read. A member that looks at its own shards has `progress_ms` instead: when
     the shard last made progress.
     """
@@ -57,6 +58,7 @@ class LagRead:
     at_ms: int
     behind_ms: int | None = None
     is_trimmed: bool = False
+    is_emptied: bool = False
     is_throttled: bool = False
     problem: str = ""
     position: Position | None = None

@@ -46,6 +46,15 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
             "the record at its checkpoint is no longer retained: records after it may be lost",
             "raise the retention of the stream, and read on; the worker reports the gap",
         )
+    elif last.is_emptied:
+        yield _finding(
+            lease,
+            "position_trimmed",
+            Severity.OK if is_served else Severity.NOTICE,
+            "the record at its checkpoint is no longer retained, and no later record is: records are lost, unless the "
+            "shard has been idle for longer than the retention",
+            "compare with the producers whether they wrote records since the checkpoint",
+        )
     yield from _retention_findings(lease, last, facts)
     if is_served:
         yield from _progress_findings(lease, reads, facts)
