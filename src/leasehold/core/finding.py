@@ -99,7 +99,9 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "problem", "It has not opened its connections two minutes after its start.", _HEALTH
     ),
     "worker_unhealthy": FindingKind("problem", "A worker does not answer `--status`.", _HEALTH),
-    "owner_silent": FindingKind("problem", "The owner sends no heartbeats; its last report says since when."),
+    "owner_silent": FindingKind(
+        "problem", "The owner sends no heartbeats; with the age of its last report if that is old."
+    ),
     "free": FindingKind(
         "problem if it lasts, else ok",
         "Nobody owns the lease: no worker is active, the leader does not assign it, or all workers have `max_leases`.",

@@ -15,11 +15,15 @@ ROWS_SHOWN_MAX: Final = 8
 
 
 def silence_of(facts: FleetFacts, worker: WorkerId) -> str:
-    """How long a worker is known to be silent, as words."""
+    """How long a worker is known to be silent, as words.
+
+    Heartbeats carry no time, and a worker may have sent some after its last report.
+    """
+    silence = f"for at least {format_duration(facts.watched_ms)}"
     report = facts.report_of(worker)
-    if report is not None and facts.is_report_expired(worker):
-        return f"since {format_duration((facts.wall_s - report.updated_s) * 1000)}"
-    return f"for at least {format_duration(facts.watched_ms)}"
+    if report is None or not facts.is_report_expired(worker):
+        return silence
+    return f"{silence} (its last report is {format_duration((facts.wall_s - report.updated_s) * 1000)} old)"
 
 
 def fleet_findings(facts: FleetFacts) -> Iterator[Finding]:
