@@ -149,6 +149,20 @@ def test_an_unknown_shard_is_refused_with_a_sentence(explain: Explain, tmp_path:
     assert "add --stream NAME" in done.err
 
 
+def test_a_status_address_that_is_none_is_refused(explain: Explain, tmp_path: Path) -> None:
+    write_leases(tmp_path, lease(SHARDS[0], TRIM_HORIZON))
+    done = explain("--status", "notaurl")
+    assert (done.code, done.out) == (2, "")
+    assert "--status notaurl: expected http://host:port, the status address of a worker" in done.err
+
+
+def test_a_short_watch_says_that_it_may_take_a_living_worker_for_silent(
+    explain: Explain, tmp_path: Path
+) -> None:
+    write_leases(tmp_path, lease(SHARDS[0], TRIM_HORIZON))
+    assert "a living one may seem silent: use a longer --watch" in explain("--stream", "orders").err
+
+
 def test_a_child_without_a_lease_waits_for_its_parent(
     kinesis: LocalKinesis, explain: Explain, tmp_path: Path
 ) -> None:

@@ -165,7 +165,7 @@ def test_health_distinguishes_a_hanging_handler_from_an_idle_shard(folder: Path)
     with worker("billing:consumer", folder=folder) as running:
         url = running.status_url()
         # Before the first page, another problem may be reported.
-        problem = "records are in flight and none gets done"
+        problem = "records are in flight, and the first of them does not get done"
         running.wait_for(lambda: problem in str(get_status(f"{url}/health")[1]["problems"]))
         assert get_status(f"{url}/health")[0] == 503
         (folder / "go-on").touch()

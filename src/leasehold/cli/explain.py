@@ -31,7 +31,9 @@ from leasehold.inspection.fleet_facts import NamedStream, Streams, read_facts
 from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX
 from leasehold.inspection.worker_status import read_workers
 
-WATCH_S: Final = 15.0  # a worker with the default failover time sends a heartbeat every five seconds
+WATCH_S: Final = 15.0
+HEARTBEAT_S: Final = 5.0  # between two heartbeats of a worker with the default failover time
+_SILENT: Final = frozenset({"owner_silent", "leader_silent", "no_active_worker", "free"})
 _MARKS: Final = {Severity.OK: " ", Severity.NOTICE: "?", Severity.PROBLEM: "!"}
 
 
@@ -82,6 +84,12 @@ def explain(
     else:
         for line in _lines(explanation, facts):
             print_line(line)
+    if watch <= HEARTBEAT_S and any(each.code in _SILENT for each in explanation.all_findings):
+        click.echo(
+            f"The fleet was watched for {watch:g} s only. A worker sends a heartbeat every {HEARTBEAT_S:g} s, or less "
+            "often with a longer failover time, so a living one may seem silent: use a longer --watch.",
+            err=True,
+        )
     if explanation.has_problem:
         raise SystemExit(1)
 

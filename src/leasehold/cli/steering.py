@@ -154,8 +154,8 @@ def describe_kept(waiting: Sequence[Waiting]) -> str:
     owners = sorted({str(each.owner) for each in waiting})
     names = ", ".join(owners) or "another member"
     return (
-        f"{format_count(len(waiting), 'lease')} unchanged: {names} did not hand over in time. Its batch in flight may "
-        "take longer than handoff_timeout; `leasehold explain` says more. Run the command again, or raise --timeout"
+        f"{format_count(len(waiting), 'lease')} unchanged: {names} did not hand over in time. A batch in flight takes "
+        "long, or the owner no longer runs; `leasehold explain` says which. Run the command again, or raise --timeout"
     )
 
 
@@ -181,4 +181,4 @@ def say(text: str) -> None:
 
 
 def _for(duration_ms: int) -> str:
-    return f", asked {format_duration(duration_ms)} ago" if duration_ms >= _SAY_EVERY_MS else ""
+    return f", asked {format_duration(duration_ms)} ago" if duration_ms >= 1_000 else ""

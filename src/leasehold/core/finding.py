@@ -59,7 +59,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "The shard is behind, and its lag neither grows nor falls; or it grows because the position stands still.",
     ),
     "ended": FindingKind(
-        "ok",
+        "ok; notice if the stream was recreated and only the earlier shard ended",
         "The shard was read to its end. Of a shard without a lease, only `leasehold explain SHARD` says so.",
     ),
     "waits_for_parents": FindingKind(

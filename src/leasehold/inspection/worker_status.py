@@ -50,8 +50,10 @@ def read_workers(addresses: Iterable[str]) -> WorkersStatus:
 
 def health_url(address: str) -> str:
     """The URL of `/health` at the status address of a worker. Raises ConfigError if it is no such address."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not _has_valid_port(parts):
+    has_scheme = "://" in address
+    parts = urlsplit(address if has_scheme else f"http://{address}")
+    is_word = not has_scheme and ":" not in address  # a name without a port is more likely a mistake
+    if is_word or parts.scheme not in {"http", "https"} or not parts.hostname or not _has_valid_port(parts):
         raise ConfigError(f"--status {address}: expected http://host:port, the status address of a worker")
     return f"{parts.scheme}://{parts.netloc}/health"
 

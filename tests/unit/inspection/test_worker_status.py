@@ -91,7 +91,7 @@ def answer_once(server: socket.socket, response: bytes) -> None:
         connection.sendall(response)
 
 
-@pytest.mark.parametrize("address", ["localhost:80x", "localhost:0", "ftp://host:1", "http://"])
+@pytest.mark.parametrize("address", ["notaurl", "localhost:80x", "localhost:0", "ftp://host:1", "http://"])
 def test_a_wrong_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected http://host:port"):
         health_url(address)

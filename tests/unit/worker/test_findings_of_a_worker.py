@@ -1,13 +1,14 @@
 """What a worker finds out about its own shards while its handler hangs or fails."""
 
 import asyncio
+import re
 
 import pytest
 
-from leasehold.core.events import BatchHandled, FindingBegan
+from leasehold.core.events import BatchHandled, FindingBegan, FindingsReviewed
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.worker.batch import Batch
-from tests.unit.worker.worker_world import WorkerWorld
+from tests.unit.worker.worker_world import RecordingHandler, WorkerWorld
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -34,6 +35,26 @@ def test_a_shard_that_stands_still_has_a_finding_with_its_cause_and_no_other(*, 
         began = {event.finding.code for event in worker.events_of(FindingBegan)}
         assert began == ({"handler_fails", "no_progress"} if fails else {"no_progress"})
         may_end.set()
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
+def test_both_findings_about_a_record_that_fails_count_the_same_failures() -> None:
+    """Before bisection has found the record, the handler fails on larger parts of the batch."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        world.put(*range(100))
+        worker = world.start(RecordingHandler("57"), initial_position="trim_horizon")
+        await world.until(
+            lambda: any(event.finding.code == "no_progress" for event in worker.events_of(FindingBegan)),
+            within_s=900,
+        )
+        texts = {each.code: each.text for each in worker.events_of(FindingsReviewed)[-1].findings}
+        counts = [re.findall("([0-9]+) times", texts[code]) for code in ("handler_fails", "no_progress")]
+        assert counts[0] == counts[1] != []
+        assert "the first of them does not get done" in texts["no_progress"]
         await worker.stop_and_wait()
 
     run_in_virtual_time(scenario())

@@ -43,7 +43,7 @@ from leasehold.core.finding import (
     worst_severity,
 )
 from leasehold.core.model import LeaseKey, ShardId
-from leasehold.core.observing.lag import LagTracker, ShardProgress
+from leasehold.core.observing.lag import LagTracker, ShardProgress, handler_failure
 
 TABLE_SILENCE_FAILOVERS_MAX: Final = 3
 CALLS_FRESH_FOR_MS: Final = 30_000  # calls are reported every ten seconds while there are some
@@ -200,13 +200,26 @@ class Health:
         idle_ms = now_ms - progress.last_progress_ms
         if progress.parents or idle_ms <= self._limits.stuck_after_ms:
             return None
-        because = f"; {progress.last_failure}, {progress.failures} times" if progress.last_failure else ""
+        because = (
+            f"; {progress.last_failure}, {_times_failed(progress)} times" if progress.last_failure else ""
+        )
         return f"has made no progress for {_seconds(idle_ms)}: {_describe_stall(progress)}{because}"
+
+
+def _times_failed(progress: ShardProgress) -> int:
+    """How often the last failure came. Of a handler: on the same records, as `handler_fails` counts it.
+
+    While a batch is bisected, the handler also fails on larger parts of it.
+    """
+    failed = progress.failed_handler
+    is_handler = failed is not None and progress.last_failure == handler_failure(failed)
+    return failed.attempt if failed is not None and is_handler else progress.failures
 
 
 def _describe_stall(progress: ShardProgress) -> str:
     if progress.pages_in_flight:
-        return f"{progress.records_in_flight} records are in flight and none gets done"
+        # A page counts as a whole until its last record is done: of the first page, some records may be done.
+        return f"up to {progress.records_in_flight} records are in flight, and the first of them does not get done"
     if progress.page_ms is None or progress.page_ms <= progress.last_progress_ms:
         return "no page was read"
     return "pages are read, but the tip does not get nearer"

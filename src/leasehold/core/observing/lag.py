@@ -234,11 +234,11 @@ def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None
             | Checkpointed(position=position)
         ):
             progress.mark_done(position, now_ms)
-        case HandlerFailed(error=error, reason=reason):
+        case HandlerFailed():
             # Of several records that fail at one time, the one that has failed most often is told.
             if progress.failed_handler is None or event.attempt >= progress.failed_handler.attempt:
                 progress.failed_handler = event
-            progress.add_failure(f"the handler raises {error}{reason and f': {reason}'}")
+            progress.add_failure(handler_failure(event))
         case ReadFailed(error=error):
             progress.add_failure(f"reading fails: {error}")
         case SubscriptionLost(reason=reason):
@@ -250,6 +250,11 @@ def _update_progress(progress: ShardProgress, event: Event, now_ms: int) -> None
             progress.add_failure("reading is throttled")
         case _:
             pass
+
+
+def handler_failure(failed: HandlerFailed) -> str:
+    """The failure of a handler in words."""
+    return f"the handler raises {failed.error}{failed.reason and f': {failed.reason}'}"
 
 
 def _is_done(last: Position | None, done_up_to: Position | None) -> bool:

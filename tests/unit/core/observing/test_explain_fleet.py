@@ -419,6 +419,24 @@ def test_an_unreadable_row_names_the_shards_that_it_blocks() -> None:
     assert list(findings(of)) == ["blocked_by_unreadable_row"]
 
 
+def test_a_row_with_a_junk_key_holds_up_no_shard_and_its_remedy_is_said_once() -> None:
+    of = facts(lease())
+    junk = MalformedRowError("junk", "checkpoint: missing; repair or delete the row")
+    found = findings(replace(of, after=replace(of.after, rejected=(junk,))), None)["unreadable_row"]
+    assert found.text == (
+        "row 'junk' of the lease table cannot be read: checkpoint: missing; its key is not that of a shard, so no "
+        "shard waits for it"
+    )
+    assert found.remedy == "repair the row, or delete it if it is not a lease"
+
+
+def test_an_ended_shard_of_an_earlier_stream_does_not_count_as_read() -> None:
+    of = facts(lease(at=SHARD_END, owner=None), shards=[Shard(PARENT, WHOLE_HASH_RANGE, "5000")])
+    assert "stream_recreated" in findings(of, None)
+    ended = findings(of)["ended"]
+    assert (ended.severity, "that of the present stream is not read" in ended.text) == (Severity.NOTICE, True)
+
+
 def test_a_recreated_stream_is_named() -> None:
     of = facts(lease(at=Position("100")), shards=[Shard(PARENT, WHOLE_HASH_RANGE, "5000")])
     assert "start_over" in findings(of, None)["stream_recreated"].remedy

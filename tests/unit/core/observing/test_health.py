@@ -76,7 +76,7 @@ def test_a_hanging_handler_is_unhealthy_although_its_shard_is_read(
     health = health_after(*serving, (1_000, page(5, 0)), *polls)
     assert problems(health, 61_000) == []
     assert problems(health, 61_001) == [
-        "shard-0 has made no progress for 60 s: 5 records are in flight and none gets done"
+        "shard-0 has made no progress for 60 s: up to 5 records are in flight, and the first of them does not get done"
     ]
 
 
@@ -89,8 +89,8 @@ def test_a_failing_handler_is_named_as_the_reason(serving: list[tuple[int, Event
     health = health_after(*serving, (0, page(5, 0)), *failures)
     assert problems(health, 2 * MINUTE) == [
         (
-            "shard-0 has made no progress for 120 s: 5 records are in flight and none gets done; "
-            "the handler raises KeyError, 3 times"
+            "shard-0 has made no progress for 120 s: up to 5 records are in flight, and the first of them does not get "
+            "done; the handler raises KeyError, 3 times"
         )
     ]
 

@@ -21,7 +21,7 @@ from leasehold.core.observing.explain.fleet_findings import fleet_findings, sile
 from leasehold.core.observing.explain.lag_findings import lag_findings
 from leasehold.core.position import TRIM_HORIZON
 from leasehold.core.shards.lease_creation import blocked_shards, plan_missing_leases
-from leasehold.core.shards.recreated_stream import find_contradictions
+from leasehold.core.shards.recreated_stream import Contradiction, find_contradictions
 from leasehold.core.shards.shard_graph import ShardGraph, unfinished_parents
 from leasehold.errors import ShardListError
 
@@ -34,14 +34,13 @@ def explain_fleet(facts: FleetFacts) -> Explanation:
     for stream, about in facts.streams.items():
         if about.graph is not None:
             found.update(_unleased_shards(stream, about.graph, facts))
-            fleet += _recreated(stream, about, facts)
+            contradictions = _contradictions(stream, about, facts)
+            fleet += _recreated(about, contradictions)
+            found.update(_ended_earlier(contradictions, by_key))
     return Explanation(tuple(fleet), {key: found[key] for key in sorted(found)})
 
 
-def _recreated(stream: StreamIdentifier | None, about: StreamFacts, facts: FleetFacts) -> Iterator[Finding]:
-    leases = facts.before.leases if about.leases_at_list is None else about.leases_at_list
-    contradictions = find_contradictions(about.shards or (), leases, stream=stream)
-    certain = [each for each in contradictions if each.is_certain and _is_unchanged(each.lease, about, facts)]
+def _recreated(about: StreamFacts, certain: Sequence[Contradiction]) -> Iterator[Finding]:
     if certain:
         yield Finding(
             code="stream_recreated",
@@ -52,6 +51,28 @@ def _recreated(stream: StreamIdentifier | None, about: StreamFacts, facts: Fleet
             "application name",
             subject=about.name,
         )
+
+
+def _ended_earlier(
+    certain: Sequence[Contradiction], leases: Mapping[LeaseKey, Lease]
+) -> Mapping[LeaseKey, tuple[Finding, ...]]:
+    """The shards that seem to be read to their end, because those of the earlier stream were."""
+    text = "the shard of this id in the earlier stream was read to its end; that of the present stream is not read"
+    ended = (leases.get(each.lease.key) for each in certain)
+    return {
+        lease.key: (_about(lease, "ended", Severity.NOTICE, text),)
+        for lease in ended
+        if lease is not None and lease.checkpoint.is_shard_end
+    }
+
+
+def _contradictions(
+    stream: StreamIdentifier | None, about: StreamFacts, facts: FleetFacts
+) -> Sequence[Contradiction]:
+    """The leases that certainly are not of the listed stream."""
+    leases = facts.before.leases if about.leases_at_list is None else about.leases_at_list
+    found = find_contradictions(about.shards or (), leases, stream=stream)
+    return [each for each in found if each.is_certain and _is_unchanged(each.lease, about, facts)]
 
 
 def _is_unchanged(lease: Lease, about: StreamFacts, facts: FleetFacts) -> bool:

@@ -8,8 +8,9 @@ from typing import Final
 
 from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.finding import MORE, Finding, Severity, format_duration
-from leasehold.core.model import WorkerId
+from leasehold.core.model import LeaseKey, WorkerId, parse_lease_key, shard_number
 from leasehold.core.observing.explain.facts import FleetFacts
+from leasehold.errors import MalformedRowError
 
 ROWS_SHOWN_MAX: Final = 8
 
@@ -84,13 +85,23 @@ def _is_leader_silent(facts: FleetFacts, lock: LeaderLock, owner: WorkerId) -> b
     return is_unchanged and (facts.is_report_expired(owner) or facts.watched_ms > lock.duration_ms)
 
 
+def _problem(error: MalformedRowError) -> str:
+    """What is wrong with a row, without the advice for those who see only the error: a finding has its remedy."""
+    return error.problem.removesuffix("; repair or delete the row")
+
+
+def _consequence(error: MalformedRowError) -> str:
+    if shard_number(parse_lease_key(LeaseKey(error.key))[1]) is None:
+        return "its key is not that of a shard, so no shard waits for it"
+    return "its shard and all descendants of that shard are not started"
+
+
 def _table_findings(facts: FleetFacts) -> Iterator[Finding]:
     for error in facts.after.rejected[:ROWS_SHOWN_MAX]:
         yield Finding(
             code="unreadable_row",
             severity=Severity.PROBLEM,
-            text=f"row {error.key!r} of the lease table cannot be read: {error.problem}; its shard and all "
-            "descendants of that shard are not started",
+            text=f"row {error.key!r} of the lease table cannot be read: {_problem(error)}; {_consequence(error)}",
             remedy="repair the row, or delete it if it is not a lease",
             subject=error.key,
         )
