@@ -163,6 +163,30 @@ def test_the_plan_is_shown_and_confirmed_before_anything_is_written(
     assert "Warning: 1 lease moved forward" in skipping
 
 
+def test_latest_warns_of_records_of_shards_without_a_lease(
+    local_kinesis: LocalKinesis, unique_name: Callable[[str], str], tmp_path: Path, run: Run
+) -> None:
+    """The plan, its JSON and the outcome count them, as for shards with a lease."""
+    stream = unique_name("unread")
+    client = local_kinesis.client()
+    client.create_stream(StreamName=stream, ShardCount=2)
+    for key in ("0", str(2**127)):
+        client.put_record(StreamName=stream, Data=b"x", PartitionKey="k", ExplicitHashKey=key)
+    write_leases(tmp_path, lease(SHARDS[0], Position("TRIM_HORIZON"), None))
+
+    def reset(*more: str) -> Any:
+        return run("reset", "--stream", stream, "--to", "latest", *more)
+
+    planned = json.loads(reset("--dry-run", "--json").output)
+    assert [each["is_forward"] for each in (*planned["moves"], *planned["create"])] == [True, True]
+    done = reset("--yes")
+    assert done.exit_code == 0, done.output
+    assert "records before it are skipped" in done.output
+    assert "Warning: 1 new lease would begin after records" in done.output
+    assert "Warning: 1 new lease began after records" in done.output
+    assert "Warning: 1 lease moved forward" in done.output
+
+
 def test_released_leases_are_listed(tmp_path: Path, run: Run) -> None:
     """A dead owner is waited for as long as the failover time. A finished lease is not released."""
     write_leases(tmp_path, lease(SHARDS[0], Position("17")), lease(SHARDS[1], Position("18"), None))

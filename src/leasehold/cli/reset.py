@@ -185,13 +185,20 @@ def _show_plan(plan: ResetPlan, options: _Options) -> None:
     if rows:
         print_table(COLUMNS, rows)
         print_line("")
-    parts = [f"{format_count(len(plan.moves), 'lease')} to move"]
+    same = sum(move.is_same_position for move in plan.moves)
+    parts = [f"{format_count(len(plan.moves) - same, 'lease')} to move"]
+    parts += [f"{same} to take from the owner at the same position"] if same else []
     parts += [f"{len(plan.create)} to create"] if plan.create else []
     parts += [f"{len(plan.unchanged)} already there"] if plan.unchanged else []
     print_line(", ".join(parts))
     if forward := sum(move.is_forward for move in plan.moves):
         print_line(
             f"Warning: {format_count(forward, 'lease')} would move forward, and unread records would be skipped."
+        )
+    if skipping := sum(new.is_forward for new in plan.create):
+        print_line(
+            f"Warning: {format_count(skipping, 'new lease')} would begin after records that no lease shows as read, "
+            "and these records would be skipped."
         )
     if any(move.lease.generations and not move.is_forward for move in plan.moves):
         print_line(
@@ -215,9 +222,15 @@ def _show_outcome(outcome: ResetOutcome, options: _Options) -> None:
         parts += [f"{len(outcome.created)} created"] if outcome.created else []
         parts += [f"{len(outcome.past)} had read past the position by then"] if outcome.past else []
         print_line(", ".join(parts))
-        if outcome.forward:
-            moved = format_count(len(outcome.forward), "lease")
-            print_line(f"Warning: {moved} moved forward, and unread records were skipped.")
+        if moved := outcome.forward - outcome.created:
+            print_line(
+                f"Warning: {format_count(len(moved), 'lease')} moved forward, and unread records were skipped."
+            )
+        if begun := outcome.forward & outcome.created:
+            print_line(
+                f"Warning: {format_count(len(begun), 'new lease')} began after records that no lease showed as read, "
+                "and these records were skipped."
+            )
     if outcome.kept:
         say(describe_kept(outcome.kept))
     if outcome.outdated:

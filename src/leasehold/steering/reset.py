@@ -48,7 +48,8 @@ class ReadReset:
 class ResetOutcome:
     """What a reset has done: leases that were moved, were past the target by then, or were created.
 
-    `forward` are the moved leases whose records up to the new position are skipped, as their owners have left them.
+    `forward` are those whose unread records up to the new position are skipped: moved leases, as their owners have left
+    them, and created ones of shards that were not read.
     `kept` are leases whose owners did not hand them over. `outdated` are shards for which the plan must be made again.
     """
 
@@ -127,7 +128,7 @@ class _FamilyWriter:
             await self._give_up(group, held)
             return True
         moved = {lease.key for lease, _ in moves}
-        changes: list[Lease | tuple[Lease, Position]] = [*group.create, *moves]
+        changes: list[Lease | tuple[Lease, Position]] = [*(new.lease for new in group.create), *moves]
         changes.sort(key=lambda each: self._order[(each if isinstance(each, Lease) else each[0]).shard_id])
         if changes and not await self._table.reset_family(changes):
             if not group.create:
@@ -140,14 +141,15 @@ class _FamilyWriter:
                 await self._table.release(lease)
         self.outcome.moved |= moved
         self.outcome.forward |= {lease.key for lease, to in moves if skips_records(lease.checkpoint, to)}
+        self.outcome.forward |= {new.lease.key for new in group.create if new.is_forward}
         self.outcome.past |= held.keys() - moved
-        self.outcome.created |= {lease.key for lease in group.create}
+        self.outcome.created |= {new.lease.key for new in group.create}
         return True
 
     async def _give_up(self, group: ResetGroup, held: Held) -> None:
         """Free the leases of a family whose plan is outdated."""
         self.outcome.outdated |= {move.lease.shard_id for move in group.moves}
-        self.outcome.outdated |= {lease.shard_id for lease in group.create}
+        self.outcome.outdated |= {new.lease.shard_id for new in group.create}
         for lease in held.values():
             await self._table.release(lease)
 

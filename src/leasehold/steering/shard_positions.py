@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, TypeVar
 
 from leasehold.core.model import Lease, LeaseKey, Shard, ShardId
@@ -32,6 +33,15 @@ _ATTEMPTS_MAX: Final = 12
 _EMPTY_PAGES_MAX: Final = 100  # in a row, far from the tip
 
 T = TypeVar("T")
+
+
+class _Reached(Enum):
+    """Where a search for the last record before a time has ended."""
+
+    TIME = "a record that arrived at the time or later"
+    TIP = "the newest record of an open shard"
+    END = "the end of a closed shard"
+    UNKNOWN = "too many empty pages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +115,20 @@ class ShardPositions:
                 if is_whole
                 else IteratorStart(IteratorKind.AT_TIMESTAMP, timestamp_ms=from_ms)
             )
-            last, is_at_end = await self._read_until(shard, start, at_ms)
-            if last is not None:
-                return ShardStart(_last_position(last), is_at_end, last.arrival_ms)
-            if is_whole:
-                return ShardStart(OLDEST.position, is_at_end)
+            last, reached = await self._read_until(shard, start, at_ms)
+            if last is not None or is_whole:
+                return ShardStart(
+                    OLDEST.position if last is None else _last_position(last),
+                    is_at_end=reached is _Reached.END,
+                    is_newest=reached is _Reached.TIP,
+                    arrival_ms=None if last is None else last.arrival_ms,
+                )
             search_ms *= SEARCH_GROWTH
 
     async def _read_until(
         self, shard: Shard, start: IteratorStart, at_ms: int | None
-    ) -> tuple[Record | None, bool]:
-        """The last record before a time, and whether the shard ended before it."""
+    ) -> tuple[Record | None, _Reached]:
+        """The last record before a time, and what comes after it."""
         last: Record | None = None
         empty = 0
         iterator: str | None = await self._retry(lambda: self.stream.get_iterator(shard.id, start))
@@ -123,13 +136,13 @@ class ShardPositions:
             page = await self._read_page(iterator, PAGE_RECORDS)
             for record in page.records:
                 if at_ms is not None and record.arrival_ms is not None and record.arrival_ms >= at_ms:
-                    return last, False
+                    return last, _Reached.TIME
                 last = record
             empty = 0 if page.records else empty + 1
             if shard.is_open and not page.millis_behind and page.next_iterator is not None:
-                return last, False
+                return last, _Reached.TIP
             iterator = page.next_iterator
-        return last, iterator is None
+        return last, _Reached.END if iterator is None else _Reached.UNKNOWN
 
     async def _record_at(self, shard: ShardId, position: Position) -> Record | None:
         """The record with this sequence number, if it is retained and belongs to this shard."""

@@ -100,6 +100,42 @@ def test_a_time_brings_back_exactly_the_records_since_then_from_all_shards() -> 
     run_in_virtual_time(scenario())
 
 
+def test_latest_reports_what_it_skips_in_a_shard_without_a_lease() -> None:
+    """Its row was deleted, or a member has not created it yet."""
+
+    async def scenario() -> None:
+        fleet = Fleet(shards=2, workers=1)
+        await fleet.put_slowly("a0", shard=0)
+        await fleet.put_slowly("b0", shard=1)
+        await fleet.until_handled("a0", "b0")
+        await fleet.end()
+        await fleet.put_slowly("b1", shard=1)
+        other = next(each for each in (await fleet.table.list()).leases if each.shard_id != SHARD)
+        assert await fleet.table.delete(other)
+        (new,) = (await fleet.plan(ToLatest())).plan.create
+        assert (new.lease.key, new.is_forward) == (other.key, True)
+        outcome = await fleet.reset(ToLatest())
+        assert outcome.created == outcome.forward == {other.key}
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_time_after_the_newest_record_changes_nothing_for_workers_that_have_read_it() -> None:
+    """No lease is taken from its owner."""
+
+    async def scenario() -> None:
+        fleet = Fleet(workers=1)
+        await fleet.put_slowly("a", "b")
+        await fleet.until_handled("b")
+        await fleet.clock.sleep_ms(60_000)
+        plan = (await fleet.plan(ToTime(fleet.clock.wall_ms()))).plan
+        assert plan.is_empty
+        assert [each.key for each in plan.unchanged] == [LeaseKey(SHARD)]
+        await fleet.end()
+
+    run_in_virtual_time(scenario())
+
+
 def test_one_shard_goes_back_to_its_oldest_record_and_the_other_reads_on() -> None:
     """Only the named shard is captured."""
 

@@ -26,10 +26,14 @@ from leasehold.errors import BlockedLeasesError, NotFoundError
 
 @dataclass(frozen=True, slots=True)
 class ShardStart:
-    """Where a target lies in a shard: after `position`. `arrival_ms` is when the record at `position` arrived."""
+    """Where a target lies in a shard: after `position`. `arrival_ms` is when the record at `position` arrived.
+
+    `is_at_end`: the shard is closed, and has no record after it. `is_newest`: the shard is open, and has none yet.
+    """
 
     position: Position
     is_at_end: bool = False
+    is_newest: bool = False
     arrival_ms: int | None = None
 
 
@@ -52,13 +56,35 @@ class LeaseMove:
     arrived_ms: int | None = None
     arrives_ms: int | None = None
 
+    @property
+    def is_same_position(self) -> bool:
+        """Whether the stored checkpoint stays. The lease is taken from its owner, which may have delivered more."""
+        return self.to == self.lease.checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class NewLease:
+    """Create a lease for a shard that has none.
+
+    `was_read`: the shard was read to its end, and its lease deleted since. Otherwise nothing shows that its records
+    were read, and those up to the position of the new lease are skipped.
+    """
+
+    lease: Lease
+    was_read: bool
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether records are skipped that were not read."""
+        return self.lease.checkpoint.is_record and not self.was_read
+
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
     """What a reset changes. `moves` and `create` have parents first; `unchanged` leases are already there."""
 
     moves: tuple[LeaseMove, ...] = ()
-    create: tuple[Lease, ...] = ()
+    create: tuple[NewLease, ...] = ()
     unchanged: tuple[Lease, ...] = ()
 
     @property
@@ -72,7 +98,7 @@ class ResetGroup:
     """Leases of one family of shards, which are written together once all of them are held."""
 
     moves: tuple[LeaseMove, ...]
-    create: tuple[Lease, ...]
+    create: tuple[NewLease, ...]
 
 
 def shards_to_reset(graph: ShardGraph, shard: ShardId | None) -> tuple[ShardId, ...]:
@@ -107,13 +133,14 @@ def plan_reset(
     _require_readable(listing, stream, wanted)
     passed = _passed(graph, leases)
     moves: list[LeaseMove] = []
-    create: list[Lease] = []
+    create: list[NewLease] = []
     unchanged: list[Lease] = []
     for shard in (each for each in graph.parents_first if each in wanted):
         start, lease = wanted[shard], leases.get(shard)
         if lease is None:
             if _needs_lease(shard, start, starts, passed):
-                create.append(_new_lease(graph, shard, start.position, stream))
+                created = _new_lease(graph, shard, start.position, stream)
+                create.append(NewLease(created, was_read=shard in passed))
         elif _is_there(lease, start, only_forward=only_forward):
             unchanged.append(lease)
         else:
@@ -124,7 +151,7 @@ def plan_reset(
 
 def group_by_family(plan: ResetPlan, graph: ShardGraph) -> tuple[ResetGroup, ...]:
     """Divide a plan into groups that do not depend on each other: shards that are connected by changed relatives."""
-    shards = [*(move.lease.shard_id for move in plan.moves), *(lease.shard_id for lease in plan.create)]
+    shards = [*(move.lease.shard_id for move in plan.moves), *(new.lease.shard_id for new in plan.create)]
     family = {shard: shard for shard in shards}
 
     def root(shard: ShardId) -> ShardId:
@@ -137,11 +164,11 @@ def group_by_family(plan: ResetPlan, graph: ShardGraph) -> tuple[ResetGroup, ...
         for parent in graph.parents_of(shard):
             if parent in family:
                 family[root(shard)] = root(parent)
-    groups: dict[ShardId, tuple[list[LeaseMove], list[Lease]]] = {}
+    groups: dict[ShardId, tuple[list[LeaseMove], list[NewLease]]] = {}
     for move in plan.moves:
         groups.setdefault(root(move.lease.shard_id), ([], []))[0].append(move)
-    for lease in plan.create:
-        groups.setdefault(root(lease.shard_id), ([], []))[1].append(lease)
+    for new in plan.create:
+        groups.setdefault(root(new.lease.shard_id), ([], []))[1].append(new)
     return tuple(ResetGroup(tuple(moves), tuple(create)) for moves, create in groups.values())
 
 
@@ -173,14 +200,23 @@ def skips_records(checkpoint: Position, to: Position) -> bool:
 
 def describe_move(move: LeaseMove) -> str:
     """The effect of a move on the records of the shard."""
-    if move.to == move.lease.checkpoint:
-        return "records after the checkpoint again"
+    if move.is_same_position:
+        return "unchanged; what its owner has not checkpointed comes again"
     if move.to == TRIM_HORIZON:
         return "all retained records again" if move.lease.checkpoint.is_record else "from its first record"
-    if move.arrived_ms is None or move.arrives_ms is None:
+    if move.arrived_ms is None or move.arrives_ms in {None, move.arrived_ms}:
         return "records are skipped" if move.is_forward else "records come again"
     duration = format_duration(abs(move.arrived_ms - move.arrives_ms))
     return f"{duration} skipped" if move.is_forward else f"{duration} again"
+
+
+def describe_new(new: NewLease) -> str:
+    """The effect of a new lease on the records of the shard."""
+    if new.lease.checkpoint.is_shard_end:
+        return "stays finished"
+    if new.is_forward:
+        return "records before it are skipped"
+    return "is read again" if new.was_read else "from its first record"
 
 
 def plan_to_rows(plan: ResetPlan) -> list[tuple[str, str, str, str, str]]:
@@ -195,11 +231,11 @@ def plan_to_rows(plan: ResetPlan) -> list[tuple[str, str, str, str, str]]:
         )
         for move in plan.moves
     ]
-    new = [
-        (str(lease.key), "-", "no lease", short_position(lease.checkpoint), _describe_new(lease))
-        for lease in plan.create
+    created = [
+        (str(new.lease.key), "-", "no lease", short_position(new.lease.checkpoint), describe_new(new))
+        for new in plan.create
     ]
-    return sorted([*moved, *new])
+    return sorted([*moved, *created])
 
 
 def plan_to_json(plan: ResetPlan) -> dict[str, Any]:
@@ -218,13 +254,16 @@ def plan_to_json(plan: ResetPlan) -> dict[str, Any]:
             }
             for move in plan.moves
         ],
-        "create": [{"key": lease.key, "to": position_to_json(lease.checkpoint)} for lease in plan.create],
+        "create": [
+            {
+                "key": new.lease.key,
+                "to": position_to_json(new.lease.checkpoint),
+                "is_forward": new.is_forward,
+            }
+            for new in plan.create
+        ],
         "unchanged": [lease.key for lease in plan.unchanged],
     }
-
-
-def _describe_new(lease: Lease) -> str:
-    return "stays finished" if lease.checkpoint.is_shard_end else "is read again"
 
 
 def _passed(graph: ShardGraph, leases: Collection[ShardId]) -> AbstractSet[ShardId]:
@@ -258,8 +297,9 @@ def _is_there(lease: Lease, start: ShardStart, *, only_forward: bool) -> bool:
         return True
     if only_forward:
         return _is_comparable(lease.checkpoint) and lease.checkpoint >= start.position
-    # An owner may have delivered more than it has stored, unless it has not begun.
-    may_be_further = lease.actual_owner is not None or lease.pin is not None
+    # An owner may have delivered more than it has stored, unless it has not begun or the shard has no more records.
+    has_more = not (start.is_newest or start.is_at_end)
+    may_be_further = lease.pin is not None or (lease.actual_owner is not None and has_more)
     return lease.checkpoint == start.position and not may_be_further
 
 
@@ -303,7 +343,7 @@ def _finished_markers(
     wanted: Mapping[ShardId, ShardStart],
     stream: StreamIdentifier | None,
     passed: AbstractSet[ShardId],
-) -> Sequence[Lease]:
+) -> Sequence[NewLease]:
     """Leases at their end for passed parents of merged shards that begin anew.
 
     A merged shard that was not started waits for parents without a lease, because they may be unread, and a member
@@ -316,7 +356,7 @@ def _finished_markers(
     parents = {parent for shard in merged for parent in graph.parents_of(shard)}
     done = {parent for parent in parents & passed if parent not in wanted or wanted[parent].is_at_end}
     return [
-        _new_lease(graph, shard, SHARD_END, stream)
+        NewLease(_new_lease(graph, shard, SHARD_END, stream), was_read=True)
         for shard in graph.parents_first
         if shard in done - leases.keys()
     ]

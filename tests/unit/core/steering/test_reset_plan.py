@@ -11,6 +11,7 @@ from leasehold.core.shards.shard_graph import ShardGraph, shard_graph
 from leasehold.core.steering.reset_plan import (
     OLDEST,
     LeaseMove,
+    NewLease,
     ResetGroup,
     ResetPlan,
     ShardStart,
@@ -18,6 +19,7 @@ from leasehold.core.steering.reset_plan import (
     group_by_family,
     moves_to_write,
     plan_reset,
+    plan_to_json,
     plan_to_rows,
     shards_to_reset,
 )
@@ -55,7 +57,7 @@ def plan(leases: list[Lease], starts: dict[ShardId, ShardStart], *, only_forward
 
 def summary(found: ResetPlan) -> dict[str, str]:
     moves = {str(move.lease.shard_id): f"to {move.to}" for move in found.moves}
-    return moves | {str(each.shard_id): f"new at {each.checkpoint}" for each in found.create}
+    return moves | {str(each.lease.shard_id): f"new at {each.lease.checkpoint}" for each in found.create}
 
 
 def test_a_finished_shard_takes_its_descendants_with_it() -> None:
@@ -81,14 +83,14 @@ def test_deleted_leases_of_ancestors_are_created_again_in_their_order() -> None:
         R: "new at TRIM_HORIZON",
         M: "to TRIM_HORIZON",
     }
-    assert found.create[0].shard_id == P
+    assert found.create[0].lease.shard_id == P
 
 
 def test_a_merged_shard_that_begins_anew_gets_markers_of_finished_parents() -> None:
     """A member would read parents without a lease again. P is no parent of it."""
     found = plan([lease(M, Position("350"))], {P: END, L: END, R: END, M: OLDEST})
     assert summary(found) == {L: "new at SHARD_END", R: "new at SHARD_END", M: "to TRIM_HORIZON"}
-    assert found.create[0].children == {M}
+    assert found.create[0].lease.children == {M}
     assert summary(plan([lease(M, Position("350"))], {M: OLDEST})) == summary(found)
 
 
@@ -155,11 +157,44 @@ def test_the_table_shows_what_comes_again_or_is_skipped() -> None:
     assert describe_move(back) == "1 h 0 min again"
     assert describe_move(replace(back, is_forward=True)) == "1 h 0 min skipped"
     assert describe_move(replace(back, arrived_ms=None)) == "records come again"
-    rows = plan_to_rows(ResetPlan((replace(back, to=TRIM_HORIZON),), (lease(P, SHARD_END),)))
+    rows = plan_to_rows(
+        ResetPlan((replace(back, to=TRIM_HORIZON),), (NewLease(lease(P, SHARD_END), was_read=True),))
+    )
     assert rows == [
         ("s-0", "-", "no lease", "SHARD_END", "stays finished"),
         ("s-9", "anna", "40", "TRIM_HORIZON", "all retained records again"),
     ]
+
+
+def test_a_new_lease_of_an_unread_shard_skips_the_records_before_it() -> None:
+    """The table and the JSON say so. A shard that was read, and whose lease was deleted, is read again."""
+    found = plan([lease(P, SHARD_END)], {X: ShardStart(Position("150"), is_newest=True)}, only_forward=True)
+    assert plan_to_rows(found) == [("s-9", "-", "no lease", "150", "records before it are skipped")]
+    (created,) = plan_to_json(found)["create"]
+    assert (created["key"], created["is_forward"]) == (X, True)
+    empty = plan([lease(P, SHARD_END)], {X: ShardStart(TRIM_HORIZON, is_newest=True)}, only_forward=True)
+    assert plan_to_rows(empty)[0][-1] == "from its first record"
+    again = plan([lease(L, Position("250"))], {P: ShardStart(Position("150"))})
+    assert plan_to_rows(again)[0][2:] == ("no lease", "150", "is read again")
+    assert [new.is_forward for new in again.create] == [False]
+
+
+def test_a_position_that_stays_is_not_a_move() -> None:
+    """At the newest record an owner cannot have delivered more. Elsewhere its lease is taken, at the same position."""
+    owned = lease(X, Position("50"), ANNA)
+    for start in (ShardStart(Position("50"), is_newest=True), ShardStart(Position("50"), is_at_end=True)):
+        assert plan([owned], {X: start}).unchanged == (owned,)
+    pinned = replace(owned, pin=Pin(Position("70")))
+    assert summary(plan([pinned], {X: ShardStart(Position("50"), is_newest=True)})) == {X: "to 50"}
+    (move,) = plan([owned], {X: ShardStart(Position("50"))}).moves
+    assert describe_move(move).startswith("unchanged; ")
+
+
+def test_records_of_the_same_millisecond_have_no_duration() -> None:
+    """0 s would say that nothing is skipped."""
+    move = LeaseMove(lease(X, Position("40")), Position("41"), is_forward=True, arrived_ms=5, arrives_ms=5)
+    assert describe_move(move) == "records are skipped"
+    assert describe_move(replace(move, to=Position("39"), is_forward=False)) == "records come again"
 
 
 def test_targets() -> None:
