@@ -211,6 +211,64 @@ def _first_bytes(connection: socket.socket) -> bytes:
     return found
 
 
+def test_half_sent_requests_are_closed_and_do_not_block_a_browser() -> None:
+    """1,500 connections send half a request; some of them go on, byte by byte. An event stream stays open."""
+    view, history = view_after(small_fleet(), 4)
+    with run_dashboard(view, history) as dashboard, ExitStack() as stack:
+        address = urlsplit(dashboard.url)
+        stream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+        stack.callback(stream.close)
+        stream.request("GET", "/api/events")
+        events = stream.getresponse()
+        assert next_event(events)[0] == "view"
+        half = [stack.enter_context(open_half(dashboard)) for _ in range(1_500)]
+        assert ask(dashboard, "/api/source")[0].status == 200
+        begin_s = time.monotonic()
+        slow, silent = half[-20:], half[:-20]
+        while slow and time.monotonic() < begin_s + 60:
+            slow = [each for each in slow if is_open_after(each, b"x")]
+            time.sleep(0.2)
+        assert not slow
+        assert not any(is_open_after(each, b"x") for each in silent)
+        dashboard.publish(with_problem(view, "still here"))
+        assert next_event(events)[0] == "change"
+
+
+def test_a_connection_is_kept_alive_and_its_second_request_has_the_deadline_too() -> None:
+    """The first byte of the second request ends uvicorn's limit for idle connections."""
+    view, history = view_after(small_fleet(), 4)
+    with run_dashboard(view, history) as dashboard:
+        address = urlsplit(dashboard.url)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+        for _ in range(3):
+            connection.request("GET", "/api/source")
+            assert connection.getresponse().read()
+        assert connection.sock is not None
+        connection.sock.sendall(b"GET /api/source HTTP/1.1\r\nHost: ")
+        assert connection.sock.recv(1) == b""
+        connection.close()
+
+
+def open_half(dashboard: RunningDashboard) -> socket.socket:
+    """A connection that has sent half of the head of a request."""
+    address = urlsplit(dashboard.url)
+    connection = socket.create_connection((address.hostname or "", address.port), 60)
+    connection.sendall(f"GET /api/source HTTP/1.1\r\nHost: {address.netloc}\r\nX-Slow: ".encode())
+    return connection
+
+
+def is_open_after(connection: socket.socket, data: bytes) -> bool:
+    """Send something, and return whether the server has kept the connection open."""
+    try:
+        connection.sendall(data)
+        connection.settimeout(0.001)
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
 def test_the_series_of_shards_is_known(dashboard: RunningDashboard) -> None:
     _, body = ask(dashboard, "/api/series?ids=1,2,77")
     found = json.loads(body)

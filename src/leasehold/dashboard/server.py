@@ -14,6 +14,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from leasehold.dashboard.head_deadline import HeadDeadlineProtocol
 from leasehold.dashboard.view_hub import ViewHub
 from leasehold.errors import ConfigError
 
@@ -98,7 +99,7 @@ def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http="httptools",
+        http=HeadDeadlineProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
