@@ -300,11 +300,15 @@ def test_what_cannot_be_read_is_an_error_in_one_sentence(tmp_path: Path) -> None
         (("raw",), "payloads without their positions"),
         (("empty",), "has no object of an archive: check the URL and --prefix"),
         (("good", "--prefix", "x"), "has no object of an archive below prefix 'x'"),
-        (("good", "--start", "today"), "start='today'"),
     ):
         result = run_archive("read", tmp_path / arguments[0], *arguments[1:])
         assert (result.exit_code, sentence in result.output) == (1, True), result.output
-    assert run_archive("read", tmp_path / "good", "--raw", "--text").exit_code == 2
+    for options, sentence in (
+        (("--raw", "--text"), "exclude each other"),
+        (("--start", "today"), "--start='today'"),
+    ):
+        result = run_archive("read", tmp_path / "good", *options)
+        assert (result.exit_code, sentence in result.output) == (2, True), result.output
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly(tmp_path: Path) -> None:

@@ -145,6 +145,16 @@ def test_the_plan_is_shown_and_confirmed_before_anything_is_written(
     refused = reset("--to", "trim-horizon")
     assert (refused.exit_code, "add --yes" in refused.output) == (2, True)
     assert "add --shard" in reset("--to", first).output
+    for time, sentence in (
+        ("2199-01-01T00:00:00Z", "is in the future"),
+        ("2020-01-01T00:00:00Z", "retains records"),
+    ):
+        unusable = reset("--to", time, "--yes")
+        assert (unusable.exit_code, f"--to {time}" in unusable.output, sentence in unusable.output) == (
+            2,
+            True,
+            True,
+        )
     for foreign in ("17", str(int(first) * 7)):  # of another stream, says the server
         wrong = reset("--to", foreign, "--shard", SHARDS[0], "--yes")
         assert wrong.exit_code == 1

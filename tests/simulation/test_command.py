@@ -26,12 +26,12 @@ def test_many_seeds_show_totals() -> None:
 def test_an_unknown_fault_is_refused_with_a_list_of_the_known_ones() -> None:
     """The command prints one sentence and no traceback."""
     result = CliRunner().invoke(leasehold, ["simulate", "--faults", "locusts"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "expected drawn, none, all" in result.output
 
 
 def test_unequal_loads_need_a_leader() -> None:
     """The command names the options that are missing, instead of a run without loads."""
     result = CliRunner().invoke(leasehold, ["simulate", "--load"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--mode leader" in result.output

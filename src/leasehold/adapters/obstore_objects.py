@@ -57,16 +57,27 @@ def open_put(url: str, access: AwsAccess, *, setting: str, extra: str) -> Put:
     return put
 
 
-def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects | None:
-    """The store in the folder that a URL names. None: the URL names an object store."""
+def check_store_url(url: str, setting: str) -> None:
+    """Raise ConfigError if a text names neither a folder nor an object store."""
     if not url.strip():
         raise ConfigError(f"{setting} is empty: {_EXPECTED}")
     scheme, has_scheme, location = url.partition("://")
+    if not has_scheme:
+        return
+    if scheme == "file":
+        if location.partition("/")[0] not in {"", "localhost"}:
+            raise ConfigError(f"{setting}={url!r}: expected file:///folder, a folder of this machine")
+    elif scheme.lower() not in _SCHEMES or (scheme.lower() != "memory" and not urlsplit(url).netloc):
+        raise ConfigError(f"{setting}={url!r}: {_EXPECTED}")
+
+
+def _open_folder(url: str, setting: str, *, make_folder: bool) -> FolderObjects | None:
+    """The store in the folder that a URL names. None: the URL names an object store."""
+    check_store_url(url, setting)
+    scheme, has_scheme, location = url.partition("://")
     if has_scheme and scheme != "file":
         return None
-    host, _, path = location.partition("/")
-    if host not in {"", "localhost"}:
-        raise ConfigError(f"{setting}={url!r}: expected file:///folder, a folder of this machine")
+    path = location.partition("/")[2]
     try:
         folder = Path(f"/{unquote(path)}") if has_scheme else Path(url).absolute()
         return open_folder(folder, make_folder=make_folder)
@@ -92,8 +103,6 @@ def _open_obstore(url: str, access: AwsAccess, setting: str, extra: str) -> Any:
         ) from error
     scheme, _, location = url.partition("://")
     scheme = scheme.lower()
-    if scheme not in _SCHEMES or (scheme != "memory" and not urlsplit(url).netloc):
-        raise ConfigError(f"{setting}={url!r}: {_EXPECTED}")
     url = f"{scheme}://{location}"
     try:
         if scheme == "memory":

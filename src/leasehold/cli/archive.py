@@ -25,7 +25,7 @@ from leasehold.cli.extras import needs_extra
 from leasehold.cli.leases import belongs_to_stream
 from leasehold.cli.output import format_count, print_json, print_line, print_table
 from leasehold.core.exactly_once.compaction_plan import ArchivedObject
-from leasehold.core.exactly_once.object_keys import minute_path, validate_prefix
+from leasehold.core.exactly_once.object_keys import minute_path
 from leasehold.core.model import Shard, ShardId
 from leasehold.core.position import Position
 from leasehold.errors import NotFoundError
@@ -57,7 +57,7 @@ def list_(*, connection: Connection, url: str, prefix: str, as_json: bool) -> No
     """
     verification = _import_verification()
     store = open_store(url, connection)
-    contents: ArchiveContents = asyncio.run(verification.list_archive(store, validate_prefix(prefix)))
+    contents: ArchiveContents = asyncio.run(verification.list_archive(store, prefix))
     unrecognized = contents.others + len(contents.strays)
     if as_json:
         shards = [_listing_to_json(*each) for each in contents.shards.items()]
@@ -98,7 +98,7 @@ def verify(
     if connection.has_lease_option and stream is None:
         raise click.UsageError("Leases are used only to find gaps: add --stream NAME, or leave them out.")
     store = open_store(url, connection)
-    result = asyncio.run(_verify(store, validate_prefix(prefix), connection, stream))
+    result = asyncio.run(_verify(store, prefix, connection, stream))
     # With leases, an archive without objects can be complete: no checkpoint has passed a record.
     if not sum(result.objects.values()) and not result.problems and not (stream and connection.has_leases):
         raise NotFoundError(no_archive(url, prefix))

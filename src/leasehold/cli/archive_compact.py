@@ -19,9 +19,9 @@ from rich.progress import Progress
 from leasehold.cli.archive_store import archive_options, no_archive, open_store
 from leasehold.cli.connections import Connection, optional_connection_options
 from leasehold.cli.extras import needs_extra
+from leasehold.cli.option_values import refuse_values
 from leasehold.cli.output import format_count, print_json, print_line, progress_lines
 from leasehold.config import values
-from leasehold.core.exactly_once.object_keys import validate_prefix
 from leasehold.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
@@ -96,13 +96,14 @@ def compact(
     archive may be written meanwhile. An interrupted run is continued by the next one.
     """
     compaction = _import_compaction()
-    settings = compaction.CompactionSettings(
-        prefix=validate_prefix(prefix),
-        target_bytes=options["target_size"],
-        older_than_ms=options["older_than"],
-        delete_after_ms=options["delete_after"],
-        compression=options["compression"],
-    )
+    with refuse_values(of_settings=True):
+        settings = compaction.CompactionSettings(
+            prefix=prefix,
+            target_bytes=options["target_size"],
+            older_than_ms=options["older_than"],
+            delete_after_ms=options["delete_after"],
+            compression=options["compression"],
+        )
     run = _Run(compaction, open_store(url, connection), settings)
     if not asyncio.run(run.has_archive()):
         raise NotFoundError(no_archive(url, prefix))

@@ -15,7 +15,7 @@ import click
 from leasehold.cli.archive_store import location_options, no_archive, open_store
 from leasehold.cli.connections import Connection, s3_connection_options
 from leasehold.cli.extras import needs_extra
-from leasehold.core.exactly_once.object_keys import validate_prefix
+from leasehold.cli.option_values import refuse_values
 from leasehold.errors import ConfigError, NotFoundError
 
 DATA: Final = "data"
@@ -61,9 +61,10 @@ def read(
         from leasehold.archive.raw_objects import to_binary  # noqa: PLC0415
         from leasehold.archive.shard_rows import ArchiveStore  # noqa: PLC0415
 
-    span = reading.time_span(chosen["start"], chosen["end"])
+    with refuse_values(of_settings=True):
+        span = reading.time_span(chosen["start"], chosen["end"])
     # The random numbers only spread the pauses between attempts.
-    store = ArchiveStore(open_store(url, connection), validate_prefix(prefix), SystemClock(), random.Random())  # noqa: S311
+    store = ArchiveStore(open_store(url, connection), prefix, SystemClock(), random.Random())  # noqa: S311
     batches = reading.read_store(store, span, chosen["shards"] or None, [DATA] if raw else None)
     encode: Callable[[Any], bytes]
     if raw:

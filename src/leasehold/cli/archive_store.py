@@ -7,14 +7,35 @@ from typing import Any
 import click
 
 from leasehold.cli.connections import Connection
+from leasehold.cli.option_values import refuse_values
+from leasehold.core.exactly_once.object_keys import validate_prefix
 from leasehold.ports import ObjectStore
+
+
+def _check_url(_context: click.Context, _argument: click.Parameter, url: str) -> str:
+    from leasehold.adapters.obstore_objects import check_store_url  # noqa: PLC0415 - boto3 is slow
+
+    with refuse_values():
+        check_store_url(url, "URL")
+    return url
+
+
+def _check_prefix(_context: click.Context, _option: click.Parameter, prefix: str) -> str:
+    with refuse_values(of_settings=True):
+        return validate_prefix(prefix)
 
 
 def location_options(command: Any) -> Any:
     """Add the options that say where an archive is."""
     for decorate in (
-        click.argument("url"),
-        click.option("--prefix", default="", metavar="PREFIX", help="Prefix of the archive below the URL."),
+        click.argument("url", callback=_check_url),
+        click.option(
+            "--prefix",
+            default="",
+            metavar="PREFIX",
+            callback=_check_prefix,
+            help="Prefix of the archive below the URL.",
+        ),
         click.option("--s3-endpoint-url", metavar="URL", help="Endpoint for S3."),
     ):
         command = decorate(command)

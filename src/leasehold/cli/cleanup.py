@@ -9,6 +9,7 @@ import click
 
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, dynamodb_connection_options
+from leasehold.cli.option_values import Seconds
 from leasehold.cli.output import format_count, print_json, print_line, print_table, progress_lines
 from leasehold.cli.steering import confirm, say
 from leasehold.core.steering.unused_applications import JudgedApplication, application_to_json
@@ -26,7 +27,7 @@ _DAY_S: Final = 86_400
 @click.option("--prefix", default="", metavar="TEXT", help="Only tables whose names begin with this text.")
 @click.option(
     "--watch",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=WATCH_S,
     show_default=True,
     metavar="SECONDS",
@@ -34,7 +35,7 @@ _DAY_S: Final = 86_400
 )
 @click.option(
     "--idle-for",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=IDLE_DAYS,
     show_default=True,
     metavar="DAYS",

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from leasehold.cli.option_values import refuse_values
 from leasehold.config.connection import SQLITE, ConnectionSettings
 from leasehold.errors import ConfigError
 from leasehold.fleet.table.lease_table import LeaseTable
@@ -110,14 +111,32 @@ def resolve_connection(options: Mapping[str, Any], surroundings: Mapping[str, An
         if url := options.get(option) or options.get("endpoint_url"):
             chosen[setting] = url
     settings = ConnectionSettings(**chosen)
-    for setting in _ENDPOINTS.values():
-        check_endpoint(getattr(settings, setting), plain_http=options["plain_http"])
+    _check_endpoints(settings, options)
     return Connection(
         settings=settings,
         application=options.get("application") or surroundings.get("application"),
         stream=surroundings.get("stream"),
         has_lease_option=any(options.get(name) for name in ("application", "table", "sqlite", "leases")),
     )
+
+
+def _check_endpoints(settings: ConnectionSettings, options: Mapping[str, Any]) -> None:
+    """Check the endpoints. Those of options are wrong usage; others come from the surroundings."""
+    for option, setting in _ENDPOINTS.items():
+        url, plain_http = getattr(settings, setting), options["plain_http"]
+        name = next((each for each in (option, "endpoint_url") if options.get(each)), None)
+        if name is None:
+            check_endpoint(url, plain_http=plain_http)
+        else:
+            with refuse_values(of_settings=True):
+                check_endpoint(url, plain_http=plain_http, name=name)
+
+
+def _check_leases(_context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    if url:
+        with refuse_values(of_settings=True):
+            ConnectionSettings(leases=url)
+    return url
 
 
 def connection_options(command: Command) -> Command:
@@ -148,6 +167,7 @@ def optional_connection_options(command: Command) -> Command:
         click.option(
             "--leases",
             metavar="URL",
+            callback=_check_leases,
             help="Where the leases are: dynamodb, or sqlite:///FILE.  [default: dynamodb]",
         ),
         click.option(
@@ -235,15 +255,15 @@ def wait_for_local_server(url: str | None) -> None:
         time.sleep(_LOCAL_SERVER_PAUSE_S)
 
 
-def check_endpoint(url: str | None, *, plain_http: bool) -> None:
+def check_endpoint(url: str | None, *, plain_http: bool, name: str = "endpoint") -> None:
     """Refuse an unencrypted endpoint on another machine: a signed request contains the session token."""
     if url is None:
         return
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"endpoint {url!r}: expected http://host:port or https://host")
+        raise ConfigError(f"{name} {url!r}: expected http://host:port or https://host")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not plain_http:
         raise ConfigError(
-            f"endpoint {url}: requests contain credentials, and http sends them unencrypted to another machine: "
+            f"{name} {url}: requests contain credentials, and http sends them unencrypted to another machine: "
             "use https, or add --plain-http to allow it"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from leasehold.cli.option_values import check_target
 from leasehold.config.did_you_mean import did_you_mean
 from leasehold.errors import ConfigError
 from leasehold.kclpy.alias import NAME as KCLPY
@@ -81,14 +82,8 @@ def _read_run_table(config: Path) -> dict[str, Any]:
 
 def load_target(target: str) -> Any:
     """Import `module:name`, from the current directory first."""
+    check_target(target)
     module_name, _, path = target.partition(":")
-    if not module_name or not path:
-        raise ConfigError(f"{target!r}: expected MODULE:NAME, for example billing:consumer")
-    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
-        raise ConfigError(
-            f"{target!r}: {module_name} is not the name of a module: for the file app/billing.py, change to its folder "
-            "and write billing:consumer, or write app.billing:consumer"
-        )
     found: Any = _import_module(module_name)
     for name in path.split("."):
         found = _get_attribute(found, name, target)

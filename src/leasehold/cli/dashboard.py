@@ -10,6 +10,7 @@ import click
 
 from leasehold.cli.connections import Connection, optional_connection_options
 from leasehold.cli.extras import needs_extra
+from leasehold.cli.option_values import Seconds, refuse_values
 from leasehold.cli.output import print_line
 from leasehold.inspection.lag_probe import CONCURRENT_PROBES_MAX
 from leasehold.inspection.worker_status import health_url
@@ -27,7 +28,7 @@ from leasehold.inspection.worker_status import health_url
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=5,
     show_default=True,
     metavar="SECONDS",
@@ -35,7 +36,7 @@ from leasehold.inspection.worker_status import health_url
 )
 @click.option(
     "--watch",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=15,
     show_default=True,
     metavar="SECONDS",
@@ -74,8 +75,9 @@ def dashboard(*, connection: Connection, replay: Path | None, port: int, **given
             "Say where the leases are: --application, --table or --leases, or LEASEHOLD_APPLICATION. "
             "Or show a recording: --replay FILE."
         )
-    for address in given["status"]:
-        health_url(address)  # a wrong address is an error now, not in each read
+    with refuse_values():
+        for address in given["status"]:
+            health_url(address)  # a wrong address is an error now, not in each read
     asyncio.run(_serve_fleet(connection, port, **given))
 
 

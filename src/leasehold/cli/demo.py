@@ -23,7 +23,7 @@ from leasehold.cli.pipeline_display import Ticker
 from leasehold.core.model import HASH_KEY_MAX
 from leasehold.core.record import PutEntry
 from leasehold.core.records.aggregation import Aggregator
-from leasehold.errors import ConfigError, QueryFailedError
+from leasehold.errors import QueryFailedError
 from leasehold.spark.pipeline.processes import kill_with_descendants
 
 STREAM: Final = "orders"
@@ -99,7 +99,7 @@ def _require_libraries() -> None:
 def _open_folder(named: Path | None) -> Iterator[Path]:
     if named is not None:
         if named.exists() and any(named.iterdir()):
-            raise ConfigError(f"folder {named} is not empty: give a new or empty folder")
+            raise click.UsageError(f"--folder {named} is not empty: give a new or empty folder.")
         named.mkdir(parents=True, exist_ok=True)
         yield named.resolve()
         return

@@ -12,6 +12,7 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import belongs_to_stream, stream_name
+from leasehold.cli.option_values import Seconds
 from leasehold.cli.output import (
     UnknownResult,
     format_count,
@@ -43,7 +44,7 @@ _MARKS: Final = {Severity.OK: " ", Severity.NOTICE: "?", Severity.PROBLEM: "!"}
 @click.option("--stream", metavar="NAME", help="The stream. Needed for lags if the leases do not name it.")
 @click.option(
     "--watch",
-    type=click.FloatRange(min=1),
+    type=Seconds(min=1),
     default=WATCH_S,
     show_default=True,
     metavar="SECONDS",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from leasehold.cli.option_values import refuse_values
 from leasehold.cli.output import print_json
 from leasehold.config.iam_policy import IamRole, PolicyScope
 from leasehold.config.iam_policy import iam_policy as create_policy
@@ -40,7 +41,9 @@ def iam_policy(*, role: str, application: str | None, streams: tuple[str, ...], 
     """
     if not application or not streams:
         application, streams = _complete(application, streams)
-    print_json(create_policy(IamRole(role), PolicyScope(application=application, streams=streams, **scope)))
+    with refuse_values(of_settings=True):
+        policy = create_policy(IamRole(role), PolicyScope(application=application, streams=streams, **scope))
+    print_json(policy)
 
 
 def _complete(application: str | None, streams: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from leasehold.cli.connections import Connection, connection_options
+from leasehold.cli.option_values import Seconds
 from leasehold.cli.output import (
     format_count,
     print_json,
@@ -38,7 +39,7 @@ COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents",
 @click.option("--stream", metavar="NAME", help="Show only leases of this stream.")
 @click.option(
     "--watch",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
     help="Read the table twice, this many seconds apart, and mark leases without a heartbeat in between as silent.",
 )

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from leasehold.cli.extras import needs_extra
+from leasehold.cli.option_values import refuse_values
 from leasehold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,19 +80,21 @@ def _parse_options(given: dict[str, Any]) -> ServerOptions:
         from leasehold.kinesis_model.account import Account  # noqa: PLC0415
         from leasehold.kinesis_model.settings import ServiceSettings  # noqa: PLC0415
         from leasehold.local.server import ServerOptions  # noqa: PLC0415
-    return ServerOptions(
-        host=given["host"],
-        port=given["port"],
-        account=Account(given["account"], given["region"]),
-        settings=ServiceSettings(
+    with refuse_values(of_settings=True):
+        settings = ServiceSettings(
             enforce_limits=given["enforce_limits"],
             shard_end_with_last_records=given["end_with_last_records"],
             status_delay_ms=given["status_delay_ms"],
             stored_bytes_max=given["stored_bytes_max"],
-        ),
-        state_file=given["state"],
-        streams=dict(_parse_stream(text) for text in given["streams"]),
-    )
+        )
+        return ServerOptions(
+            host=given["host"],
+            port=given["port"],
+            account=Account(given["account"], given["region"]),
+            settings=settings,
+            state_file=given["state"],
+            streams=dict(_parse_stream(text) for text in given["streams"]),
+        )
 
 
 def _parse_stream(text: str) -> tuple[str, int]:

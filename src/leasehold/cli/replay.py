@@ -14,16 +14,16 @@ import click
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.consumer_target import load_consumer
+from leasehold.cli.option_values import check_target, refuse_values
 from leasehold.cli.output import format_count, print_json, print_line
 from leasehold.cli.run import LEVELS, configure_logging
 from leasehold.cli.steering import say
 from leasehold.core.model import InitialPosition, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON
 from leasehold.core.steering.reset_target import ToLatest, ToOldest, ToTime, parse_reset_target
-from leasehold.core.time_text import format_time
+from leasehold.core.time_text import EXAMPLE, format_time
 from leasehold.errors import ConfigError
 from leasehold.loop_thread import LoopThread
-from leasehold.ports import Stream
 from leasehold.steering.replay import ReplayProgress, ReplayRange, replay_settings, run_replay
 from leasehold.worker.consumer import Consumer
 from leasehold.worker.engine.engine_thread import stop_on_signals
@@ -33,6 +33,8 @@ from leasehold.worker.user_code.handler_runners import ThreadedRunners
 _TELL_EVERY_MS: Final = 10_000
 _CLOSE_TIMEOUT_S: Final = 1.0
 _INTERRUPTED: Final = 130
+_FROM_FORMS: Final = f"expected trim-horizon, or a time with its zone such as {EXAMPLE}"
+_TO_FORMS: Final = f"expected latest, or a time with its zone such as {EXAMPLE}"
 
 
 @click.command()
@@ -70,12 +72,15 @@ def replay(
     """
     if (target is None) == (config is None):
         raise click.UsageError("Give either MODULE:CONSUMER or --config FILE.")
-    clock = SystemClock()
-    period = parse_period(start, end, clock.wall_ms())
+    with refuse_values():
+        period = parse_period(start, end, SystemClock().wall_ms())
+        if target is not None:
+            check_target(target)
     configure_logging(log_level.upper(), log_aws=False)
     consumer = load_consumer(target, config)
     name = f"{consumer.settings.identity.application}-replay-{secrets.token_hex(4)}"
-    settings = replay_settings(consumer.settings, name, period)
+    with refuse_values():
+        settings = replay_settings(consumer.settings, name, period)
     handler_loop = LoopThread("leasehold-handlers")
     try:
         progress, is_interrupted = _run(consumer, settings, period, ThreadedRunners(handler_loop.loop))
@@ -88,11 +93,12 @@ def replay(
 
 def parse_period(start: str, end: str, now_ms: int) -> ReplayRange:
     """Parse the period. Raises ConfigError if it is empty, or ends in the future."""
-    first, last = parse_reset_target(start), parse_reset_target(end)
+    first = parse_reset_target(start, option="--from", forms=_FROM_FORMS)
+    last = parse_reset_target(end, forms=_TO_FORMS)
     if not isinstance(first, ToOldest | ToTime):
-        raise ConfigError(f"--from {start}: expected trim-horizon or a time with its zone")
+        raise ConfigError(f"--from {start}: {_FROM_FORMS}")
     if not isinstance(last, ToLatest | ToTime):
-        raise ConfigError(f"--to {end}: expected latest or a time with its zone")
+        raise ConfigError(f"--to {end}: {_TO_FORMS}")
     end_ms = last.at_ms if isinstance(last, ToTime) else now_ms
     if end_ms > now_ms:
         raise ConfigError(f"--to {end} is in the future: a replay ends at latest now; leave --to out")
@@ -141,7 +147,9 @@ async def _connect_and_run(
     clock = SystemClock()
     stream = open_stream(settings.connection, settings.identity.stream)
     try:
-        await require_retained(stream, period, clock.wall_ms())
+        oldest_ms = clock.wall_ms() - await stream.get_retention_ms()
+        with refuse_values():
+            require_retained(period, oldest_ms)
         ports = WorkerPorts(
             worker=WorkerId(settings.identity.worker_id),
             table=LeaseTable(MemoryRows()),
@@ -156,9 +164,8 @@ async def _connect_and_run(
         await stream.close()
 
 
-async def require_retained(stream: Stream, period: ReplayRange, now_ms: int) -> None:
+def require_retained(period: ReplayRange, oldest_ms: int) -> None:
     """Raise ConfigError if the period begins or ends before what the stream retains."""
-    oldest_ms = now_ms - await stream.get_retention_ms()
     if period.end_ms <= oldest_ms:
         raise ConfigError(
             f"--to {format_time(period.end_ms)}: the stream retains records since {format_time(oldest_ms)}, and older "

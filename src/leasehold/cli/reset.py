@@ -13,6 +13,7 @@ import click
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.cli.connections import Connection, connection_options
 from leasehold.cli.leases import stream_name
+from leasehold.cli.option_values import refuse_values
 from leasehold.cli.output import format_count, print_json, print_line, print_table
 from leasehold.cli.steering import (
     Steering,
@@ -25,7 +26,7 @@ from leasehold.cli.steering import (
 from leasehold.core.model import Lease, LeaseKey, ShardId, StreamIdentifier, parse_lease_key
 from leasehold.core.steering.reset_plan import ResetPlan, plan_to_json, plan_to_rows
 from leasehold.core.steering.reset_target import ToRecord, parse_reset_target
-from leasehold.errors import ConfigError, LeaseholdError
+from leasehold.errors import LeaseholdError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.steering.reset import (
     ReadReset,
@@ -33,6 +34,7 @@ from leasehold.steering.reset import (
     ResetRequest,
     apply_reset,
     read_reset,
+    require_retained,
 )
 from leasehold.steering.shard_positions import CONCURRENT_READS_MAX, ShardPositions
 
@@ -88,7 +90,8 @@ def reset(
       2         wrong options
       130, 143  ended by Ctrl-C or SIGTERM; the leases are given back
     """  # noqa: D301 - click needs the character
-    target = parse_reset_target(to)
+    with refuse_values():
+        target = parse_reset_target(to)
     if isinstance(target, ToRecord) and shard is None:
         raise click.UsageError("A sequence number belongs to one shard: add --shard SHARD.")
     options = _Options(**chosen)
@@ -106,6 +109,8 @@ async def _reset(
         shard = None if request.shard is None else parse_lease_key(LeaseKey(request.shard))[1]
         request = ResetRequest(request.target, shard, identifier)
         async with _positions(connection, name) as positions:
+            with refuse_values():
+                require_retained(request.target, positions)
             read = await read_reset(table, positions, request, tell=_tell)
             _show_plan(read.plan, options)
             if options.dry_run or read.plan.is_empty:
@@ -159,7 +164,7 @@ def _choose_stream(
     ]
     if len(wanted) != 1:
         names = ", ".join(sorted(named.values()))
-        raise ConfigError(f"the leases belong to the streams {names}: choose one with --stream")
+        raise click.UsageError(f"The leases belong to the streams {names}: choose one with --stream.")
     return wanted[0]
 
 

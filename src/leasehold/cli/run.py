@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasehold.adapters.cpu_limits import count_usable_cpus
+from leasehold.cli.option_values import check_target, refuse_values
 from leasehold.core.supervision.process_count import parse_process_count
 from leasehold.core.supervision.restarts import EXPLAINED_CODE
 from leasehold.errors import ConfigError, LeaseholdError, ServiceError
@@ -153,6 +154,9 @@ def _check_usage(options: Mapping[str, Any]) -> None:
             raise click.UsageError("--properties, --kclpy-alias and --restart-failed need --kclpy.")
     elif target is not None or (config is not None and properties is not None):
         raise click.UsageError("With --kclpy give one of --config and --properties, or none.")
+    if named := options["kclpy"] or target:
+        with refuse_values():
+            check_target(named)
 
 
 def configure_logging(level: str, *, log_aws: bool, process: int | None = None) -> None:

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from leasehold.cli.extras import needs_extra
+from leasehold.cli.option_values import refuse_values
 from leasehold.cli.output import format_count, print_line, progress_lines
 from leasehold.config.settings import Mode, Retrieval
 from leasehold.errors import ConfigError, LeaseholdError
@@ -127,7 +128,8 @@ def simulate(*, seed: int, seeds: int | None, jobs: int, **world: Any) -> None:
     run. The same seed and version give exactly the same trace. The exit code is 1 if a promise was broken; the output
     then has the command that repeats the run.
     """
-    options = _parse_options(seed, world)
+    with refuse_values():
+        options = _parse_options(seed, world)
     if seeds is None:
         _run_one(options)
     else:

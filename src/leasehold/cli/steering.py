@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from leasehold.adapters.system_clock import SystemClock
+from leasehold.cli.option_values import Seconds
 from leasehold.cli.output import escape_unprintable, format_count
 from leasehold.config.settings import FleetSettings, milliseconds
 from leasehold.core.command_name import command_member
@@ -72,7 +73,7 @@ def steering_options(command: Command) -> Command:
     options = [
         click.option(
             "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
+            type=Seconds(min=0, min_open=True),
             default=TIMEOUT_S,
             show_default=True,
             metavar="SECONDS",
@@ -80,7 +81,7 @@ def steering_options(command: Command) -> Command:
         ),
         click.option(
             "--failover-after",
-            type=click.FloatRange(min=1),
+            type=Seconds(min=1),
             metavar="SECONDS",
             help="Failover time of the fleet.  [default: LEASEHOLD_FAILOVER_AFTER, or 10]",
         ),

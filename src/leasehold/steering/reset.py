@@ -70,7 +70,7 @@ async def read_reset(
     tell: Callable[[int], None] = lambda _: None,
 ) -> ReadReset:
     """Read the leases and the stream, and plan. Writes nothing. `only` limits the plan to these shards."""
-    _require_retained(request.target, positions)
+    require_retained(request.target, positions)
     listing = await table.list(is_consistent=True)
     if not listing.leases and not listing.rejected:
         raise NotFoundError(
@@ -154,7 +154,8 @@ class _FamilyWriter:
             await self._table.release(lease)
 
 
-def _require_retained(target: ResetTarget, positions: ShardPositions) -> None:
+def require_retained(target: ResetTarget, positions: ShardPositions) -> None:
+    """Raise ConfigError if a target is in the future, or before what the stream retains."""
     if not isinstance(target, ToTime):
         return
     now_ms = positions.clock.wall_ms()

@@ -38,5 +38,5 @@ def test_a_missing_library_is_reported_with_the_extra(monkeypatch: pytest.Monkey
 
 def test_a_wrong_status_address_is_refused_at_the_start() -> None:
     result = CliRunner().invoke(leasehold, ["dashboard", "--application", "orders", "--status", "ftp://x"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--status ftp://x: expected http://host:port" in result.output

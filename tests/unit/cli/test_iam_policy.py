@@ -84,7 +84,7 @@ def test_an_archive_that_is_not_in_s3_is_refused() -> None:
         leasehold,
         ["iam-policy", "worker", "--application", "billing", "--stream", "s", "--archive", "gs://b"],
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "expected s3://bucket/prefix" in result.output
 
 

@@ -30,19 +30,23 @@ def test_version_is_one_line() -> None:
         (["--host", "0.0.0.0"], "not a loopback address"),
         (["--stream", "orders"], "expected NAME:SHARDS"),
         (["--stream", "orders:0"], "expected NAME:SHARDS"),
-        (["--status-delay-ms", "-1"], "status_delay_ms=-1"),
-        (
-            ["--state", "/no/such/folder/state"],
-            "/no/such/folder/state: No such file or directory: check that its folder exists",
-        ),
+        (["--status-delay-ms", "-1"], "--status-delay-ms=-1"),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_sentence(arguments: list[str], sentence: str) -> None:
-    """Exit code 1, no traceback, and the error names the option and the value."""
+    """Exit code 2, no traceback, and the error names the option and the value."""
     code, output = run_cli("local", "--port", "0", *arguments)
-    assert code == 1
-    assert output.startswith("Error: ")
+    assert code == 2
+    assert "\nError: " in output
     assert sentence in output
+    assert "Traceback" not in output
+
+
+def test_a_state_file_that_cannot_be_written_is_a_failure() -> None:
+    """The option is right, and its folder is missing."""
+    code, output = run_cli("local", "--port", "0", "--state", "/no/such/folder/state")
+    assert code == 1
+    assert "/no/such/folder/state: No such file or directory: check that its folder exists" in output
     assert "Traceback" not in output
 
 

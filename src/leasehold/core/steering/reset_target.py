@@ -45,8 +45,8 @@ class ToRecord:
 ResetTarget = ToOldest | ToLatest | ToTime | ToRecord
 
 
-def parse_reset_target(text: str) -> ResetTarget:
-    """Parse the text of `--to`. Raises ConfigError with all forms.
+def parse_reset_target(text: str, *, option: str = "--to", forms: str = FORMS) -> ResetTarget:
+    """Parse the text of an option. Raises ConfigError with all forms of this option.
 
     >>> parse_reset_target("trim-horizon"), parse_reset_target("2026-11-15T12:00:00Z")
     (ToOldest(), ToTime(at_ms=1794744000000))
@@ -61,4 +61,4 @@ def parse_reset_target(text: str) -> ResetTarget:
     try:
         return ToTime(parse_time(text))
     except ConfigError as error:
-        raise ConfigError(f"--to {text!r}: {error}; {FORMS}") from error
+        raise ConfigError(f"{option} {text!r}: {error}; {forms}") from error
