@@ -24,6 +24,7 @@ BYTES_PER_STORED_BYTE: Final = 64
 _COMPRESSIONS: Final[Mapping[str, str | None]] = {"": None, "gz": "gzip", "zst": "zstd"}
 _PIECE_BYTES: Final = 1024 * 1024
 _ROWS_AT_ONCE: Final = 64 * 1024
+_ROWS_TO_DROP: Final = 4 * 1024  # at once, if they are not kept: a record may have 1 MiB
 # A row has at least its position and its arrival time.
 _ROW_BYTES_MIN: Final = 16
 _RAW_DEFLATE: Final = -zlib.MAX_WBITS
@@ -87,7 +88,7 @@ def read_parquet(body: bytes, columns: Sequence[str] | None) -> Any:
 
 def require_readable_parquet(body: bytes) -> None:
     """Read all columns of a Parquet file, and keep none. Raises what `read_parquet` raises."""
-    for _ in _parquet_batches(_open_parquet(body), body, None):
+    for _ in _parquet_batches(_open_parquet(body), body, None, rows=_ROWS_TO_DROP):
         pass
 
 
@@ -97,7 +98,9 @@ def _open_parquet(body: bytes, dictionaries: Sequence[str] = ()) -> Any:
     )
 
 
-def _parquet_batches(file: Any, body: bytes, wanted: Sequence[str] | None) -> Iterator[Any]:
+def _parquet_batches(
+    file: Any, body: bytes, wanted: Sequence[str] | None, *, rows: int = _ROWS_AT_ONCE
+) -> Iterator[Any]:
     limit, schema = decoded_limit(len(body)), file.schema_arrow
     claimed = _claimed_bytes(file.metadata)
     if claimed > limit or file.metadata.num_rows > limit // _ROW_BYTES_MIN:
@@ -107,7 +110,7 @@ def _parquet_batches(file: Any, body: bytes, wanted: Sequence[str] | None) -> It
         # A value of a dictionary is stored once for any number of rows. So its rows are counted before they are made.
         file = _open_parquet(body, repeated)
     size = 0
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=wanted, use_threads=False):
+    for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
         size += sum(map(_plain_bytes, batch.columns))
         if size > limit:
             raise TooLargeError(limit)
