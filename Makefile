@@ -25,6 +25,8 @@ TABLES_READY := $(TABLES)/.ready
 # So have the consumers that the benchmarks compare us with.
 PEERS        := .venv-bench
 PEERS_READY  := $(PEERS)/.ready
+# leasehold-native in it, for comparisons that need both sides in one process.
+PEERS_NATIVE := $(PEERS)/.native
 
 .DEFAULT_GOAL := help
 .PHONY: help demo setup setup-servers test test-slow test-native test-oldest cluster-test chaos bench bench-java check format reference docs lock lock-servers clean
@@ -76,6 +78,9 @@ $(PEERS_READY): requirements/bench.lock $(UV_LOCK)
 	$(PEERS)/bin/uv pip sync --quiet --python $(PEERS)/bin/python --require-hashes requirements/bench.lock
 	touch $@
 
+$(PEERS_NATIVE): $(PEERS_READY) $(NATIVE)
+	$(BIN)/python -m tools.build_native $(PEERS)
+
 demo: setup ## run Kinesis to an archive with Spark on this machine: a reshard, a kill -9, every record counted
 	$(BIN)/leasehold demo
 
@@ -113,10 +118,10 @@ tables-test: $(TABLES_READY) ## write a Delta table, an Iceberg table and Postgr
 chaos: setup setup-servers ## kill, pause, reshard and cut connections for ten minutes, and account for every record
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-bench: setup $(PEERS_READY) ## measure processor time, latency and idle cost beside other consumers; ARGS=--help lists more (a quarter of an hour)
+bench: setup $(PEERS_READY) $(PEERS_NATIVE) ## measure processor time, latency and idle cost beside other consumers; ARGS=--help lists more (a quarter of an hour)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-java: setup setup-servers setup-interop $(PEERS_READY) ## the same for workers, with the Java KCL and kclpy in the same run
+bench-java: setup setup-servers setup-interop $(PEERS_READY) $(PEERS_NATIVE) ## the same for workers, with the Java KCL and kclpy in the same run
 	$(BIN)/python -m benchmarks --java $(ARGS)
 
 setup-interop: setup setup-servers ## build the Java member for tests with the real KCL (from Maven Central or PyPI), in .servers/

@@ -2,12 +2,12 @@
 
     python -m benchmarks aggregation
 
-aws-kinesis-agg is in the environment `.venv-bench` (`make bench`), whose Python runs this file. It returns what its
-users get: dictionaries with the data in base64. It does not check hash ranges. If leasehold-native and pyarrow are
-installed, the native deaggregation is measured, too: from Arrow columns to Arrow columns ("native"), and with a
-`UserRecord` for each user record ("native records"). All sides are measured in turns in one run, so a busy machine
-slows them equally. Each side has the settings of the garbage collector of its own process: a worker of leasehold tunes
-the collector when it starts, aws-kinesis-agg leaves it alone.
+aws-kinesis-agg is in the environment `.venv-bench`, whose Python runs this file; `make bench` installs leasehold-native
+there, too, where it can be built. aws-kinesis-agg returns what its users get: dictionaries with the data in base64. It
+does not check hash ranges. If leasehold-native and pyarrow are installed, the native deaggregation is measured, too:
+from Arrow columns to Arrow columns ("native"), and with a `UserRecord` for each user record ("native records"). All
+sides are measured in turns in one run, so a busy machine slows them equally. Each side has the settings of the garbage
+collector of its own process: a worker of leasehold tunes the collector when it starts, aws-kinesis-agg leaves it alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -49,12 +50,17 @@ except ImportError:
 
 KPL_DEFAULT_BYTES = 51_200
 USER_RECORDS = 20_000
+REPEATS = (11, 3)  # of a standard run and of a quick one; a repeat takes half a second
 ARRIVAL = datetime(2024, 6, 7, tzinfo=UTC)
 # Nearly the whole hash range: every key is hashed and checked, and none is outside.
 NEARLY_ALL_KEYS = HashRange(0, WHOLE_HASH_RANGE.end - 1)
 
 PEER = "aws-kinesis-agg"
 COLUMNS = ("leasehold", "native", "native records", PEER)
+NOT_MEASURED = (
+    "leasehold-native is not installed in .venv-bench, so native deaggregation is not measured: "
+    "`make .venv-bench/.native` builds it, with a Rust toolchain"
+)
 
 Work = Callable[[], int]
 
@@ -241,12 +247,22 @@ PEERS_PYTHON = Path(__file__).parent.parent / ".venv-bench" / "bin" / "python"
 def run(plan: Plan) -> Iterator[Result]:
     """Run this file in the environment of the peers, because both sides have to be in one process."""
     folder = Path(__file__).parent.parent
-    command = [str(PEERS_PYTHON), "-m", "benchmarks.aggregation", "--json", "--repeats", str(plan.rounds + 1)]
+    command = [
+        str(PEERS_PYTHON),
+        "-m",
+        "benchmarks.aggregation",
+        "--json",
+        "--repeats",
+        str(REPEATS[plan.is_quick]),
+    ]
     paths = os.pathsep.join([str(folder), str(folder / "src")])
     done = subprocess.run(
         command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.PIPE, check=True, cwd=folder
     )
-    for row in json.loads(done.stdout)["rows"]:
+    rows = json.loads(done.stdout)["rows"]
+    if not any("native" in row["ns"] for row in rows):
+        print(NOT_MEASURED, file=sys.stderr, flush=True)
+    for row in rows:
         sides = {PEER: row["ns"].get(PEER)} | row["ns"]  # the others are compared with the first one
         yield Result(
             f"deaggregation: {row['case']}",

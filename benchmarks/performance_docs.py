@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import sizing
-from benchmarks.harness import Result, documented_ratios, read_json
+from benchmarks.harness import Result, documented_ratios, number_text, read_json
 from benchmarks.plots import bar_chart
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -78,17 +78,31 @@ def result_table(result: Result, started: Mapping[str, str]) -> str:
 
 
 def group_table(results: Sequence[Result], started: Mapping[str, str]) -> str:
-    """One table for several comparisons of the same contestants."""
-    names = list(results[0].values)
-    head = f"| {results[0].unit} | {' | '.join(names)} | ratio |"
-    rows = []
-    for each in results:
-        texts = [row[1] for row in each.rows()]
-        ratio = each.median(names[0]) / each.median(names[-1])
-        rows.append(f"| {each.key.partition(': ')[2]} | {' | '.join(texts)} | {ratio:.1f} |")
+    """One table for several comparisons. Each cell says how many times as fast as the first contestant it is."""
+    names = list(dict.fromkeys(name for each in results for name in each.values))
+    rows = [
+        f"| {each.key.partition(': ')[2]} | {' | '.join(_cell(each, names[0], name) for name in names)} |"
+        for each in results
+    ]
     return "\n".join(
-        [head, "|---" * (len(names) + 2) + "|", *rows, "", _source_line(results[0], started), ""]
+        [
+            f"| {results[0].unit} | {' | '.join(names)} |",
+            "|---" * (len(names) + 1) + "|",
+            *rows,
+            "",
+            _source_line(results[0], started),
+            "",
+        ]
     )
+
+
+def _cell(result: Result, first: str, name: str) -> str:
+    if name not in result.values:
+        return "-"
+    text = number_text(result.median(name))
+    if name == first or first not in result.values:
+        return text
+    return f"{text} ({result.median(first) / result.median(name):.1f} x)"
 
 
 def _source_line(result: Result, started: Mapping[str, str]) -> str:
