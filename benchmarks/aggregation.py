@@ -56,6 +56,7 @@ ARRIVAL = datetime(2024, 6, 7, tzinfo=UTC)
 NEARLY_ALL_KEYS = HashRange(0, WHOLE_HASH_RANGE.end - 1)
 
 PEER = "aws-kinesis-agg"
+COMPARISONS = ("deaggregation",)
 COLUMNS = ("leasehold", "native", "native records", PEER)
 NOT_MEASURED = (
     "leasehold-native is not installed in .venv-bench, so native deaggregation is not measured: "

@@ -23,6 +23,7 @@ from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import RowStore
 
 LEASES = 200
+COMPARISONS = ("assignment", "lease-table", "simulator")
 
 
 async def renewals_us(rows: RowStore) -> float:
@@ -76,7 +77,7 @@ def run(plan: Plan) -> Iterator[Result]:
         command,
         "the event loop on virtual time",
     )
-    for _ in range(plan.rounds):
+    for _ in range(plan.repeats):
         assignment.add("leasehold", decision_ms())
         for name, measure in _stores().items():
             table.add(name, asyncio.run(measure()))

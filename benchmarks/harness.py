@@ -1,4 +1,4 @@
-"""What all benchmarks share: results with their spread, the environment, ratios against the documented ones, JSON."""
+"""What all benchmarks share: results with their spread, the environment, the files of results."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-DOCUMENTED = Path(__file__).parent / "documented_ratios.json"
-# A run fails if a ratio is worse than the documented one by more than this share.
-TOLERANCE = 1 / 3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run should measure. `has_java`: also the contestants that need a JVM with the KCL."""
+    """What a run should measure. `has_java`: also the contestants that need a JVM with the KCL. `only`: these keys."""
 
-    rounds: int = 3
+    repeats: int = 2
     has_java: bool = False
     is_quick: bool = False
+    only: frozenset[str] = frozenset()
+
+    def wants(self, key: str) -> bool:
+        """Whether a comparison should be measured.
+
+        >>> Plan(only=frozenset({"worker-100"})).wants("worker-1000"), Plan().wants("worker-1000")
+        (False, True)
+        """
+        return not self.only or key in self.only
 
 
 @dataclass
@@ -35,6 +39,12 @@ class Result:
     command: str
     limit: str  # what limits the best contestant
     values: dict[str, list[float]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # at the start of its run
+
+    @property
+    def is_of_a_busy_machine(self) -> bool:
+        """Whether other processes used the processors when the run began, so that its seconds say little."""
+        return float(self.environment.get("load", "0")) > (os.cpu_count() or 1)
 
     def add(self, contestant: str, value: float) -> None:
         """Add the value of one repeat."""
@@ -86,75 +96,29 @@ def environment() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class DocumentedRatio:
-    """A ratio in docs/performance.md. The measured one may not be much higher, or else not much lower."""
-
-    comparison: str
-    of: str
-    to: str
-    ratio: float
-    lower_is_better: bool = True
-
-    def measured(self, results: Mapping[str, Result]) -> float | None:
-        """The ratio of this run; None if the run has not measured it."""
-        found = results.get(self.comparison)
-        if found is None or self.of not in found.values or self.to not in found.values:
-            return None
-        return found.median(self.of) / found.median(self.to)
-
-    def is_missed(self, measured: float) -> bool:
-        """Whether the measured ratio is worse by more than a third."""
-        if self.lower_is_better:
-            return measured > self.ratio * (1 + TOLERANCE)
-        return measured < self.ratio * (1 - TOLERANCE)
-
-
-def documented_ratios() -> list[DocumentedRatio]:
-    """All ratios that the documentation states."""
-    return [DocumentedRatio(**each) for each in json.loads(DOCUMENTED.read_text())]
-
-
-def check_ratios(results: Mapping[str, Result], *, with_unmeasured: bool = False) -> tuple[list[str], bool]:
-    """Compare a run with the documented ratios. Returns a line for each, and whether all hold."""
-    lines, all_hold = [], True
-    for each in documented_ratios():
-        measured = each.measured(results)
-        if measured is None:
-            if with_unmeasured:
-                lines.append(f"{'-':<7}{each.comparison}: {each.of} / {each.to} was not measured")
-            continue
-        is_missed = each.is_missed(measured)
-        all_hold &= not is_missed
-        verdict = "MISSED" if is_missed else "holds"
-        lines.append(
-            f"{verdict:<7}{each.comparison}: {each.of} / {each.to} = {measured:.2f}, documented {each.ratio:g}"
-        )
-    return lines, all_hold
-
-
-def print_result(result: Result, started: Mapping[str, str]) -> None:
+def print_result(result: Result) -> None:
     """Print the question, the environment and the table of one comparison."""
     repeats = max(map(len, result.values.values()))
-    print(f"\n{result.question}\n  {', '.join(f'{name} {text}' for name, text in started.items())}")
+    where = ", ".join(f"{name} {text}" for name, text in result.environment.items())
+    print(f"\n{result.question}\n  {where} at the start, {os.getloadavg()[0]:.1f} now")
     print(f"  {result.unit}, median of {repeats}; limited by {result.limit}")
     width = max(map(len, result.values))
     for name, median, spread, ratio in result.rows():
-        print(f"  {name:<{width}} {median:>10}  ({spread})  {ratio:>6} x")
+        print(f"  {name:<{width}} {median:>10}  ({spread})  {ratio:>6} x", flush=True)
 
 
-def write_json(file: Path, started: Mapping[str, str], results: Iterable[Result]) -> None:
-    """Write a run."""
+def write_results(file: Path, results: Iterable[Result]) -> None:
+    """Write results into a file. Those of other comparisons stay there, so a run of one does not erase the others."""
+    merged = {each.key: each for each in (*read_results(file), *results)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(
-        json.dumps({"environment": started, "results": [asdict(each) for each in results]}, indent=1)
-    )
+    file.write_text(json.dumps({"results": [asdict(each) for each in merged.values()]}, indent=1))
 
 
-def read_json(file: Path) -> tuple[dict[str, str], list[Result]]:
-    """Read a run."""
-    content: dict[str, Any] = json.loads(file.read_text())
-    return content["environment"], [Result(**each) for each in content["results"]]
+def read_results(file: Path) -> list[Result]:
+    """Read the results of a file; none if there is no such file."""
+    if not file.exists():
+        return []
+    return [Result(**each) for each in json.loads(file.read_text())["results"]]
 
 
 def interleaved(contestants: Sequence[str], rounds: int) -> Iterable[str]:

@@ -93,6 +93,7 @@ def measure(shards: int, seconds: float, dynamodb: str | None) -> dict[str, obje
             worker.wait(60)
 
 
+COMPARISONS = ("idle-cpu", "idle-memory")
 SHARD_COUNTS = (1, 8, 64, 256, 1_000)
 SECONDS = 15
 

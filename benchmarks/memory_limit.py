@@ -1,5 +1,6 @@
 """Shows that the memory of a worker is limited by `buffer_bytes`, however long the backlog is.
 
+    python -m benchmarks memory
     python -m benchmarks.memory_limit [--megabytes 2000] [--buffer-megabytes 32]
 
 A worker with a slow handler reads a backlog on four shards of our Kinesis server to its end, with the native decoder
@@ -10,14 +11,18 @@ code 1: the difference is more than `FACTOR` times the limit and `EXTRA_MB`.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.backlogs import SHARDS, fill
+from benchmarks.harness import Plan, Result
 from leasehold.local import LocalKinesis
 
 PROGRAM = """
@@ -35,6 +40,8 @@ def handle(batch):
 
 consumer.run()
 """
+COMPARISONS = ("memory",)
+MEGABYTES, BUFFER_MB = 2_000, 32
 RECORD_BYTES = 100_000
 FEW_MB = 3
 DEADLINE_S = 1_800
@@ -71,32 +78,64 @@ def _handled_bytes(folder: Path) -> int:
     return sum(map(int, counts.read_text().split())) if counts.exists() else 0
 
 
+@dataclass(frozen=True)
+class Peak:
+    """The highest memory of a worker, with a long backlog and with a few records."""
+
+    kind: str
+    base_mb: float
+    peak_mb: float
+
+
+def measure(megabytes: int, buffer_mb: int) -> Iterator[Peak]:
+    """Read a backlog with the native decoder, if it is installed, and without it."""
+    kinds = {"native decoder": True} if importlib.util.find_spec("leasehold_native") is not None else {}
+    with LocalKinesis.in_process() as kinesis:
+        # `fill` writes whole requests, so the size is rounded down to one.
+        sizes = {"few": FEW_MB, "many": megabytes // FEW_MB * FEW_MB}
+        for stream, size in sizes.items():
+            kinesis.client().create_stream(StreamName=stream, ShardCount=SHARDS)
+            fill(kinesis, stream, RECORD_BYTES, size)
+        for kind, is_native in (kinds | {"pure Python": False}).items():
+            base, peak = (
+                peak_mb(kinesis, stream, size, buffer_mb * 1_000_000, is_native=is_native)
+                for stream, size in sizes.items()
+            )
+            yield Peak(kind, base, peak)
+
+
+def run(plan: Plan) -> Iterator[Result]:
+    """How much the memory grows with the backlog, beside what is allowed; not part of a quick run."""
+    if plan.is_quick and not plan.only:
+        return
+    result = Result(
+        COMPARISONS[0],
+        f"How much more memory does a worker need for a backlog of {MEGABYTES:,} MB than for a few records?",
+        "MB",
+        "make bench ARGS=memory",
+        f"buffer_bytes, {BUFFER_MB} MB here",
+    )
+    result.add("allowed", float(FACTOR * BUFFER_MB + EXTRA_MB))
+    for each in measure(MEGABYTES, BUFFER_MB):
+        result.add(each.kind, each.peak_mb - each.base_mb)
+    yield result
+
+
 def main() -> None:
     """Measure, print and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--megabytes", type=int, default=2_000, help="the size of the backlog")
-    parser.add_argument("--buffer-megabytes", type=int, default=32, help="buffer_bytes of the worker")
+    parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="the size of the backlog")
+    parser.add_argument("--buffer-megabytes", type=int, default=BUFFER_MB, help="buffer_bytes of the worker")
     given = parser.parse_args()
     allowed_mb = FACTOR * given.buffer_megabytes + EXTRA_MB
     is_limited = True
-    with LocalKinesis.in_process() as kinesis:
-        # `fill` writes whole requests, so the size is rounded down to one.
-        sizes = {"few": FEW_MB, "many": given.megabytes // FEW_MB * FEW_MB}
-        for stream, megabytes in sizes.items():
-            kinesis.client().create_stream(StreamName=stream, ShardCount=SHARDS)
-            fill(kinesis, stream, RECORD_BYTES, megabytes)
-        for is_native in (True, False):
-            base, peak = (
-                peak_mb(kinesis, stream, size, given.buffer_megabytes * 1_000_000, is_native=is_native)
-                for stream, size in sizes.items()
-            )
-            is_limited &= peak - base <= allowed_mb
-            kind = "native decoder" if is_native else "pure Python"
-            print(
-                f"{kind}: peak {peak:.0f} MB for a backlog of {sizes['many']} MB, {base:.0f} MB for {FEW_MB} MB; "
-                f"allowed are {allowed_mb} MB more; load {os.getloadavg()[0]:.0f}",
-                flush=True,
-            )
+    for each in measure(given.megabytes, given.buffer_megabytes):
+        is_limited &= each.peak_mb - each.base_mb <= allowed_mb
+        print(
+            f"{each.kind}: peak {each.peak_mb:.0f} MB for a backlog of {given.megabytes} MB, {each.base_mb:.0f} MB for "
+            f"{FEW_MB} MB; allowed are {allowed_mb} MB more; load {os.getloadavg()[0]:.0f}",
+            flush=True,
+        )
     sys.exit(0 if is_limited else 1)
 
 

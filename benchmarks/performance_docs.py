@@ -1,41 +1,61 @@
 """Writes tables and plots of a run into docs/performance.md, between the marks `<!-- bench:KEY -->` and `<!-- end -->`.
 
     python -m benchmarks --write-docs
-    python -m benchmarks.performance_docs [FILE]     from the JSON of an earlier run
+    python -m benchmarks.performance_docs [FILE ...]     from the files of earlier runs, with their ratios
 
-A table without a result in the run stays as it is. The table of ratios is made from documented_ratios.json; a test
-compares the two.
+A table without a result in the run stays as it is, and one with the Java KCL is not replaced by one without it. The
+table of ratios is made from documented_ratios.json; a test compares the two.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import sizing
-from benchmarks.harness import Result, documented_ratios, number_text, read_json
+from benchmarks.harness import Result, number_text, read_results
 from benchmarks.plots import bar_chart
+from benchmarks.ratios import document_ratios, documented_ratios
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 PLOTS = PAGE.parent / "plots"
+WITH_JAVA = "make bench-java"
 _BLOCK = re.compile(r"<!-- bench:(?P<key>[^>]+) -->\n(?P<body>.*?)<!-- end -->", re.DOTALL)
 
 
-def write_docs(started: Mapping[str, str], results: Sequence[Result]) -> None:
-    """Replace the tables of these results, and the table of ratios. Plots are written beside the page."""
-    PLOTS.mkdir(exist_ok=True)
+def write_docs(results: Sequence[Result]) -> list[str]:
+    """Replace the tables of these results, and the table of ratios. Plots are written beside the page.
+
+    Returns a sentence for each table that stays as it is although there is a new result.
+    """
+    page, kept = PAGE.read_text(), []
+    earlier = {match["key"].strip(): match["body"] for match in _BLOCK.finditer(page)}
     bodies = {"ratios": ratio_table(), "sizing": sizing.table()}
-    for result in results:
-        if (group := group_of(result.key)) == result.key:
-            (PLOTS / f"{group}.svg").write_text(bar_chart(result))
-            bodies[group] = result_table(result, started)
-    grouped = [each for each in results if group_of(each.key) != each.key]
-    for group in {group_of(each.key) for each in grouped}:
-        bodies[group] = group_table([each for each in grouped if group_of(each.key) == group], started)
-    PAGE.write_text(with_bodies(PAGE.read_text(), bodies))
+    PLOTS.mkdir(exist_ok=True)
+    for group, members in _grouped(results).items():
+        if loses_java(earlier.get(group, ""), members[0]):
+            kept.append(f"the table {group} stays, because it has the Java KCL and this run has not")
+        elif group == members[0].key:
+            (PLOTS / f"{group}.svg").write_text(bar_chart(members[0]))
+            bodies[group] = result_table(members[0])
+        else:
+            bodies[group] = group_table(members)
+    PAGE.write_text(with_bodies(page, bodies))
+    return kept
+
+
+def loses_java(body: str, result: Result) -> bool:
+    """Whether a table has contestants that only run with Java, and a new result has not."""
+    return WITH_JAVA in body and WITH_JAVA not in result.command
+
+
+def _grouped(results: Sequence[Result]) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for each in results:
+        groups.setdefault(group_of(each.key), []).append(each)
+    return groups
 
 
 def group_of(key: str) -> str:
@@ -50,8 +70,8 @@ def group_of(key: str) -> str:
 def with_bodies(page: str, bodies: Mapping[str, str]) -> str:
     r"""Replace the blocks of a page.
 
-    >>> with_bodies("<!-- bench:a -->\\nold\\n<!-- end -->", {"a": "new\\n"})
-    '<!-- bench:a -->\\nnew\\n<!-- end -->'
+    >>> with_bodies("<!-- bench:a -->\nold\n<!-- end -->", {"a": "new\n"})
+    '<!-- bench:a -->\nnew\n<!-- end -->'
     """
 
     def body(match: re.Match[str]) -> str:
@@ -60,7 +80,7 @@ def with_bodies(page: str, bodies: Mapping[str, str]) -> str:
     return _BLOCK.sub(body, page)
 
 
-def result_table(result: Result, started: Mapping[str, str]) -> str:
+def result_table(result: Result) -> str:
     """The table of one comparison, with its plot, its command and what limits it."""
     rows = [f"| {name} | {median} | {spread} | {ratio} |" for name, median, spread, ratio in result.rows()]
     return "\n".join(
@@ -71,13 +91,13 @@ def result_table(result: Result, started: Mapping[str, str]) -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            _source_line(result, started),
+            _source_line(result),
             "",
         ]
     )
 
 
-def group_table(results: Sequence[Result], started: Mapping[str, str]) -> str:
+def group_table(results: Sequence[Result]) -> str:
     """One table for several comparisons. Each cell says how many times as fast as the first contestant it is."""
     names = list(dict.fromkeys(name for each in results for name in each.values))
     rows = [
@@ -90,7 +110,7 @@ def group_table(results: Sequence[Result], started: Mapping[str, str]) -> str:
             "|---" * (len(names) + 1) + "|",
             *rows,
             "",
-            _source_line(results[0], started),
+            _source_line(results[0]),
             "",
         ]
     )
@@ -105,23 +125,31 @@ def _cell(result: Result, first: str, name: str) -> str:
     return f"{text} ({result.median(first) / result.median(name):.1f} x)"
 
 
-def _source_line(result: Result, started: Mapping[str, str]) -> str:
-    cores = os.cpu_count() or 1
-    is_busy = float(started["load"]) > cores
-    busy = f" **The machine was busy (load {started['load']}): compare the ratios.**" if is_busy else ""
-    where = ", ".join(f"{name} {text}" for name, text in started.items())
+def _source_line(result: Result) -> str:
+    load = result.environment.get("load", "unknown")
+    busy = (
+        f" **The machine was busy (load {load}): compare the ratios.**" if result.is_of_a_busy_machine else ""
+    )
+    where = ", ".join(f"{name} {text}" for name, text in result.environment.items())
     return f"`{result.command}`; limited by {result.limit}. {where}.{busy}"
 
 
 def ratio_table() -> str:
-    """The documented ratios."""
+    """The documented ratios and the targets."""
     rows = [
-        f"| {each.comparison} | {each.of} | {each.to} | {'at most' if each.lower_is_better else 'at least'} "
-        f"{each.ratio:g} |"
+        f"| {each.name} | {each.text(each.documented)} | {each.target_text} | {each.verdict(each.documented)} |"
         for each in documented_ratios()
     ]
-    return "\n".join(["| comparison | of | to | ratio |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(["| what | measured | target | |", "|---|---|---|---|", *rows, ""])
+
+
+def main(files: Sequence[Path]) -> None:
+    """Write the results of files into the docs. A later file replaces results of an earlier one."""
+    results = {result.key: result for file in files for result in read_results(file)}
+    document_ratios(results.values())
+    for kept in write_docs(list(results.values())):
+        print(kept)
 
 
 if __name__ == "__main__":
-    write_docs(*read_json(Path(sys.argv[1] if len(sys.argv) > 1 else "build/bench.json")))
+    main([Path(name) for name in sys.argv[1:] or ("build/bench.json", "build/bench-java.json")])

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SAMPLE_EVERY_S = 0.1
 
 
 @dataclass(frozen=True)
 class Process:
-    """One process, as `/proc` shows it. `cpu_s` includes children that have ended."""
+    """One process, as `/proc` shows it. `cpu_s` includes children that have ended, `own_cpu_s` does not."""
 
     pid: int
     parent: int
     command: bytes
     cpu_s: float
+    own_cpu_s: float
+    started: int  # in ticks; with the pid, it names the process for good
 
     @property
     def kind(self) -> str:
@@ -43,7 +48,12 @@ def find_processes() -> Iterator[Process]:
             except OSError:  # it has just ended
                 continue
             yield Process(
-                int(entry.name), int(fields[1]), command, sum(map(int, fields[11:15])) / TICKS_PER_S
+                int(entry.name),
+                int(fields[1]),
+                command,
+                sum(map(int, fields[11:15])) / TICKS_PER_S,
+                sum(map(int, fields[11:13])) / TICKS_PER_S,
+                int(fields[19]),
             )
 
 
@@ -67,6 +77,46 @@ def cpu_by_kind() -> Mapping[str, float]:
     for process in descendants(os.getpid()):
         used[process.kind] += process.cpu_s
     return used
+
+
+class CpuMeter:
+    """Adds up the CPU seconds of all descendants of this process, also of those that have ended.
+
+    Spark's Python processes end within a query, and their parents do not always wait for them: then the kernel adds
+    their time to no other process. So a thread reads `/proc` while the block runs, and the meter keeps what it saw last
+    of each process. What a process uses in its last `SAMPLE_EVERY_S` may be missing.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], Process] = {}
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def cpu_by_kind(self) -> Mapping[str, float]:
+        """The CPU seconds so far, by kind of process."""
+        self._sample()
+        used: defaultdict[str, float] = defaultdict(float)
+        with self._lock:
+            for process in self._seen.values():
+                used[process.kind] += process.own_cpu_s
+        return used
+
+    def _run(self) -> None:
+        while not self._end.wait(SAMPLE_EVERY_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        with self._lock:
+            self._seen |= {(each.pid, each.started): each for each in descendants(os.getpid())}
 
 
 def tree_cpu_s(pid: int) -> float:

@@ -18,6 +18,7 @@ from leasehold.local import LocalKinesis
 from leasehold.spark import register
 from leasehold.spark.pipeline.session import spark_session
 
+COMPARISONS = ("spark-idle",)
 SHARDS = (1, 64, 256)
 REST_S = 10
 SECONDS = 20

@@ -23,6 +23,7 @@ RECORDS = 60
 WARM_UP = 12
 PUT_EVERY_S = 0.25
 STREAM = "trickle"
+COMPARISONS = ("spark-latency",)
 
 
 def put_to_row_s(kinesis: LocalKinesis, spark: Any, folder: Path) -> list[float]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import statistics
@@ -35,7 +36,7 @@ from benchmarks.arrow_files_source import ArrowFilesSource, write_files
 from benchmarks.backlogs import fill
 from benchmarks.harness import Plan, Result, interleaved
 from benchmarks.harness import environment as machine
-from benchmarks.processes import cpu_by_kind
+from benchmarks.processes import CpuMeter, cpu_by_kind
 from leasehold.adapters.aws import clients
 from leasehold.adapters.aws.clients import AwsAccess
 from leasehold.adapters.aws.kinesis_stream import KinesisStream
@@ -44,6 +45,7 @@ from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.local import LocalKinesis
 from leasehold.spark import register
 from leasehold.spark.pipeline.session import spark_session
+from leasehold.spark.source import FORMAT, KinesisSource
 
 RECORD_BYTES = (1_000, 100)
 SINKS = ("noop", "archive")
@@ -127,10 +129,19 @@ class Bench:
     spark: Any
     folder: Path
 
-    def query(self, stream: str, name: str, sink: str, trigger: Mapping[str, Any], **options: str) -> Any:
+    def query(
+        self,
+        stream: str,
+        name: str,
+        sink: str,
+        trigger: Mapping[str, Any],
+        *,
+        source: str = FORMAT,
+        **options: str,
+    ) -> Any:
         """Start a query from TRIM_HORIZON to a sink."""
         rows = (
-            self.spark.readStream.format("leasehold")
+            self.spark.readStream.format(source)
             .options(streamName=stream, applicationName=name, endpointUrl=self.kinesis.endpoint_url)
             .options(region=REGION, leases=f"sqlite:///{self.folder}/leases-{name}.sqlite")
             .options(startingPosition="trim_horizon", columns="archive" if sink == "archive" else "default")
@@ -261,12 +272,46 @@ def measure_backlog(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> li
 
 # -- net processor time, compared --------------------------------------------------------------------------------------
 
-DEFAULT, TUNED, READY = (
+DEFAULT, TUNED, PURE, READY = (
     "leasehold, default options",
     "leasehold, maxFetchRate=64mb",
+    "leasehold, pure Python",
     "ready-made Arrow batches",
 )
-LENGTHS = {1_000: (16_000, 96_000), 100: (60_000, 480_000)}  # records of the short and of the long stream
+PURE_FORMAT = "leasehold-pure"
+# With fewer shards, Kinesis' limit of 2 MB a second and shard would slow the query with default options.
+SHARDS = 16
+LENGTHS = {1_000: (16_000, 256_000), 100: (80_000, 1_280_000)}  # records of the short and of the long stream
+COMPARISONS = tuple(f"spark-{way}-{size}" for size in LENGTHS for way in ("noop", "rate", "archive"))
+HAS_NATIVE = importlib.util.find_spec("leasehold_native") is not None
+
+
+class PureSource(KinesisSource):
+    """Our source in Python processes without the native decoder."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return PURE_FORMAT
+
+
+def register_contestants(spark: Any) -> None:
+    """Register our source, the same without the native decoder, and the one with ready-made batches.
+
+    A source keeps the environment variables that its processes get when it is registered.
+    """
+    register(spark)
+    spark.dataSource.register(ArrowFilesSource)
+    variables = spark.sparkContext.environment
+    variables["LEASEHOLD_NATIVE"] = "0"
+    spark.dataSource.register(PureSource)
+    del variables["LEASEHOLD_NATIVE"]
+
+
+def contestants(sink: str) -> tuple[str, ...]:
+    """Every contestant that can run here. Without the native decoder, ours are not called so."""
+    ours = (DEFAULT, TUNED, PURE) if HAS_NATIVE else (PURE,)
+    return (*ours, READY) if sink == "noop" else ours
 
 
 def run(plan: Plan) -> Iterator[Result]:
@@ -277,30 +322,45 @@ def run(plan: Plan) -> Iterator[Result]:
         LocalKinesis.in_process("--stream=warm-up:8") as kinesis,
         spark_session("bench", {"spark.master": "local[2]"}, checkpoint=folder) as spark,
     ):
-        register(spark)
-        spark.dataSource.register(ArrowFilesSource)
+        register_contestants(spark)
         bench = Bench(kinesis, spark, Path(folder))
         fill(kinesis, "warm-up", 1_000, 4)
         write_files(bench.folder / "warm-up", 1_000, 16_000)
-        for contestant, sink in ((DEFAULT, "noop"), (DEFAULT, "archive"), (READY, "noop")):
-            _read(bench, contestant, "warm-up", f"warm-up-{contestant[:5]}-{sink}", sink)
-        for record_bytes, lengths in LENGTHS.items():
-            fill_both(bench, record_bytes, lengths)
-            for sink in SINKS[: 1 if plan.is_quick else None]:
-                yield compare(bench, record_bytes, sink, plan)
+        wanted = [(size, sink) for size in LENGTHS for sink in SINKS if _wants(plan, size, sink)]
+        for contestant, sink in ((DEFAULT, "noop"), (DEFAULT, "archive"), (PURE, "noop"), (READY, "noop")):
+            _read(bench, contestant, "warm-up", f"warm-up-{contestant[-5:]}-{sink}", sink)
+        for record_bytes in dict.fromkeys(size for size, _ in wanted):
+            fill_both(bench, record_bytes, LENGTHS[record_bytes])
+        for record_bytes, sink in wanted:
+            yield from compare(bench, record_bytes, sink, plan)
+
+
+def _wants(plan: Plan, record_bytes: int, sink: str) -> bool:
+    if plan.is_quick and not plan.only:
+        return sink == "noop"
+    return plan.wants(f"spark-{sink}-{record_bytes}") or (
+        sink == "noop" and plan.wants(f"spark-rate-{record_bytes}")
+    )
 
 
 def fill_both(bench: Bench, record_bytes: int, lengths: tuple[int, int]) -> None:
     """Fill a short and a long stream, and write as many records to Arrow files."""
     for name, records in zip(("short", "long"), lengths, strict=True):
         stream = f"{stream_of(record_bytes)}-{name}"
-        bench.kinesis.client().create_stream(StreamName=stream, ShardCount=8)
+        bench.kinesis.client().create_stream(StreamName=stream, ShardCount=SHARDS)
         fill(bench.kinesis, stream, record_bytes, records * record_bytes // 1_000_000)
         write_files(bench.folder / stream, record_bytes, records)
 
 
-def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Result:
-    """Measure one size of records and one sink, all contestants in turns."""
+def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Iterator[Result]:
+    """Measure one size of records and one sink, all contestants in turns: CPU and, to noop, rows a second."""
+    rate = Result(
+        f"spark-rate-{record_bytes}",
+        f"How many records of {record_bytes:,} B does Spark read in a second, to noop, on local[2]?",
+        "rows a second of Spark's batches, the server on the same machine",
+        "make bench ARGS=spark",
+        "the processors, which the server uses, too",
+    )
     result = Result(
         f"spark-{sink}-{record_bytes}",
         f"How much CPU does Spark need for 1 GB of records of {record_bytes:,} B, to {sink}, on local[2]?",
@@ -308,27 +368,36 @@ def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Result:
         "make bench ARGS=spark",
         "the copy from Arrow to rows in the JVM, then decoding",
     )
-    contestants = (DEFAULT, TUNED, READY) if sink == "noop" else (DEFAULT, TUNED)
-    for number, contestant in enumerate(interleaved(contestants, 1 if plan.is_quick else plan.rounds)):
+    repeats = 1 if plan.is_quick else plan.repeats
+    for number, contestant in enumerate(interleaved(contestants(sink), repeats)):
         used = dict[str, tuple[float, int]]()
         for length in ("short", "long"):
             stream, name = f"{stream_of(record_bytes)}-{length}", f"{record_bytes}-{sink}-{length}-{number}"
-            before = _client_cpu_s()
-            rows, _ = _read(bench, contestant, stream, name, sink)
-            time.sleep(1)  # the reader releases its leases
-            used[length] = _client_cpu_s() - before, rows
+            with CpuMeter() as meter:
+                before = _client_cpu_s(meter)
+                rows, seconds = _read(bench, contestant, stream, name, sink)
+                time.sleep(1)  # the reader releases its leases
+                used[length] = _client_cpu_s(meter) - before, rows
         cpu_s, rows = (used["long"][part] - used["short"][part] for part in (0, 1))
         result.add(contestant, 1e9 * cpu_s / (rows * record_bytes))
+        rate.add(contestant, used["long"][1] / seconds)
         print(
-            f"  {result.key}, {contestant}: {result.values[contestant][-1]:.1f}", file=sys.stderr, flush=True
+            f"  {result.key}, {contestant}: {result.values[contestant][-1]:.1f} "
+            f"({used['short'][0]:.1f} and {used['long'][0]:.1f} s)",
+            file=sys.stderr,
+            flush=True,
         )
-    return result
+    yield result
+    if sink == "noop":
+        yield rate
 
 
 def _read(bench: Bench, contestant: str, stream: str, name: str, sink: str) -> tuple[int, float]:
     if contestant != READY:
         options = {"maxFetchRate": "64mb"} if contestant == TUNED else {"maxFetchRate": "2mb"}
-        return bench.read_backlog(stream, name, sink, **options)
+        source = PURE_FORMAT if contestant == PURE else FORMAT
+        query = bench.query(stream, name, sink, {"availableNow": True}, source=source, **options)
+        return await_end(query, name)
     rows = bench.spark.readStream.format("arrow-files").option("path", str(bench.folder / stream)).load()
     query = (
         rows.writeStream.format("noop")
@@ -339,8 +408,11 @@ def _read(bench: Bench, contestant: str, stream: str, name: str, sink: str) -> t
     return await_end(query, name)
 
 
-def _client_cpu_s() -> float:
-    return sum(seconds for kind, seconds in cpu_by_kind().items() if kind != "server")
+def _client_cpu_s(meter: CpuMeter) -> float:
+    """Of the JVM and the Python processes below it. What this process does for a query is next to nothing."""
+    return sum(
+        seconds for kind, seconds in meter.cpu_by_kind().items() if kind in ("JVM", "reader", "Python")
+    )
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """How much processor time does a worker need for a gigabyte of records, compared with other consumers?
 
-    python -m benchmarks worker [--java] [--rounds 3]
+    python -m benchmarks worker [--java] [--repeats 2] [--only worker-1000 ...]
 
 A backlog on four shards of our Kinesis server is read to its end, by one contestant after the other, in turns. The
 processor time of a contestant is that of its process and its children from the start on. Each reads a short and a long
@@ -14,7 +14,6 @@ are in DynamoDB Local with `--java`, otherwise in SQLite.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import os
 import signal
@@ -31,7 +30,6 @@ from typing import Any
 from benchmarks.backlogs import SHARDS, Backlog, fill_backlog
 from benchmarks.harness import Plan, Result, interleaved
 from benchmarks.processes import tree_cpu_s
-from leasehold import Consumer
 from leasehold.local import LocalKinesis
 
 CONTESTANTS = Path(__file__).parent / "contestants"
@@ -60,7 +58,7 @@ class Workload:
     def repeats(self, plan: Plan) -> int:
         """Fewer for the cases that differ least, so that a standard run takes a quarter of an hour."""
         is_main = self in WORKLOADS[:2]
-        return 1 if plan.is_quick else max(1, plan.rounds if is_main else plan.rounds - 1)
+        return 1 if plan.is_quick else max(1, plan.repeats if is_main else plan.repeats - 1)
 
     @property
     def key(self) -> str:
@@ -76,6 +74,11 @@ WORKLOADS = (
     Workload(100, 25_000, 400_000, aggregated=True),
     Workload(10_000, 1_000, 8_000, aggregated=True),
 )
+COMPARISONS = tuple(workload.key for workload in WORKLOADS)
+NOT_MEASURED = (
+    "leasehold-native is not installed, so only pure Python is measured: "
+    "`make setup` builds it, with a Rust toolchain"
+)
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,14 @@ class Bench:
 
 def contestants(bench: Bench) -> dict[str, Callable[[dict[str, Any]], list[str]]]:
     """Every contestant that can run here, with its command."""
-    found = {RECORDS: _ours("records")}
-    if "arrow" in inspect.signature(Consumer.batch).parameters:
-        found[ARROW] = _ours("arrow")
+    found: dict[str, Callable[[dict[str, Any]], list[str]]] = {}
     if importlib.util.find_spec("leasehold_native") is not None:
-        ways = {RECORDS: "records", ARROW: "arrow"}
-        pure = {f"{name}{PURE}": _ours(ways[name], is_pure=True) for name in list(found)}
-        found |= {f"{RECORDS}{IN_JSON}": _ours("records", protocol="json"), **pure}
+        found |= {RECORDS: _ours("records"), ARROW: _ours("arrow")}
+        found[f"{RECORDS}{IN_JSON}"] = _ours("records", protocol="json")
+    found |= {
+        f"{RECORDS}{PURE}": _ours("records", is_pure=True),
+        f"{ARROW}{PURE}": _ours("arrow", is_pure=True),
+    }
     floor = [sys.executable, str(CONTESTANTS / "parse_floor.py")]
     found[FLOOR] = lambda given: [*floor, json.dumps(given)]
     if PEERS_PYTHON.exists():
@@ -227,12 +231,17 @@ def compare(bench: Bench, workload: Workload, plan: Plan) -> Result:
 
 def run(plan: Plan) -> Iterator[Result]:
     """All workloads; with `is_quick` the two most important."""
+    workloads = [
+        each for each in WORKLOADS[: 2 if plan.is_quick and not plan.only else None] if plan.wants(each.key)
+    ]
+    if importlib.util.find_spec("leasehold_native") is None:
+        print(NOT_MEASURED, file=sys.stderr, flush=True)
     with ExitStack() as stack:
         dynamodb = classes = None
         if plan.has_java:
             dynamodb, classes = _start_java(stack)
         kinesis = stack.enter_context(LocalKinesis.in_process())
-        for workload in WORKLOADS[: 2 if plan.is_quick else None]:
+        for workload in workloads:
             yield compare(Bench(kinesis, dynamodb, classes), workload, plan)
 
 

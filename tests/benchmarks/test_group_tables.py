@@ -10,7 +10,7 @@ def test_a_contestant_that_is_not_in_all_comparisons_has_its_own_column() -> Non
     more = Result(
         "g: more", "?", "ns", "make bench", "", {"peer": [300.0], "native": [10.0], "ours": [150.0]}
     )
-    lines = group_table([both, more], {"load": "0.1"}).splitlines()
+    lines = group_table([both, more]).splitlines()
     assert lines[:4] == [
         "| ns | peer | ours | native |",
         "|---|---|---|---|",
