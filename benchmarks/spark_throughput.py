@@ -327,8 +327,6 @@ def run(plan: Plan) -> Iterator[Result]:
         fill(kinesis, "warm-up", 1_000, 4)
         write_files(bench.folder / "warm-up", 1_000, 16_000)
         wanted = [(size, sink) for size in LENGTHS for sink in SINKS if _wants(plan, size, sink)]
-        for contestant, sink in ((DEFAULT, "noop"), (DEFAULT, "archive"), (PURE, "noop"), (READY, "noop")):
-            _read(bench, contestant, "warm-up", f"warm-up-{contestant[-5:]}-{sink}", sink)
         for record_bytes in dict.fromkeys(size for size, _ in wanted):
             fill_both(bench, record_bytes, LENGTHS[record_bytes])
         for record_bytes, sink in wanted:
@@ -370,6 +368,9 @@ def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Iterator[
     )
     repeats = 1 if plan.is_quick else plan.repeats
     for number, contestant in enumerate(interleaved(contestants(sink), repeats)):
+        # Spark ends Python processes that were idle for a minute. Both queries find them warm, or both lengths
+        # could not be compared: a cold start costs as much as 200 MB.
+        _read(bench, contestant, "warm-up", f"warm-up-{record_bytes}-{sink}-{number}", sink)
         used = dict[str, tuple[float, int]]()
         for length in ("short", "long"):
             stream, name = f"{stream_of(record_bytes)}-{length}", f"{record_bytes}-{sink}-{length}-{number}"
@@ -378,8 +379,8 @@ def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Iterator[
                 rows, seconds = _read(bench, contestant, stream, name, sink)
                 time.sleep(1)  # the reader releases its leases
                 used[length] = _client_cpu_s(meter) - before, rows
-        cpu_s, rows = (used["long"][part] - used["short"][part] for part in (0, 1))
-        result.add(contestant, 1e9 * cpu_s / (rows * record_bytes))
+        cpu_s, more_rows = (used["long"][part] - used["short"][part] for part in (0, 1))
+        result.add(contestant, 1e9 * cpu_s / (more_rows * record_bytes))
         rate.add(contestant, used["long"][1] / seconds)
         print(
             f"  {result.key}, {contestant}: {result.values[contestant][-1]:.1f} "
