@@ -12,7 +12,7 @@ from typing import Final
 
 from leasehold.core.model import WorkerId
 
-_NAME: Final = re.compile(r"leasehold-(release|reset)-(.+):([0-9]+):[0-9a-f]{8}")
+_NAME: Final = re.compile(r"leasehold-(release|reset)-(.+):([0-9]+):[0-9a-f]{8}(?:\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,21 @@ def command_member(command: str, unique: str) -> WorkerId:
     return WorkerId(f"leasehold-{command}-{unique}")
 
 
+def request_name(member: WorkerId, number: int) -> WorkerId:
+    """The name of a command's request for a lease: each request after the first has another one.
+
+    >>> request_name(WorkerId("leasehold-reset-host-1:17:0a1b2c3d"), 2)
+    'leasehold-reset-host-1:17:0a1b2c3d.2'
+    """
+    return member if number == 1 else WorkerId(f"{member}.{number}")
+
+
 def parse_command(worker: WorkerId | None) -> CommandName | None:
     """The command with this name; None if it is a worker.
 
     >>> str(parse_command(WorkerId("leasehold-reset-host-1:17:0a1b2c3d")))
+    'the command `leasehold reset` (process 17 on host-1)'
+    >>> str(parse_command(WorkerId("leasehold-reset-host-1:17:0a1b2c3d.2")))
     'the command `leasehold reset` (process 17 on host-1)'
     """
     found = None if worker is None else _NAME.fullmatch(worker)

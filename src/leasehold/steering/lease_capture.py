@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from leasehold.core.command_name import request_name
 from leasehold.core.leases.lease_rules import StillHeld, interpret_failed_renewal
 from leasehold.core.leases.liveness import Observations, next_observations
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
@@ -85,7 +86,7 @@ class LeaseCapture:
     _written_ms: dict[LeaseKey, int] = field(default_factory=dict)
     _waiting: dict[LeaseKey, Waiting] = field(default_factory=dict)
     _asked: set[LeaseKey] = field(default_factory=set)  # leases whose rows may name us
-    _names: set[WorkerId] = field(default_factory=set)  # of requests after the first
+    _names: set[WorkerId] = field(default_factory=set)
     _requests: Counter[LeaseKey] = field(default_factory=Counter)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -268,9 +269,7 @@ class LeaseCapture:
 
     def _new_name(self, key: LeaseKey) -> WorkerId:
         self._requests[key] += 1
-        if (number := self._requests[key]) == 1:
-            return self.me
-        self._names.add(name := WorkerId(f"{self.me}.{number}"))
+        self._names.add(name := request_name(self.me, self._requests[key]))
         return name
 
     def _new_session(self) -> LeaseSessionId:

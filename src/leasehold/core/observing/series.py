@@ -253,13 +253,7 @@ class MemberSeries:
                 # A handler may return after its lease was lost. Such an event must not add the shard again.
                 if event.shard_key in self._lag_tracker:
                     self._update_shard(event)
-            case (
-                StreamRecreated()
-                | StreamsChanged()
-                | LeaseRestarted()
-                | HandoffRequested()
-                | HandoffWithdrawn()
-            ):
+            case StreamRecreated() | StreamsChanged() | LeaseRestarted() | HandoffRequested():
                 pass  # no metrics
             case ShardBlockedOnParents() | ReadingStarted() | ProcessorCalled() | LeaseDeleted():
                 pass
@@ -267,7 +261,7 @@ class MemberSeries:
                 pass
             case KinesisCallsCounted(counts=counts):
                 self._count_calls(counts)
-            case FindingBegan() | FindingEnded():
+            case HandoffWithdrawn() | FindingBegan() | FindingEnded():
                 pass
             case RowRejected() | RowRecovered() | RowIgnored() | ConsumerFound() | FanOutResumed():
                 pass
