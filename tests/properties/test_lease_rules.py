@@ -4,7 +4,9 @@ So it can be parsed after any sequence of them.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from leasehold.core.leases.lease_row import COUNTER_LIMIT, NUMBER_MAX, lease_fro
 from leasehold.core.leases.row_writes import (
     Row,
     RowWrite,
+    UpdateRow,
     binary,
     may_apply,
     next_row,
@@ -117,6 +120,42 @@ def writes_of_the_owner(lease: Lease) -> list[Callable[[Draw], RowWrite]]:
             lambda _: lease_rules.withdraw_handoff(lease),
         ]
     return rules
+
+
+OWNERSHIP = (lease_row.OWNER, lease_row.CHECKPOINT_OWNER, lease_row.SESSION)
+
+
+def ownership(row: Row) -> list[Any]:
+    return [row.get(name) for name in OWNERSHIP]
+
+
+@settings(max_examples=100)
+@given(rows(), st.data())
+def test_a_write_is_not_proven_by_a_write_of_another_member(row: Row, data: st.DataObject) -> None:
+    """A response is lost, and the row is read back: if it seems to be written, it has the owners and session written.
+
+    Two processes with one worker id are two members.
+    """
+    lease = lease_from_row(row)
+    if lease.counter >= COUNTER_LIMIT:
+        return
+    drawn = []
+    for rule in (*writes_of_any_member(lease), *writes_of_the_owner(lease)):
+        with suppress(CheckpointRejectedError):
+            drawn.append(rule(data.draw))
+    writes = [
+        each
+        for each in drawn
+        if isinstance(each, UpdateRow)
+        and may_apply(each, row)
+        and each.set.get(lease_row.SESSION) != row.get(lease_row.SESSION, {})  # sessions are random
+    ]
+    for ours, theirs in product(writes, writes):
+        written, found = next_row(ours, row), next_row(theirs, row)
+        if written is None or found is None or ownership(written) == ownership(row):
+            continue
+        if was_applied(ours, found):
+            assert ownership(found) == ownership(written), (ours, theirs)
 
 
 @settings(max_examples=300)

@@ -239,7 +239,8 @@ def assign(lease: Lease, to: WorkerId) -> UpdateRow:
         set={OWNER: text(to)},
         remove=(CHECKPOINT_OWNER, SESSION),
         add={**_increment(lease), **_owner_switch(lease, to)},
-        proof=(Equals(OWNER, text(to)), Absent(CHECKPOINT_OWNER), _counter_after(lease)),
+        # Without the absent session, a second process with the name `to` that has begun the lease would look like this.
+        proof=(Equals(OWNER, text(to)), Absent(CHECKPOINT_OWNER), Absent(SESSION), _counter_after(lease)),
     )
 
 
@@ -268,7 +269,12 @@ def complete_handoff(lease: Lease) -> UpdateRow:
         set={OWNER: text(lease.owner)},
         remove=(CHECKPOINT_OWNER, SESSION),
         add=_increment(lease),
-        proof=(Equals(OWNER, text(lease.owner)), Absent(CHECKPOINT_OWNER), _counter_after(lease)),
+        proof=(
+            Equals(OWNER, text(lease.owner)),
+            Absent(CHECKPOINT_OWNER),
+            Absent(SESSION),
+            _counter_after(lease),
+        ),
     )
 
 
@@ -299,7 +305,7 @@ def withdraw_handoff(lease: Lease) -> UpdateRow:
         when=(_row_exists(lease), *_owners_as_seen(lease)),
         set={OWNER: keeper},
         remove=(CHECKPOINT_OWNER,),
-        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER)),
+        proof=(Equals(OWNER, keeper), Absent(CHECKPOINT_OWNER), _session_as_seen(lease)),
     )
 
 
@@ -491,8 +497,11 @@ def _same_session(lease: Lease) -> tuple[Condition, ...]:
 
 def _as_seen(lease: Lease) -> tuple[Condition, ...]:
     """The owner has not written since the lease was read, and the row was not created again."""
-    session = Absent(SESSION) if lease.session is None else Equals(SESSION, text(lease.session))
-    return (_counter(lease), session)
+    return (_counter(lease), _session_as_seen(lease))
+
+
+def _session_as_seen(lease: Lease) -> Condition:
+    return Absent(SESSION) if lease.session is None else Equals(SESSION, text(lease.session))
 
 
 def _counter(lease: Lease) -> Condition:
