@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -116,7 +116,10 @@ class CpuMeter:
 
     def _sample(self) -> None:
         with self._lock:
-            self._seen |= {(each.pid, each.started): each for each in descendants(os.getpid())}
+            for each in descendants(os.getpid()):
+                known = self._seen.get((each.pid, each.started), each)
+                # A process that has ended, and that nobody has waited for, has no command any more.
+                self._seen[each.pid, each.started] = replace(each, command=each.command or known.command)
 
 
 def tree_cpu_s(pid: int) -> float:
