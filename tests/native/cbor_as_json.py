@@ -26,14 +26,15 @@ def _refuse(_value: Any, _immutable: bool) -> Any:
 
 # cbor2 knows the meaning of many tags. Only that of a time is allowed.
 _TAGS: Any = dict.fromkeys((0, *range(2, 300)), _refuse) | {1: lambda value, _immutable: value}
+_VISIBLE_TAGS: Any = _TAGS | {1: lambda value, _immutable: (value,)}
 
 
 def to_json(body: bytes) -> bytes | None:
     """None if the body is not CBOR as Kinesis sends it."""
     try:
         value = cbor2.loads(body, semantic_decoders=_TAGS, max_depth=16)
-        # cbor2 ignores bytes after the item; in a list, they would be the next item.
-        _, end = cbor2.loads(b"\x82" + body + cbor2.dumps(_END), semantic_decoders=_TAGS, max_depth=17)
+        # cbor2 ignores bytes after the item; in a list, they would be the next item, or the tag of a time before it.
+        _, end = cbor2.loads(b"\x82" + body + cbor2.dumps(_END), semantic_decoders=_VISIBLE_TAGS, max_depth=17)
     except (cbor2.CBORDecodeError, ValueError, OverflowError, _TagError):
         return None
     return orjson.dumps(_plain(value)) if end == _END and not _has_tag(value) else None
