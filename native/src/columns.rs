@@ -24,6 +24,18 @@ impl Bits {
         self.rows += 1;
     }
 
+    /// The same bit for several rows.
+    pub fn push_repeated(&mut self, bit: bool, rows: usize) {
+        let until_byte = rows.min(self.rows.next_multiple_of(8) - self.rows);
+        for _ in 0..until_byte {
+            self.push(bit);
+        }
+        let mut rest = Self::repeated(bit, rows - until_byte);
+        self.bytes.append(&mut rest.bytes);
+        self.rows += rest.rows;
+        self.ones += rest.ones;
+    }
+
     pub fn get(&self, row: usize) -> bool {
         self.bytes[row / 8] >> (row % 8) & 1 == 1
     }
@@ -83,6 +95,33 @@ impl Bytes {
         }
     }
 
+    /// The same value for several rows.
+    pub fn push_repeated(&mut self, value: Option<&[u8]>, rows: usize) -> Result<(), TooLong> {
+        let bytes = value.unwrap_or_default();
+        let end = bytes.len().checked_mul(rows).and_then(|added| added.checked_add(self.values.len()));
+        let end = end.ok_or(TooLong)?;
+        i32::try_from(end).map_err(|_| TooLong)?;
+        self.offsets.reserve(rows);
+        self.values.reserve(end - self.values.len());
+        for _ in 0..rows {
+            self.values.extend_from_slice(bytes);
+            self.offsets.push(self.values.len() as i32);
+        }
+        if let Some(valid) = &mut self.valid {
+            valid.push_repeated(value.is_some(), rows);
+        }
+        Ok(())
+    }
+
+    /// Values of a column without nulls.
+    pub fn push_all<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) -> Result<(), TooLong> {
+        self.offsets.reserve(values.size_hint().0);
+        for value in values {
+            self.push(value)?;
+        }
+        Ok(())
+    }
+
     /// Ends a value whose bytes the caller has appended to `values`.
     pub fn end_value(&mut self) -> Result<(), TooLong> {
         let end = i32::try_from(self.values.len()).map_err(|_| TooLong)?;
@@ -115,6 +154,14 @@ impl Ints {
             .iter()
             .enumerate()
             .map(|(row, &value)| self.valid.as_ref().is_none_or(|valid| valid.get(row)).then_some(value))
+    }
+
+    /// The same value for several rows.
+    pub fn push_repeated(&mut self, value: Option<i64>, rows: usize) {
+        self.values.extend(std::iter::repeat_n(value.unwrap_or(0), rows));
+        if let Some(valid) = &mut self.valid {
+            valid.push_repeated(value.is_some(), rows);
+        }
     }
 
     pub fn push(&mut self, value: Option<i64>) {

@@ -131,18 +131,18 @@ impl UserRecords {
     fn push_raw(&mut self, record: &Record<'_>, sub_sequence_number: i64) -> Result<(), TooLong> {
         self.raw.data.push(record.data)?;
         self.raw.partition_key.push(record.partition_key)?;
-        self.push_envelope(record)?;
+        self.push_envelope(record, 1)?;
         self.user.sub_sequence_number.push(Some(sub_sequence_number));
         self.user.explicit_hash_key.push_optional(None)?;
         self.user.aggregated.push(false);
         Ok(())
     }
 
-    /// The fields that a user record has from its Kinesis record.
-    fn push_envelope(&mut self, record: &Record<'_>) -> Result<(), TooLong> {
-        self.raw.sequence_number.push(record.sequence_number)?;
-        self.raw.arrival_ms.push(record.arrival_ms);
-        self.raw.encryption_type.push_optional(record.encryption_type)
+    /// The fields that user records have from their Kinesis record.
+    fn push_envelope(&mut self, record: &Record<'_>, rows: usize) -> Result<(), TooLong> {
+        self.raw.sequence_number.push_repeated(Some(record.sequence_number), rows)?;
+        self.raw.arrival_ms.push_repeated(record.arrival_ms, rows);
+        self.raw.encryption_type.push_repeated(record.encryption_type, rows)
     }
 
     fn push_split(
@@ -166,12 +166,13 @@ impl UserRecords {
             return Ok(());
         }
         self.count_repeated_bytes(record, splitter)?;
-        for index in 0..count {
-            if !outside.as_ref().is_some_and(|outside| outside[index]) {
-                self.push_part(record, splitter, index)?;
+        match outside {
+            None => self.push_parts(record, splitter, 0..count),
+            Some(outside) => {
+                let kept: Vec<usize> = (0..count).filter(|&index| !outside[index]).collect();
+                self.push_parts(record, splitter, kept.into_iter())
             }
         }
-        Ok(())
     }
 
     /// Fails before anything is allocated for the aggregate.
@@ -184,14 +185,25 @@ impl UserRecords {
         if self.repeated_bytes <= REPEATED_BYTES_MAX { Ok(()) } else { Err(TooLong) }
     }
 
-    fn push_part(&mut self, record: &Record<'_>, splitter: &Splitter<'_>, index: usize) -> Result<(), TooLong> {
-        let part = &splitter.message.records[index];
-        self.raw.data.push(part.data)?;
-        self.raw.partition_key.push(splitter.partition_key(part.key_index))?;
-        self.push_envelope(record)?;
-        self.user.sub_sequence_number.push(Some(index as i64));
-        self.user.explicit_hash_key.push_optional(splitter.hash_key(part.hash_key_index).map(|key| key.text))?;
-        self.user.aggregated.push(true);
+    /// One column after the other: most of an aggregate's columns repeat one value.
+    fn push_parts(
+        &mut self,
+        record: &Record<'_>,
+        splitter: &Splitter<'_>,
+        kept: impl ExactSizeIterator<Item = usize> + Clone,
+    ) -> Result<(), TooLong> {
+        let parts = || kept.clone().map(|index| &splitter.message.records[index]);
+        self.raw.data.push_all(parts().map(|part| part.data))?;
+        self.raw.partition_key.push_all(parts().map(|part| splitter.partition_key(part.key_index)))?;
+        self.push_envelope(record, kept.len())?;
+        self.user.sub_sequence_number.values.extend(kept.clone().map(|index| index as i64));
+        self.user.aggregated.push_repeated(true, kept.len());
+        if splitter.hash_keys.is_empty() {
+            return self.user.explicit_hash_key.push_repeated(None, kept.len());
+        }
+        for part in parts() {
+            self.user.explicit_hash_key.push_optional(splitter.hash_key(part.hash_key_index).map(|key| key.text))?;
+        }
         Ok(())
     }
 }

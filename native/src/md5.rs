@@ -116,41 +116,18 @@ fn transpose<const N: usize>(blocks: &[&[u8; BLOCK]; N]) -> [Lanes<N>; 16] {
 }
 
 /// The last one or two blocks of a message: its rest, a bit, zeros, and its length in bits.
-struct Tail {
-    blocks: [[u8; BLOCK]; 2],
-    count: usize,
-}
+type Tail = [[u8; BLOCK]; 2];
 
-impl Tail {
-    fn new(rest: &[u8], length: usize) -> Self {
-        let mut blocks = [[0; BLOCK]; 2];
-        let count = if rest.len() < BLOCK - 8 { 1 } else { 2 };
-        blocks[0][..rest.len()].copy_from_slice(rest);
-        blocks[0][rest.len()] = 0x80;
-        blocks[count - 1][BLOCK - 8..].copy_from_slice(&(length as u64).wrapping_mul(8).to_le_bytes());
-        Self { blocks, count }
-    }
-}
-
-/// The blocks of one message.
-struct Blocks<'a> {
-    whole: &'a [[u8; BLOCK]],
-    tail: Tail,
-}
-
-impl<'a> Blocks<'a> {
-    fn new(message: &'a [u8]) -> Self {
-        let (whole, rest) = message.as_chunks::<BLOCK>();
-        Self { whole, tail: Tail::new(rest, message.len()) }
-    }
-
-    fn count(&self) -> usize {
-        self.whole.len() + self.tail.count
-    }
-
-    fn get(&self, index: usize) -> &[u8; BLOCK] {
-        self.whole.get(index).unwrap_or_else(|| &self.tail.blocks[(index - self.whole.len()) % 2])
-    }
+/// Returns how many blocks it has.
+#[inline(always)]
+fn write_tail(tail: &mut Tail, rest: &[u8], length: usize) -> usize {
+    let count = if rest.len() < BLOCK - 8 { 1 } else { 2 };
+    let blocks = &mut tail[..count];
+    blocks.fill([0; BLOCK]);
+    blocks[0][..rest.len()].copy_from_slice(rest);
+    blocks[0][rest.len()] = 0x80;
+    blocks[count - 1][BLOCK - 8..].copy_from_slice(&(length as u64).wrapping_mul(8).to_le_bytes());
+    count
 }
 
 /// The digests of all messages, in their order.
@@ -194,12 +171,28 @@ mod wide {
     }
 }
 
-/// A message that is being hashed in one lane.
+/// A message that is being hashed in one lane. Its tail is in another array, because a lane is moved when it is filled.
+#[derive(Clone, Copy)]
 struct Running<'a> {
     /// The place of the message in the input.
     index: usize,
-    blocks: Blocks<'a>,
+    whole: &'a [[u8; BLOCK]],
+    blocks: usize,
     done: usize,
+}
+
+impl<'a> Running<'a> {
+    #[inline(always)]
+    fn new(index: usize, message: &'a [u8], tail: &mut Tail) -> Self {
+        let (whole, rest) = message.as_chunks::<BLOCK>();
+        Self { index, whole, blocks: whole.len() + write_tail(tail, rest, message.len()), done: 0 }
+    }
+
+    #[inline(always)]
+    fn block(self, step: usize, tail: &'a Tail) -> &'a [u8; BLOCK] {
+        let index = self.done + step;
+        self.whole.get(index).unwrap_or_else(|| &tail[(index - self.whole.len()) % 2])
+    }
 }
 
 /// The digests of all messages, N at a time. A lane that has finished its message takes the next one.
@@ -208,38 +201,40 @@ fn digest_in_lanes<const N: usize>(messages: &[&[u8]]) -> Vec<Digest> {
     let mut digests = vec![[0; 16]; messages.len()];
     let mut waiting = messages.iter().enumerate();
     let mut running: [Option<Running<'_>>; N] = [const { None }; N];
+    // A lane without a message hashes zeros, and nobody looks at the result.
+    let mut tails = [[[0; BLOCK]; 2]; N];
     let mut state = [[0; N]; 4];
     loop {
         for (lane, slot) in running.iter_mut().enumerate() {
             if slot.is_none()
                 && let Some((index, message)) = waiting.next()
             {
-                *slot = Some(Running { index, blocks: Blocks::new(message), done: 0 });
+                *slot = Some(Running::new(index, message, &mut tails[lane]));
                 for (words, start) in state.iter_mut().zip(START) {
                     words[lane] = start;
                 }
             }
         }
-        let steps = running.iter().flatten().map(|each| each.blocks.count() - each.done).min();
+        let steps = running.iter().flatten().map(|each| each.blocks - each.done).min();
         let Some(steps) = steps else { return digests };
         for step in 0..steps {
-            compress(&mut state, &transpose(&running.each_ref().map(|slot| block_of(slot, step))));
+            let mut blocks = tails.each_ref().map(|tail| &tail[0]);
+            for (lane, block) in blocks.iter_mut().enumerate() {
+                if let Some(each) = running[lane] {
+                    *block = each.block(step, &tails[lane]);
+                }
+            }
+            compress(&mut state, &transpose(&blocks));
         }
         for (lane, slot) in running.iter_mut().enumerate() {
             let Some(each) = slot else { continue };
             each.done += steps;
-            if each.done == each.blocks.count() {
+            if each.done == each.blocks {
                 digests[each.index] = to_digest(&state, lane);
                 *slot = None;
             }
         }
     }
-}
-
-/// A lane without a message hashes zeros, and nobody looks at the result.
-#[inline(always)]
-fn block_of<'a>(slot: &'a Option<Running<'_>>, step: usize) -> &'a [u8; BLOCK] {
-    slot.as_ref().map_or(&[0; BLOCK], |each| each.blocks.get(each.done + step))
 }
 
 fn to_digest<const N: usize>(state: &State<N>, lane: usize) -> Digest {
