@@ -119,6 +119,7 @@ class _Result:
     objects: Mapping[ShardId, int]
     unrecognized_objects: int
     unchecked: Sequence[ShardId] = ()  # shards of the stream with neither an object nor a lease
+    leases: str | None = None  # whose checkpoints were compared with; None: the last archived records
 
 
 async def _verify(
@@ -160,6 +161,7 @@ async def _verify(
         {name: len(contents.shards.get(name, ())) for name in names},
         contents.others,
         [name for name in names if name not in contents.shards and name not in reference.checkpoints],
+        connection.leases_text if reference.stream is not None and connection.has_leases else None,
     )
 
 
@@ -233,8 +235,19 @@ def _print_result(result: _Result, *, with_gaps: bool) -> None:
     print_line(_with_unrecognized(result.unrecognized_objects, f"{format_count(rows, 'record')}: {summary}"))
     if not with_gaps:
         print_line("gaps: unknown; add --stream NAME to compare with the stream")
-    elif result.unchecked:
+        return
+    print_line(_compared_text(result.leases))
+    if result.unchecked:
         print_line(_unchecked_text(result.unchecked))
+
+
+def _compared_text(leases: str | None) -> str:
+    if leases is None:
+        return (
+            "gaps: compared with the stream up to the last archived record of each shard; give the leases, such as "
+            "--application NAME, to compare up to their checkpoints"
+        )
+    return f"gaps: compared with the stream up to the checkpoints of {leases}"
 
 
 def _unchecked_text(shards: Sequence[ShardId]) -> str:
@@ -272,6 +285,7 @@ def _result_to_json(result: _Result) -> Mapping[str, Any]:
         ],
         "unrecognized_objects": result.unrecognized_objects,
         "unchecked_shards": list(result.unchecked),
+        "compared_with_leases_of": result.leases,
     }
 
 

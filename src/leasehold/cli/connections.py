@@ -53,6 +53,19 @@ class Connection:
         """True if the options or the environment name a lease table."""
         return bool(self.application or self.settings.lease_table or self.settings.lease_file)
 
+    @property
+    def leases_text(self) -> str:
+        """The application, the table or the file of the leases, for a sentence."""
+        application = f"application {self.application}" if self.application else ""
+        place = (
+            f"file {self.settings.lease_file}"
+            if self.settings.lease_file
+            else f"table {self.settings.lease_table}"
+            if self.settings.lease_table and self.settings.lease_table != self.application
+            else ""
+        )
+        return " in ".join(each for each in (application, place) if each)
+
     def kinesis(self, *, threads: int) -> Any:
         """Return a boto3 client of Kinesis."""
         from leasehold.adapters.aws.clients import kinesis_client  # noqa: PLC0415 - boto3 is slow

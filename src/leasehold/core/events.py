@@ -173,7 +173,8 @@ class LeaseRestarted:
 class LeaseTaken(LeaseEvent):
     """The member started to serve a lease.
 
-    `silent_ms` is the time since the last heartbeat of the previous owner; None if the lease was free.
+    `taken_from` is the owner from which it was taken without its help; None if the lease was free, or if it was
+    assigned or handed over to this member. `silent_ms` is the time since the last heartbeat of that owner.
     """
 
     taken_from: WorkerId | None

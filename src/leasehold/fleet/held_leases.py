@@ -169,8 +169,10 @@ class HeldLeases:
         if not isinstance(lease, Lease):
             return False
         self.contact.on_response(lease.nudge != seen.nudge)
+        # A lease that was assigned or handed over to this member has its name already.
+        taken_from = None if seen.owner == lease.owner else seen.owner
         self._operations.observe(
-            LeaseTaken(lease.key, lease.shard_id, seen.owner, silent_ms, lease.counter, lease.checkpoint)
+            LeaseTaken(lease.key, lease.shard_id, taken_from, silent_ms, lease.counter, lease.checkpoint)
         )
         held = HeldLease(
             lease,

@@ -79,6 +79,26 @@ def test_a_new_member_gets_its_share_by_handoff() -> None:
     run_in_virtual_time(scenario())
 
 
+@pytest.mark.parametrize("mode", [Mode.PEER, Mode.LEADER])
+def test_no_lease_is_taken_from_the_member_that_takes_it(mode: Mode) -> None:
+    """A lease that was assigned or handed over has the name of the new owner already."""
+
+    async def scenario() -> None:
+        world = World(even_shards(4), settings=replace(SETTINGS, mode=mode))
+        leaving = world.start("a")
+        await world.until(lambda: len(world.readers()) == 4, within_s=60)
+        world.start("b")
+        await world.until(lambda: world.shares() == [2, 2], within_s=120)
+        await world.kill(leaving)
+        await world.until(lambda: world.shares() == [4], within_s=120)
+        for worker, log in world.events.items():
+            taken_from = {event.taken_from for _, event in log if isinstance(event, LeaseTaken)}
+            assert worker not in taken_from
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
 def test_shards_of_a_stopped_peer_are_read_again_within_two_seconds() -> None:
     """After a member has stopped, each of its shards is read by another within two seconds."""
 
