@@ -162,7 +162,10 @@ def test_a_gap_is_found_by_comparing_with_the_stream(
     assert result.exit_code == 1, result.output
     assert f"gap: {SHARD}: {numbers[2]}: 1 records" in result.output
     assert "gaps=1" in result.output
-    assert "gaps: compared with the stream up to the last archived record of each shard; give the" in result.output
+    assert (
+        "gaps: compared with the stream up to the last archived record of each shard; give the"
+        in result.output
+    )
     # The other shard has no object, so nothing says which of its records are expected.
     other = "shardId-000000000001"
     assert f"gaps: unknown for 1 shard of the stream without an object ({other}); give the" in result.output

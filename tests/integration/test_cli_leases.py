@@ -282,5 +282,5 @@ def test_a_wrong_option_is_a_usage_error(options: tuple[str, ...], text: str, tm
     [("http://kinesis.example", "--plain-http"), ("kinesis.example:4567", "expected http://host:port")],
 )
 def test_an_unencrypted_endpoint_on_another_machine_is_refused(url: str, text: str, tmp_path: Path) -> None:
-    """Signed requests leave this machine unencrypted only with --plain-http. A wrong value of an option: exit code 2."""
+    """Signed requests leave this machine unencrypted only with --plain-http."""
     assert_refused(run_cli("leases", "--application", "a", "--endpoint-url", url, folder=tmp_path), 2, text)

@@ -34,7 +34,9 @@ def to_json(body: bytes) -> bytes | None:
     try:
         value = cbor2.loads(body, semantic_decoders=_TAGS, max_depth=16)
         # cbor2 ignores bytes after the item; in a list, they would be the next item, or the tag of a time before it.
-        _, end = cbor2.loads(b"\x82" + body + cbor2.dumps(_END), semantic_decoders=_VISIBLE_TAGS, max_depth=17)
+        _, end = cbor2.loads(
+            b"\x82" + body + cbor2.dumps(_END), semantic_decoders=_VISIBLE_TAGS, max_depth=17
+        )
     except (cbor2.CBORDecodeError, ValueError, OverflowError, _TagError):
         return None
     return orjson.dumps(_plain(value)) if end == _END and not _has_tag(value) else None

@@ -20,8 +20,8 @@ SETTLED_AFTER_MS: Final = 5_000
 class BoundedStream(Stream):
     """Reads another stream up to a time. `finished` are the shards of which everything before it was returned.
 
-    A finished shard looks idle, and is not read any more. A shard that ends before the time ends as usual. `last` is
-    the position of the last user record that was returned of each shard.
+    A finished shard looks idle, and is not read any more. A shard that ends before the time ends as usual, so its
+    children are read. `last` is the position of the last user record that was returned of each shard.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class BoundedStream(Stream):
         self._deaggregation = deaggregation
         self._ranges: dict[ShardId, HashRange] = {}
         self._shard_of: dict[str, ShardId] = {}
+        self._open_at_end: set[ShardId] | None = None
 
     async def get_identifier(self) -> StreamIdentifier:
         """As the other stream."""
@@ -65,7 +66,7 @@ class BoundedStream(Stream):
         kept = self._before_end(page.records)
         self._note_last(shard, kept)
         is_at_tip = page.next_iterator is not None and not page.millis_behind
-        if len(kept) < len(page.records) or (is_at_tip and self._is_settled):
+        if len(kept) < len(page.records) or (is_at_tip and await self._was_open_at_end(shard)):
             self.finished.add(shard)
             return Page(kept, iterator, 0)
         if page.next_iterator is not None:
@@ -77,9 +78,16 @@ class BoundedStream(Stream):
         """Close the other stream."""
         await self._stream.close()
 
-    @property
-    def _is_settled(self) -> bool:
-        return self._clock.wall_ms() >= self._end_ms + SETTLED_AFTER_MS
+    async def _was_open_at_end(self, shard: ShardId) -> bool:
+        """Whether the shard was open when all records before the end had appeared: its children have only later ones.
+
+        The last page of a closed shard looks like the tip of an open one, except in a list of the shards.
+        """
+        if self._clock.wall_ms() < self._end_ms + SETTLED_AFTER_MS:
+            return False
+        if self._open_at_end is None:
+            self._open_at_end = {each.id for each in await self._stream.list_shards() if each.is_open}
+        return shard in self._open_at_end
 
     def _before_end(self, records: Sequence[Record]) -> Sequence[Record]:
         for number, record in enumerate(records):

@@ -24,7 +24,7 @@ from leasehold.core.time_text import format_time
 from leasehold.errors import ConfigError, NotFoundError, RecreatedStreamError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.steering.lease_capture import Held, LeaseCapture, Waiting
-from leasehold.steering.shard_positions import ShardPositions
+from leasehold.steering.shard_positions import CheckpointArrivals, ShardPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,15 @@ async def read_reset(
     starts = await positions.find_starts((graph.shards[each] for each in shards), request.target, tell)
     here = [lease for lease in listing.leases if lease.stream == request.stream and lease.shard_id in starts]
     arrivals = await positions.find_arrivals(here)
+    if request.shard is None and only is None:
+        _require_own_checkpoints(arrivals)
     plan = plan_reset(
         graph,
         listing,
         starts,
         stream=request.stream,
         only_forward=isinstance(request.target, ToLatest),
-        arrivals=arrivals,
+        arrivals=arrivals.arrived_ms,
     )
     return ReadReset(plan, graph)
 
@@ -169,6 +171,16 @@ def require_retained(target: ResetTarget, positions: ShardPositions) -> None:
         raise ConfigError(
             f"--to {format_time(target.at_ms)}: the stream retains records since {format_time(oldest_ms)}, and older "
             "ones are lost; write trim-horizon to begin at the oldest record"
+        )
+
+
+def _require_own_checkpoints(arrivals: CheckpointArrivals) -> None:
+    """Refuse a stream to which no checkpoint belongs. The checkpoint of a single shard can be repaired by its name."""
+    if arrivals.foreign and len(arrivals.foreign) == len(arrivals.arrived_ms):
+        raise RecreatedStreamError(
+            f"the leases belong to another stream: Kinesis says of the checkpoint of {min(arrivals.foreign)}, and of "
+            "each other one, that it is no position of its shard in this stream; check --stream, or name one shard "
+            "with --shard to set its lease nevertheless"
         )
 
 

@@ -44,6 +44,17 @@ class _Reached(Enum):
     UNKNOWN = "too many empty pages"
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointArrivals:
+    """When the records at checkpoints arrived; None if that is not known any more.
+
+    `foreign` are the leases whose checkpoint Kinesis refuses: it belongs to another shard or stream.
+    """
+
+    arrived_ms: Mapping[LeaseKey, int | None]
+    foreign: frozenset[LeaseKey]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPositions:
     """Reads the shards of one stream."""
@@ -66,16 +77,22 @@ class ShardPositions:
         await _at_most(CONCURRENT_READS_MAX, (find(shard) for shard in shards))
         return found
 
-    async def find_arrivals(self, leases: Iterable[Lease]) -> Mapping[LeaseKey, int | None]:
-        """When the records at the checkpoints of these leases arrived; None if that is not known any more."""
-        found: dict[LeaseKey, int | None] = {}
+    async def find_arrivals(self, leases: Iterable[Lease]) -> CheckpointArrivals:
+        """When the records at the checkpoints of these leases arrived."""
+        arrived_ms: dict[LeaseKey, int | None] = {}
+        foreign: set[LeaseKey] = set()
 
         async def find(lease: Lease) -> None:
-            record = await self._record_at(lease.shard_id, lease.checkpoint)
-            found[lease.key] = None if record is None else record.arrival_ms
+            arrived_ms[lease.key] = None
+            try:
+                record = await self._read_at(lease.shard_id, lease.checkpoint)
+            except InvalidArgumentError:
+                foreign.add(lease.key)
+                return
+            arrived_ms[lease.key] = None if record is None else record.arrival_ms
 
         await _at_most(CONCURRENT_READS_MAX, (find(lease) for lease in leases if lease.checkpoint.is_record))
-        return found
+        return CheckpointArrivals(arrived_ms, frozenset(foreign))
 
     async def _find_start(self, shard: Shard, target: ResetTarget) -> ShardStart:
         match target:
@@ -89,7 +106,10 @@ class ShardPositions:
                 return await self._find_before(shard, None)
 
     async def _require_record(self, shard: ShardId, position: Position) -> ShardStart:
-        record = await self._record_at(shard, position)
+        try:
+            record = await self._read_at(shard, position)
+        except InvalidArgumentError:
+            record = None
         if record is None:
             raise NotFoundError(
                 f"shard {shard} has no record {position}: it was trimmed, belongs to another shard or stream, or never "
@@ -144,13 +164,12 @@ class ShardPositions:
             iterator = page.next_iterator
         return last, _Reached.END if iterator is None else _Reached.UNKNOWN
 
-    async def _record_at(self, shard: ShardId, position: Position) -> Record | None:
-        """The record with this sequence number, if it is retained and belongs to this shard."""
+    async def _read_at(self, shard: ShardId, position: Position) -> Record | None:
+        """The record with this sequence number, if it is retained. Raises InvalidArgumentError if Kinesis refuses the
+        number: it belongs to another shard or stream.
+        """
         start = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
-        try:
-            iterator: str | None = await self._retry(lambda: self.stream.get_iterator(shard, start))
-        except InvalidArgumentError:
-            return None
+        iterator: str | None = await self._retry(lambda: self.stream.get_iterator(shard, start))
         for _ in range(_EMPTY_PAGES_MAX):
             if iterator is None:
                 return None

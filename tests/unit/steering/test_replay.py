@@ -77,6 +77,39 @@ def test_exactly_the_records_of_the_period_are_delivered() -> None:
     run_in_virtual_time(scenario())
 
 
+@pytest.mark.parametrize("handling_ms", [0, 3_000])
+def test_descendants_of_closed_shards_are_replayed(handling_ms: int) -> None:
+    """The last page of a closed shard looks like the tip of an open one, long after the period too."""
+
+    async def scenario() -> None:
+        world = WorkerWorld()
+        expected = []
+        for generation in range(4):
+            world.shards = 2**generation
+            for number in range(world.shards):
+                world.put(f"{generation}-{number}", shard=number)
+                expected.append(f"{generation}-{number}")
+            await world.clock.sleep_ms(1_000)
+            if generation < 3:
+                stream = MemoryStream(world.service, ORDERS, world.clock)
+                for shard in [each for each in await stream.list_shards() if each.is_open]:
+                    middle = (shard.hash_range.start + shard.hash_range.end + 1) // 2
+                    world.service.split_shard(world.clock.wall_ms(), ORDERS, shard.id, middle)
+        await world.clock.sleep_ms(60_000)
+        handled: list[str] = []
+
+        async def handle(batch: Batch) -> None:
+            await world.clock.sleep_ms(handling_ms)
+            handled.extend(texts(batch))
+
+        end_ms = world.clock.wall_ms() - 30_000
+        progress = await replay(world, ReplayRange(InitialPosition(TRIM_HORIZON), end_ms), handle)
+        assert sorted(handled) == sorted(expected)
+        assert (progress.shards, progress.shards_done) == (15, 15)
+
+    run_in_virtual_time(scenario())
+
+
 def test_an_empty_period_ends_at_once_and_a_failing_handler_ends_it() -> None:
     """Shards without records in the period are done when their tips have settled."""
 

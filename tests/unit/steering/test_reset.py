@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from leasehold.core.model import LeaseKey, ShardId, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.steering.capture import CaptureLimits
 from leasehold.core.steering.reset_target import ResetTarget, ToLatest, ToOldest, ToRecord, ToTime
-from leasehold.errors import ConfigError, NotFoundError
+from leasehold.errors import ConfigError, NotFoundError, RecreatedStreamError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.ports import RowStore
 from leasehold.simulation.virtual_time import run_in_virtual_time
@@ -381,5 +382,30 @@ def test_positions_that_do_not_exist_are_refused_before_anything_is_written() ->
         assert (await fleet.plan(ToRecord(Position(number)), SHARD)).plan.is_empty
         with pytest.raises(NotFoundError, match="no leases"):
             await Fleet(workers=0).plan(ToOldest())
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_reset_of_leases_of_another_stream_is_refused() -> None:
+    """Shards of two streams have the same ids. An older stream has the same shards, at earlier times."""
+
+    async def scenario() -> None:
+        fleet = Fleet(shards=2, workers=0)
+        fleet.service.create_stream(fleet.clock.wall_ms(), "older", shard_count=2)
+        fleet.service.delete_stream(fleet.clock.wall_ms(), ORDERS)
+        await fleet.clock.sleep_ms(60_000)
+        fleet.service.create_stream(fleet.clock.wall_ms(), ORDERS, shard_count=2)
+        await fleet.clock.sleep_ms(60_000)
+        fleet.start_worker()
+        fleet.put("a", shard=0)
+        fleet.put("b", shard=1)
+        await fleet.until_handled("a", "b")
+        await fleet.end()
+        positions = replace(fleet.positions(), stream=MemoryStream(fleet.service, "older", fleet.clock))
+        for target in (ToOldest(), ToTime(fleet.clock.wall_ms() - 1_000), ToLatest()):
+            with pytest.raises(RecreatedStreamError, match=r"belong to another stream.*check --stream"):
+                await read_reset(fleet.table, positions, ResetRequest(target, None))
+        # A checkpoint that somebody has damaged can be set by the name of its shard.
+        assert not (await read_reset(fleet.table, positions, ResetRequest(ToOldest(), SHARD))).plan.is_empty
 
     run_in_virtual_time(scenario())
