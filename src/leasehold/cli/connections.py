@@ -56,7 +56,7 @@ class Connection:
     @property
     def leases_text(self) -> str:
         """The application, the table or the file of the leases, for a sentence."""
-        application = f"application {self.application}" if self.application else ""
+        application = f"application {self.application}" if self.application else "the leases"
         place = (
             f"file {self.settings.lease_file}"
             if self.settings.lease_file

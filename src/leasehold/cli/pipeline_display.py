@@ -99,7 +99,7 @@ class LiveTable(Display):
         self._live.stop()
 
     def _render(self) -> Group:
-        head = f"{self._name}: {self._records:,} records, {format_bytes(self._bytes)}"
+        head = f"{self._name}: {format_record_count(self._records)}, {format_bytes(self._bytes)}"
         lines = [
             Text(escape_unprintable(head), style="bold"),
             Text(escape_unprintable(self._message or "running; Ctrl-C stops")),
@@ -205,12 +205,14 @@ def _shard_table(behind_ms: Mapping[str, int | None]) -> Table:
 
 def format_batch(progress: BatchProgress) -> str:
     """Describe one batch in a line."""
-    shards = format_count(len(progress.behind_ms), "shard")
-    return (
+    batch = (
         f"batch {progress.batch}: {format_record_count(progress.records)}, {format_bytes(progress.size_bytes)} "
-        f"in {format_seconds(progress.duration_ms)}; {shards}, furthest behind: "
-        f"{format_seconds(progress.max_behind_ms)}"
+        f"in {format_seconds(progress.duration_ms)}"
     )
+    if progress.is_repeated:
+        return f"{batch}; repeated, with the same records: it was not finished before the restart"
+    shards = format_count(len(progress.behind_ms), "shard")
+    return f"{batch}; {shards}, furthest behind: {format_seconds(progress.max_behind_ms)}"
 
 
 def format_record_count(number: int) -> str:

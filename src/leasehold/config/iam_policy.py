@@ -20,7 +20,12 @@ _S3_URL: Final = re.compile(r"s3://(?P<bucket>[a-z0-9.-]{3,63})(?:/(?P<prefix>[^
 _TABLE: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}\*?")
 _STREAM_ARN: Final = re.compile(r"arn:[a-z-]+:kinesis:[a-z0-9-]+:[0-9]{12}:stream/[A-Za-z0-9_.-]{1,128}\*?")
-_PLACE: Final = re.compile(r"\*|[A-Za-z0-9-]+")
+# What stands before the names of resources in an ARN, and how to write it.
+_PLACES: Final = {
+    "region": (re.compile(r"\*|[a-z]{2,}(-[a-z0-9]+)+"), "a region such as eu-central-1, or * for all"),
+    "account": (re.compile(r"\*|[0-9]{12}"), "an account of 12 digits, or * for all"),
+    "partition": (re.compile(r"aws(-[a-z]+)*"), "aws, aws-cn or aws-us-gov"),
+}
 # The names of the separate tables of KCL 3.0 to 3.4.
 _TABLE_SUFFIXES: Final = ("", "-CoordinatorState", "-WorkerMetricStats")
 
@@ -72,9 +77,9 @@ class PolicyScope:
                 raise ConfigError(
                     f"stream {name!r}: expected the name or the ARN of a stream; * is allowed at the end, for a prefix"
                 )
-        for name in ("region", "account", "partition"):
-            if not _PLACE.fullmatch(value := getattr(self, name)):
-                raise ConfigError(f"{name} {value!r}: expected letters, digits and -, or * for all")
+        for name, (pattern, expected) in _PLACES.items():
+            if not pattern.fullmatch(value := getattr(self, name)):
+                raise ConfigError(f"{name} {value!r}: expected {expected}")
 
     @property
     def tables(self) -> list[str]:

@@ -18,6 +18,16 @@ def test_a_batch_without_records_prints_no_line(capsys: pytest.CaptureFixture[st
     assert out.count("\n") == 1
 
 
+def test_a_repeated_batch_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a kill, the first batch is one that the run before has planned. Nothing is known about lags then."""
+    with PlainLines() as lines:
+        lines.show_batch(BatchProgress(4, 12, 340, 840, {}, is_repeated=True))
+    out = capsys.readouterr().out
+    assert out.endswith(
+        "in 0.84 s; repeated, with the same records: it was not finished before the restart\n"
+    )
+
+
 def test_a_bounded_run_shows_how_much_of_the_lag_has_been_read(capsys: pytest.CaptureFixture[str]) -> None:
     with LiveTable("copy", is_bounded=True) as table:
         for batch, behind_ms in enumerate((100_000, 60_000, 25_000)):

@@ -46,6 +46,13 @@ def test_a_progress_report_may_lack_values() -> None:
     assert progress.max_behind_ms is None
 
 
+def test_a_batch_that_spark_has_taken_from_its_log_is_repeated() -> None:
+    """Spark does not ask the source how far the stream reaches, so the report has no latest offset."""
+    source = {**REPORT["sources"][0], "latestOffset": None}
+    assert progress_from_json(json.dumps({**REPORT, "sources": [source]})).is_repeated
+    assert not progress_from_json(json.dumps({**REPORT, "sources": [source], "numInputRows": 0})).is_repeated
+
+
 def test_the_reason_of_a_failure_is_the_error_of_this_library() -> None:
     """It does not contain the stack trace."""
     text = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] Traceback

@@ -38,6 +38,9 @@ class BatchProgress:
     behind_ms: Mapping[str, int | None]  # by shard; None: unknown
     ended_ms: int | None = None  # milliseconds since 1970
     committed: GenerationId | None = None  # the generation that Spark has committed
+    is_repeated: bool = (
+        False  # Spark took it from its log: the run before had planned it, and did not finish it
+    )
 
     @property
     def max_behind_ms(self) -> int | None:
@@ -58,6 +61,7 @@ def progress_from_json(text: str) -> BatchProgress:
         behind_ms=_lags(sources),
         ended_ms=_began_ms(report["timestamp"]) + duration_ms if "timestamp" in report else None,
         committed=_committed(sources),
+        is_repeated=bool(report.get("numInputRows")) and sources[0].get("latestOffset") is None,
     )
 
 
