@@ -1,13 +1,14 @@
 """Parsing of Spark's progress reports and error messages."""
 
 import json
+from typing import Any
 
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import INITIAL_OFFSET, QueryOffset
 from leasehold.spark.pipeline.progress import BatchProgress, failure_reason, progress_from_json
 
 GENERATION = GenerationId("00c0ffee", 8)
-REPORT = {
+REPORT: dict[str, Any] = {
     "batchId": 7,
     "timestamp": "2026-11-16T04:00:00.160Z",
     "numInputRows": 120,
