@@ -184,9 +184,8 @@ def _is_unmoved(lease: Lease, facts: FleetFacts) -> bool:
 
 
 def _at_tip(lease: Lease, behind_ms: int) -> str:
-    return f"{lease.actual_owner} reads it, at the tip" + (
-        f" ({format_duration(behind_ms)} behind)" if behind_ms else ""
-    )
+    place = f"{format_duration(behind_ms)} behind the tip" if behind_ms else "at the tip"
+    return f"{lease.actual_owner} reads it, {place}"
 
 
 def _finding(lease: Lease, code: str, severity: Severity, text: str, remedy: str = "") -> Finding:
