@@ -266,6 +266,24 @@ def unhealthy_fleet() -> SampleFleet:
     )
 
 
+def killed_query(killed_at: int = 6) -> SampleFleet:
+    """A Spark query that was killed: its only worker, which led the fleet, sends nothing after this step."""
+    owner = "spark-deb7d58e209b7dcd"
+    shards = [
+        SampleShard(
+            number=number,
+            low=number / 2,
+            high=(number + 1) / 2,
+            owner=owner,
+            kbps=0.3 + number / 10,
+            lag=lambda step: max(0, step - killed_at) * STEP_MS,
+            is_frozen=True,
+        )
+        for number in range(2)
+    ]
+    return SampleFleet(shards=shards, busy={owner: None}, leader=owner)
+
+
 def large_fleet(shards: int = 10_000, workers: int = 400) -> SampleFleet:
     """Ten thousand shards. A few are behind, two workers are gone."""
 

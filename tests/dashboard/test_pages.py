@@ -21,6 +21,7 @@ from tests.dashboard.sample_fleets import (
     SETTINGS,
     STEP_MS,
     SampleFleet,
+    killed_query,
     large_fleet,
     resharded_fleet,
     small_fleet,
@@ -40,6 +41,14 @@ CROWDED_TILES = """
   range.selectNodeContents(figure);
   return range.getBoundingClientRect().right > picture.getBoundingClientRect().left;
 }).map((tile) => tile.innerText)
+"""
+# Tiles whose figure is wider than the tile.
+WIDE_FIGURES = """
+[...document.querySelectorAll('.tile .value')].filter((figure) => {
+  const range = document.createRange();
+  range.selectNodeContents(figure);
+  return range.getBoundingClientRect().right > figure.closest('.tile').getBoundingClientRect().right - 6;
+}).map((figure) => figure.innerText)
 """
 ROWS = "[...document.querySelectorAll('#shard-table .row')]"
 ARROW_DOWN, ENTER, ESCAPE, SLASH = ("ArrowDown", 40), ("Enter", 13), ("Escape", 27), ("/", 191)
@@ -151,6 +160,19 @@ def test_an_unhealthy_fleet(page: Page) -> None:
         assert all("<img src=x" in row for row in row_texts(page))
         assert page.evaluate("document.querySelectorAll('img[src=x]').length") == 0
         assert "New problem: " in page.evaluate("document.getElementById('announce').textContent")
+
+
+def test_a_killed_query_at_1400_pixels(page: Page) -> None:
+    """The tile, the filters and the list give the same numbers, and each tile contains its figure."""
+    with shown(page, killed_query(), 11) as dashboard:
+        page.open(dashboard.url, width=1400)
+        page.screenshot(SCREENSHOTS / "killed-query.png")
+        tile = page.evaluate("document.querySelector('.tile').innerText.split('\\n').filter(Boolean)")
+        assert tile == ["Needs attention", "3 problems", "no notices"]
+        marks = "[...document.querySelectorAll('#attention .mark')].map((each) => each.ariaLabel)"
+        assert page.evaluate(marks) == ["Problem", "Problem"]
+        assert page.evaluate("document.getElementById('filter-notice').innerText") == "Notices0"
+        assert page.evaluate(WIDE_FIGURES) == []
 
 
 def test_dark(page: Page) -> None:

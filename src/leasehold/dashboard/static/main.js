@@ -13,8 +13,8 @@ import { startTheme } from './theme.js';
 
 const FILTERS = [
   ['active', 'Active', (row) => row.state !== 'done' && row.state !== 'trimmed'],
-  ['problem', 'Problems', (row) => row.severity === 'problem'],
-  ['notice', 'Notices', (row) => row.severity === 'notice'],
+  ['problem', 'Problems', (row) => hasFinding(row, 'problem')],
+  ['notice', 'Notices', (row) => hasFinding(row, 'notice')],
   ['handoff', 'Handoffs', (row) => row.next !== null],
   ['waiting', 'Waiting', (row) => row.state === 'waiting'],
   ['done', 'Done', (row) => row.state === 'done' || row.state === 'trimmed'],
@@ -32,6 +32,11 @@ const workerTable = new VirtualTable(byId('worker-table'), {
   label: 'Workers', columns: WORKER_COLUMNS, rowHeight: 30, sort: { id: 'worker', down: false },
   onOpen: ({ row }) => search(`owner:${row.name}`, 'all'),
 });
+
+// A shard may have several findings: one with a problem and a notice is listed under both.
+function hasFinding(row, severity) {
+  return row.findings.some((finding) => finding.severity === severity);
+}
 
 function matches(row) {
   const query = state.query;
@@ -155,7 +160,7 @@ function drawAttention() {
 }
 
 function announce(findings, groups) {
-  const now = new Map([...findings.map((each) => [each.text, [1, each]]), ...groups.map((each) => [each.code, [each.count, each]])]);
+  const now = new Map([...findings.map((each) => [each.text, [1, each]]), ...groups.map((each) => [`${each.code} ${each.severity}`, [each.count, each]])]);
   const fresh = [...now].filter(([key, [number, each]]) => each.severity === 'problem' && number > (state.groups.get(key) ?? 0));
   const isFirst = state.groups.size === 0 && !state.wasJudged;
   state.groups = new Map([...now].map(([key, [number]]) => [key, number]));

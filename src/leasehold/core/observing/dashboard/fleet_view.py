@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leasehold.core.finding import Explanation, Finding, Severity, worst_severity
+from leasehold.core.finding import Explanation, Finding, Severity
 from leasehold.core.model import Lease, WorkerId
 from leasehold.core.observing.dashboard.fleet_history import FleetHistory
 from leasehold.core.observing.dashboard.shard_views import (
@@ -187,13 +187,14 @@ def _totals(
 ) -> dict[str, Any]:
     rows = list(shards.values())
     states = Counter(row["state"] for row in rows)
-    fleet = Counter(finding.severity for finding in explanation.fleet)
+    # Findings are counted, not shards, so that the numbers are those of the list of findings.
+    found = Counter(finding.severity for finding in explanation.all_findings)
     return {
         **{state: states[state] for state in STATES},
         **_sums(rows),
         "shards": len(rows),
-        "problems": sum(row["severity"] == "problem" for row in rows) + fleet[Severity.PROBLEM],
-        "notices": sum(row["severity"] == "notice" for row in rows) + fleet[Severity.NOTICE],
+        "problems": found[Severity.PROBLEM],
+        "notices": found[Severity.NOTICE],
         "handoffs": sum(row["next"] is not None for row in rows),
         "workers": len(workers),
         "active": sum(bool(row["active"]) for row in workers.values()),
@@ -218,19 +219,18 @@ def classify_lags(lags_ms: Sequence[int | None]) -> Sequence[int]:
 
 
 def group_findings(explanation: Explanation) -> Sequence[Mapping[str, Any]]:
-    """The problems and notices about shards by their code: how many shards, and the first one as an example."""
-    groups: dict[str, list[Finding]] = {}
+    """The problems and notices about shards by code and severity: how many, and the first one as an example."""
+    groups: dict[tuple[str, Severity], list[Finding]] = {}
     for findings in explanation.shards.values():
         for finding in findings:
             if finding.severity is not Severity.OK:
-                groups.setdefault(finding.code, []).append(finding)
+                groups.setdefault((finding.code, finding.severity), []).append(finding)
     ordered = sorted(
-        groups.values(), key=lambda found: (worst_severity(found) is not Severity.PROBLEM, -len(found))
+        groups.values(), key=lambda found: (found[0].severity is not Severity.PROBLEM, -len(found))
     )
     return [
         {
             **finding_view(found[0]),
-            "severity": worst_severity(found).value,
             "count": len(found),
             "example": shown(found[0].shard or ""),
         }

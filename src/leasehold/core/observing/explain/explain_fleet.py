@@ -225,23 +225,24 @@ def _lease_findings(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: Fleet
         return
     if lost := _lost_parents(lease, leases, facts):
         yield _lost_parent(lease, lost, facts)
-    is_served = False
+    unserved = _why_unserved(lease, facts)
+    if unserved is not None:
+        yield unserved
+    elif lease.is_in_handoff:
+        yield _handoff(lease, facts)
+    yield from lag_findings(lease, facts, unserved=unserved)
+
+
+def _why_unserved(lease: Lease, facts: FleetFacts) -> Finding | None:
+    """Why no worker serves a lease; None if one does."""
     if lease.actual_owner is None:
-        yield _free(lease, facts)
-    elif lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners:
-        yield _silent(lease, lease.actual_owner, facts)
-    elif (command := parse_command(lease.actual_owner)) is not None:
-        yield _about(
-            lease,
-            "handoff_pending",
-            Severity.OK,
-            f"{command} holds it, and gives it back to the workers when it has changed it",
-        )
-    else:
-        is_served = True
-        if lease.is_in_handoff:
-            yield _handoff(lease, facts)
-    yield from lag_findings(lease, facts, is_served=is_served)
+        return _free(lease, facts)
+    if lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners:
+        return _silent(lease, lease.actual_owner, facts)
+    if (command := parse_command(lease.actual_owner)) is not None:
+        text = f"{command} holds it, and gives it back to the workers when it has changed it"
+        return _about(lease, "handoff_pending", Severity.OK, text)
+    return None
 
 
 def _is_gone(lease: Lease, facts: FleetFacts) -> bool:

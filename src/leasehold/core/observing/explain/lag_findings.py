@@ -18,8 +18,12 @@ _REASONS: Final = frozenset({"no_progress", "handler_fails"})
 HOT_KBPS: Final = 0.8 * 1_024  # a shard accepts one megabyte a second
 
 
-def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterator[Finding]:
-    """The findings about a shard that may be read now. At least one if a worker serves it."""
+def lag_findings(lease: Lease, facts: FleetFacts, *, unserved: Finding | None) -> Iterator[Finding]:
+    """The findings about a shard that may be read now. At least one if a worker serves it.
+
+    `unserved` says why no worker does. If that is a problem, the lag is its consequence and no finding to act on.
+    """
+    is_served = unserved is None
     reads = facts.lags.get(lease.key, ())
     if not reads:
         if is_served:
@@ -56,10 +60,11 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
             "compare with the producers whether they wrote records since the checkpoint",
         )
     yield from _retention_findings(lease, last, facts)
-    if is_served:
+    if unserved is None:
         yield from _progress_findings(lease, reads, facts)
     elif last.behind_ms:
-        yield _finding(lease, "behind", Severity.NOTICE, f"it is {format_duration(last.behind_ms)} behind")
+        severity = Severity.OK if unserved.severity is Severity.PROBLEM else Severity.NOTICE
+        yield _finding(lease, "behind", severity, f"it is {format_duration(last.behind_ms)} behind")
     if lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
         yield _finding(
             lease,

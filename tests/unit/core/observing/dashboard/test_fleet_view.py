@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from leasehold.core.finding import Explanation, Finding, Severity
 from leasehold.core.model import HashRange, Lease, LeaseKey, ShardId, WorkerId
 from leasehold.core.observing.dashboard.fleet_changes import describe_changes
 from leasehold.core.observing.dashboard.fleet_history import POINTS_MAX, FleetHistory, Series
-from leasehold.core.observing.dashboard.fleet_view import empty_view, judge_fleet, view_fleet, with_problem
+from leasehold.core.observing.dashboard.fleet_view import (
+    empty_view,
+    group_findings,
+    judge_fleet,
+    view_fleet,
+    with_problem,
+)
 from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
 from leasehold.core.observing.dashboard.view_changes import View, apply_change, diff_views
 from leasehold.core.observing.explain.facts import FleetFacts, TableRead
@@ -77,6 +84,31 @@ def test_each_shard_has_the_sentences_of_explain_with_the_remedy() -> None:
     assert all(
         each["remedy"] for each in [*view["findings"], *view["groups"]] if each["severity"] == "problem"
     )
+
+
+def test_the_totals_are_those_of_the_list_of_findings() -> None:
+    """A shard with a problem and a notice counts in both, as in the list."""
+    frozen = SampleShard(number=0, low=0, high=1, is_frozen=True, lag=lambda step: 5_000 * step)
+    throttled = SampleShard(number=1, low=0, high=1, is_stuck=True, lag=lambda _step: 90_000)
+    facts = SampleFleet(shards=[frozen, throttled], leader=None).facts(4)
+    reads = facts.lags[LeaseKey(shard_id(1))]
+    last = replace(reads[-1], is_throttled=True)
+    view = view_of(replace(facts, lags={**facts.lags, LeaseKey(shard_id(1)): (*reads[:-1], last)}))
+    for severity, total in (("problem", "problems"), ("notice", "notices")):
+        groups = sum(group["count"] for group in view["groups"] if group["severity"] == severity)
+        fleet = sum(finding["severity"] == severity for finding in view["findings"])
+        assert view["totals"][total] == groups + fleet
+    assert codes(by_shard(view)[shard_id(1)]) == ["stuck", "reads_throttled"]
+    assert (view["totals"]["problems"], view["totals"]["notices"]) == (1, 1)
+
+
+def test_problems_and_notices_of_one_kind_are_separate_items() -> None:
+    found = {
+        LeaseKey(shard_id(number)): (Finding(code="free", severity=severity, text="", shard=None),)
+        for number, severity in enumerate((Severity.NOTICE, Severity.PROBLEM, Severity.PROBLEM, Severity.OK))
+    }
+    groups = group_findings(Explanation((), found))
+    assert [(group["severity"], group["count"]) for group in groups] == [("problem", 2), ("notice", 1)]
 
 
 def test_nothing_is_judged_before_the_fleet_was_watched() -> None:
