@@ -173,6 +173,17 @@ def test_a_killed_query_at_1400_pixels(page: Page) -> None:
         assert page.evaluate(marks) == ["Problem", "Problem"]
         assert page.evaluate("document.getElementById('filter-notice').innerText") == "Notices0"
         assert page.evaluate(WIDE_FIGURES) == []
+        tiles = page.evaluate("document.getElementById('tiles').textContent")
+        assert "Throughput–no worker is active" in tiles
+        assert not any("kB/s" in row for row in row_texts(page))
+        page.evaluate(f"{ROWS}[0].click()")
+        page.wait_for("document.querySelectorAll('#detail figure .line').length === 2")
+        now = "Number(document.querySelector('#detail figure + figure svg').viewBox.baseVal.width) - 1"
+        ends = "document.querySelectorAll('#detail figure .line')[{}].getBBox()"
+        until = "(({0}).x + ({0}).width)"
+        assert page.evaluate(f"{until.format(ends.format(0))} >= {now}"), "the lag lasts until now"
+        assert page.evaluate(f"{until.format(ends.format(1))} < {now} / 2"), "the throughput is an old one"
+        page.press(*ESCAPE)
 
 
 def test_dark(page: Page) -> None:

@@ -2,7 +2,7 @@
 
 import { svg } from './dom.js';
 
-// `points` are [seconds, value or null], oldest first. The last value lasts until `now`.
+// `points` are [seconds, value or null], oldest first. The last one lasts until `now`. Where a value is null, the line has a gap.
 export function sparkline(points, { width, height, now, floor, label, area = true, seconds = 600 }) {
   const known = points.filter(([, value]) => value !== null);
   const picture = svg('svg', { class: 'spark', viewBox: `0 0 ${width} ${height}`, width, height, role: 'img', 'aria-label': label, preserveAspectRatio: 'none' });
@@ -12,12 +12,28 @@ export function sparkline(points, { width, height, now, floor, label, area = tru
   const top = Math.max(floor, ...known.map(([, value]) => value)) || 1;
   const x = (at) => ((Math.max(at, start) - start) / (now - start)) * (width - 2) + 1;
   const y = (value) => height - 2 - (value / top) * (height - 4);
-  const spots = known.map(([at, value]) => [x(at), y(value)]);
-  spots.push([x(now), spots[spots.length - 1][1]]);
-  const line = spots.map(([a, b], i) => `${i ? 'L' : 'M'}${a.toFixed(1)} ${b.toFixed(1)}`).join('');
-  if (area) picture.append(svg('path', { class: 'area', d: `${line}L${spots[spots.length - 1][0].toFixed(1)} ${height}L${spots[0][0].toFixed(1)} ${height}Z` }));
-  picture.append(svg('path', { class: 'line', d: line }));
+  const runs = withoutGaps([...points, [now, points[points.length - 1][1]]]).map((run) => run.map(([at, value]) => [x(at), y(value)]));
+  const lines = runs.map((spots) => spots.map(([a, b], i) => `${i ? 'L' : 'M'}${a.toFixed(1)} ${b.toFixed(1)}`).join(''));
+  const areas = runs.map((spots, i) => `${lines[i]}L${spots[spots.length - 1][0].toFixed(1)} ${height}L${spots[0][0].toFixed(1)} ${height}Z`);
+  if (area) picture.append(svg('path', { class: 'area', d: areas.join('') }));
+  picture.append(svg('path', { class: 'line', d: lines.join('') }));
   return picture;
+}
+
+// The runs of points with values. A value lasts until the next point, also if that has none.
+function withoutGaps(points) {
+  const runs = [];
+  let run = null;
+  for (const [at, value] of points) {
+    if (value !== null) {
+      if (run === null) runs.push(run = []);
+      run.push([at, value]);
+    } else if (run !== null) {
+      run.push([at, run[run.length - 1][1]]);
+      run = null;
+    }
+  }
+  return runs;
 }
 
 export function parts(counts, classes, { width, height, label }) {

@@ -131,7 +131,7 @@ function drawTiles() {
       tile('Shards', `${count(totals.read)} read`, states.join(' · ') || 'all are being read'),
       tile('Workers', `${count(totals.active)} active`, [totals.active < totals.workers ? `${count(totals.workers - totals.active)} silent` : '', totals.handoffs ? plural(totals.handoffs, 'handoff') : '', mode === 'peers' ? 'peers' : leader === null ? 'no leader' : `led by ${leader}`].filter(Boolean).join(' · ')),
       tile('Largest lag', duration(totals.lag), 'of all shards', { picture: line(1, 'Largest lag over time', 60_000) }),
-      tile('Throughput', totals.measures_load ? kilobytes(totals.kbps) : '–', totals.measures_load ? 'of all shards' : 'this fleet does not write it', { picture: totals.measures_load ? line(2, 'Throughput over time', 1) : null }),
+      tile('Throughput', totals.measures_load && totals.active ? kilobytes(totals.kbps) : '–', !totals.measures_load ? 'this fleet does not write it' : totals.active ? 'of all shards' : 'no worker is active', { picture: totals.measures_load ? line(2, 'Throughput over time', 1) : null }),
       el('div', { class: 'tile' }, el('div', { class: 'words fill' }, el('h2', {}, 'Lags'), parts(totals.lags, LAG_CLASSES, { width: 200, height: 10, label: lags.map(([name, number]) => `${name}: ${number}`).join(', ') }),
         el('p', { class: 'more lags' }, lags.map(([name, number]) => el('span', {}, el('i', { class: `swatch ${LAG_CLASSES[LAG_NAMES.indexOf(name)]}` }), `${count(number)} ${name}`))))),
       kinesisTile(calls.workers ?? null),

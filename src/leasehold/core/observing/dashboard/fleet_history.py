@@ -88,12 +88,12 @@ class FleetHistory:
         self._measured_ms: dict[LeaseKey, int] = {}
         self._before: TableRead | None = None
 
-    def observe(self, facts: FleetFacts, wall_ms: int) -> None:
+    def observe(self, facts: FleetFacts, wall_ms: int, *, is_judged: bool) -> None:
         """Add one read."""
         if self._before is not None:
             self.changes.extend(describe_changes(self._before, facts.after, wall_ms))
         for lease in facts.after.leases:
-            self._observe_lease(lease, facts, wall_ms)
+            self._observe_lease(lease, facts, wall_ms, is_judged=is_judged)
         for known in (self._series, self._ages, self._measured_ms):
             for key in [key for key in known if key not in facts.after.by_key]:
                 del known[key]
@@ -109,7 +109,7 @@ class FleetHistory:
         keys = {number: LeaseKey(key) for key, number in self.shards.known.items() if number in wanted}
         return {number: self._series[key].points() for number, key in keys.items() if key in self._series}
 
-    def _observe_lease(self, lease: Lease, facts: FleetFacts, wall_ms: int) -> None:
+    def _observe_lease(self, lease: Lease, facts: FleetFacts, wall_ms: int, *, is_judged: bool) -> None:
         known = self._ages.get(lease.key)
         if known is None or known.checkpoint != lease.checkpoint:
             is_exact = self._before is not None
@@ -119,7 +119,18 @@ class FleetHistory:
             return
         self._measured_ms[lease.key] = reads[-1].at_ms
         series = self._series.setdefault(lease.key, Series())
-        series.add(wall_ms // 1000, reads[-1].behind_ms, finite(lease.throughput_kbps))
+        kbps = finite(lease.throughput_kbps) if is_read_now(lease, facts, is_judged=is_judged) else None
+        series.add(wall_ms // 1000, reads[-1].behind_ms, kbps)
+
+
+def is_read_now(lease: Lease, facts: FleetFacts, *, is_judged: bool) -> bool:
+    """Whether a worker reads the shard. If not, the throughput in its row is an old report.
+
+    Before the fleet is judged, each owner counts as active.
+    """
+    if lease.checkpoint.is_shard_end or lease.actual_owner is None:
+        return False
+    return not is_judged or lease.actual_owner in facts.active_workers
 
 
 def finite(value: Decimal | None) -> float | None:

@@ -69,9 +69,9 @@ def view_fleet(
     wall_ms: int,
 ) -> View:
     """The view of one read. Adds the read to the history."""
-    history.observe(facts, wall_ms)
     is_judged, explanation = judged is not None, judged or Explanation((), {})
-    shards = view_shards(facts, explanation, history)
+    history.observe(facts, wall_ms, is_judged=is_judged)
+    shards = view_shards(facts, explanation, history, is_judged=is_judged)
     workers = view_workers(facts, shards, history, is_judged=is_judged)
     totals = _totals(facts, shards, workers, explanation)
     history.trend.append((wall_ms // 1000, totals["lag"], totals["kbps"], totals["problems"]))

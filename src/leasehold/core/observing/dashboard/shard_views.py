@@ -9,7 +9,7 @@ from typing import Any, Final
 from leasehold.core.finding import Explanation, Finding, Severity, finding_to_json, worst_severity
 from leasehold.core.leases.lease_view import short_position
 from leasehold.core.model import HashRange, Lease, LeaseKey, Shard, ShardId, StreamIdentifier, lease_key
-from leasehold.core.observing.dashboard.fleet_history import FleetHistory, finite
+from leasehold.core.observing.dashboard.fleet_history import FleetHistory, finite, is_read_now
 from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead
 from leasehold.core.shards.shard_graph import unfinished_parents
@@ -52,7 +52,7 @@ class _Known:
 
 
 def view_shards(
-    facts: FleetFacts, explanation: Explanation, history: FleetHistory
+    facts: FleetFacts, explanation: Explanation, history: FleetHistory, *, is_judged: bool
 ) -> Mapping[str, Mapping[str, Any]]:
     """The rows, by the number of the shard."""
     known = _known_shards(facts)
@@ -64,7 +64,7 @@ def view_shards(
         findings = explanation.shards.get(key, ())
         rows[str(number)] = {
             **_identity(each, history, places[number]),
-            **_lease_fields(each.lease, facts, history),
+            **_lease_fields(each.lease, facts, history, is_judged=is_judged),
             "state": _state(each, findings, facts),
             "severity": worst_severity(findings).value,
             "findings": [finding_view(finding) for finding in sorted(findings, key=_rank)],
@@ -140,19 +140,22 @@ def _identity(known: _Known, history: FleetHistory, place: Place) -> Mapping[str
     }
 
 
-def _lease_fields(lease: Lease | None, facts: FleetFacts, history: FleetHistory) -> Mapping[str, Any]:
+def _lease_fields(
+    lease: Lease | None, facts: FleetFacts, history: FleetHistory, *, is_judged: bool
+) -> Mapping[str, Any]:
     if lease is None:
         return dict.fromkeys(
             ("owner", "next", "lag", "kbps", "pace", "checkpoint", "since", "exact", "moves")
         )
     reads = () if lease.checkpoint.is_shard_end else facts.lags.get(lease.key, ())
     age = history.age_of(lease.key)
+    is_read = is_read_now(lease, facts, is_judged=is_judged)
     return {
         "owner": None if lease.actual_owner is None else shown(lease.actual_owner),
         "next": shown(lease.owner) if lease.is_in_handoff and lease.owner is not None else None,
         "lag": reads[-1].behind_ms if reads else None,
-        "kbps": None if lease.checkpoint.is_shard_end else finite(lease.throughput_kbps),
-        "pace": measure_pace(reads),
+        "kbps": finite(lease.throughput_kbps) if is_read else None,
+        "pace": measure_pace(reads) if is_read else None,
         "checkpoint": shown(short_position(lease.checkpoint)),
         "since": None if age is None else age.since_ms,
         "exact": age is not None and age.is_exact,

@@ -65,7 +65,7 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, unserved: Finding | None) -
     elif last.behind_ms:
         severity = Severity.OK if unserved.severity is Severity.PROBLEM else Severity.NOTICE
         yield _finding(lease, "behind", severity, f"it is {format_duration(last.behind_ms)} behind")
-    if lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
+    if is_served and lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
         yield _finding(
             lease,
             "hot_shard",

@@ -29,6 +29,7 @@ from tests.dashboard.sample_fleets import (
     SETTINGS,
     SampleFleet,
     SampleShard,
+    killed_query,
     resharded_fleet,
     shard_id,
     small_fleet,
@@ -109,6 +110,18 @@ def test_problems_and_notices_of_one_kind_are_separate_items() -> None:
     }
     groups = group_findings(Explanation((), found))
     assert [(group["severity"], group["count"]) for group in groups] == [("problem", 2), ("notice", 1)]
+
+
+def test_a_rate_is_shown_while_its_worker_is_active() -> None:
+    """The row of a killed worker still has its last throughput."""
+    history = FleetHistory()
+    views = [view_at(killed_query(), step, history) for step in range(6)]
+    assert [view["totals"]["kbps"] for view in views] == [0.7, 0.7, 0.7, 0, 0, 0]
+    assert {(row["kbps"], row["pace"]) for row in views[-1]["shards"].values()} == {(None, None)}
+    assert [kbps for _, _, kbps in history.series([1])[1]] == [0.3, 0.3, 0.3, None, None, None]
+    hot = [replace(shard, kbps=900.0) for shard in killed_query().shards]
+    view, _ = view_after(replace(killed_query(), shards=hot), 6)
+    assert "hot_shard" not in {group["code"] for group in view["groups"]}
 
 
 def test_nothing_is_judged_before_the_fleet_was_watched() -> None:
