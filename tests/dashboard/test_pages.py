@@ -186,6 +186,18 @@ def test_a_killed_query_at_1400_pixels(page: Page) -> None:
         page.press(*ESCAPE)
 
 
+def test_a_stopped_fleet_has_no_leader_at_the_moment(page: Page) -> None:
+    view, history = view_after(killed_query(), 4)
+    words = "document.getElementById('mode').textContent + document.getElementById('tiles').textContent"
+    with run_dashboard({**view, "leader": None}, history) as dashboard:
+        page.open(dashboard.url)
+        assert page.evaluate(words).count("no leader at the moment") == 2
+        dashboard.publish({**view, "leader": None, "mode": "unknown", "at": view["at"] + 1})
+        page.wait_for(f"document.body.dataset.drawn === '{view['at'] + 1}'")
+        assert page.evaluate(words).startswith("no worker owns a lease")
+        page.leave()
+
+
 def test_dark(page: Page) -> None:
     """Dark as the system says, with the details of a shard."""
     with shown(page, unhealthy_fleet(), 40) as dashboard:

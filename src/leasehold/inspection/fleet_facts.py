@@ -37,6 +37,10 @@ class FleetLayout:
     has_leader: bool
     has_two_layouts: bool
 
+    def has_begun(self, read: TableRead) -> bool:
+        """Whether a newer read shows the first rows of a leader: then this layout is out of date."""
+        return self.mode.has_leader and not self.has_leader and bool(read.lock or read.reports)
+
 
 async def read_facts(
     table: LeaseTable,

@@ -142,6 +142,9 @@ class FleetWatch:
         memory, problems = self._memory, list[str]()
         layout = await self._find_layout()
         after = await read_table(self._table, layout.found.mode, self._clock)
+        if layout.found.has_begun(after):
+            memory.layout = None
+            layout = await self._find_layout()
         # Whole seconds: otherwise every sentence about ten thousand silent leases would differ from the last one.
         after = replace(after, at_ms=round(after.at_ms, -3))
         memory.table_reads += 1

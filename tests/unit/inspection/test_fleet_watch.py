@@ -8,6 +8,8 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
+from leasehold.core.coordinator.fleet_mode import TableLayout
+from leasehold.core.coordinator.leader_lock import acquire
 from leasehold.core.finding import Finding, Severity
 from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, ShardId, WorkerId, lease_key
 from leasehold.core.observing.explain.facts import TableRead
@@ -143,6 +145,23 @@ def test_the_list_is_read_again_for_a_new_lease_and_after_a_while() -> None:
         assert len(read.facts.streams[None].shards or ()) == 5
 
     run(test)
+
+
+def test_the_first_leader_is_seen_at_the_next_read() -> None:
+    """The layout is kept for a minute, and a new fleet has its leader within seconds."""
+
+    async def test() -> None:
+        world = World()
+        await world.table.create(Lease(key=lease_key(SHARDS[0]), shard_id=SHARDS[0], checkpoint=TRIM_HORIZON))
+        assert not (await world.watch.read()).facts.has_leader
+        await world.table.coordinator_rows.write_lock(
+            TableLayout.SINGLE_TABLE, acquire(None, WorkerId("anna"), "v1", 30_000, "leaseKey")
+        )
+        await world.clock.sleep_ms(5_000)
+        assert (await world.watch.read()).facts.has_leader
+        await world.watch.close()
+
+    asyncio.run(test())
 
 
 def test_a_stream_that_cannot_be_described_is_a_sentence_and_the_leases_are_shown() -> None:

@@ -82,6 +82,7 @@ class FleetHistory:
         self.shards = Numbers()
         self.workers = Numbers()
         self.changes: deque[Change] = deque(maxlen=CHANGES_MAX)
+        self.mode: str | None = None  # the last one that the rows have shown
         self.trend: deque[tuple[int, int | None, float, int]] = deque(maxlen=POINTS_MAX)
         self._series: dict[LeaseKey, Series] = {}
         self._ages: dict[LeaseKey, CheckpointAge] = {}

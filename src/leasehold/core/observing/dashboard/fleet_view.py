@@ -23,6 +23,9 @@ from leasehold.core.shown_text import shown, shown_sentence
 PAUSE_MS_PER_LEASE: Final = 2
 # The lag of a shard is in the first of these classes that it does not exceed.
 LAG_CLASSES_MS: Final = (10_000, 60_000, 600_000, 3_600_000)
+LEADER_MODE: Final = "leader"
+PEER_MODE: Final = "peers"
+UNKNOWN_MODE: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +77,12 @@ def view_fleet(
     shards = view_shards(facts, explanation, history, is_judged=is_judged)
     workers = view_workers(facts, shards, history, is_judged=is_judged)
     totals = _totals(facts, shards, workers, explanation)
+    history.mode = decide_mode(facts, history.mode)
     history.trend.append((wall_ms // 1000, totals["lag"], totals["kbps"], totals["problems"]))
     return {
         "at": wall_ms,
         "application": shown(settings.application),
-        "mode": "leader" if facts.has_leader else "peers",
+        "mode": history.mode or UNKNOWN_MODE,
         "leader": _leader(facts),
         "judged": is_judged,
         "watch": settings.watch_ms,
@@ -94,6 +98,24 @@ def view_fleet(
         "workers": workers,
         "shards": shards,
     }
+
+
+def decide_mode(facts: FleetFacts, known: str | None) -> str | None:
+    """Whether the fleet has a leader or peers; None if nothing shows it. `known` is what earlier reads have shown.
+
+    The last worker that stops deletes its report, releases its leases and, as the leader, its lock. Then the rows are
+    those of a fleet that has not begun, except for the throughput, which only fleets with a leader write.
+    """
+    if facts.has_leader:
+        return LEADER_MODE
+    owners = {lease.actual_owner for lease in facts.after.leases} - {None}
+    # A leader that stops may have deleted its lock, and not yet have released all leases. So after other reads, only
+    # an owner that is heard without a leader is a peer.
+    if owners and (known is None or owners & facts.heard_workers):
+        return PEER_MODE
+    if known is None and any(lease.throughput_kbps is not None for lease in facts.after.leases):
+        return LEADER_MODE
+    return known
 
 
 def with_problem(view: View, problem: str) -> View:

@@ -124,6 +124,26 @@ def test_a_rate_is_shown_while_its_worker_is_active() -> None:
     assert "hot_shard" not in {group["code"] for group in view["groups"]}
 
 
+def test_a_fleet_whose_leader_has_stopped_is_no_fleet_of_peers() -> None:
+    """The last worker deletes its rows, so only earlier reads and the throughput show how the fleet was led."""
+    owned, idle = small_fleet(), small_fleet()
+    peers = replace(owned, leader=None, busy={})
+    stopped = replace(idle, shards=[replace(each, owner=None) for each in idle.shards], leader=None, busy={})
+    new = replace(stopped, shards=[replace(each, kbps=None) for each in stopped.shards])
+
+    def modes(*fleets: SampleFleet) -> list[str]:
+        history = FleetHistory()
+        views = [view_at(fleet, step, history) for step, fleet in enumerate(fleets)]
+        return [view["mode"] for view in views]
+
+    assert modes(owned, stopped, new) == ["leader", "leader", "leader"]
+    assert modes(stopped, peers) == ["leader", "peers"]
+    killed = replace(peers, shards=[replace(each, is_frozen=True) for each in peers.shards])
+    assert modes(owned, killed) == ["leader", "leader"]
+    assert modes(peers, new, owned) == ["peers", "peers", "leader"]
+    assert modes(new) == ["unknown"]
+
+
 def test_nothing_is_judged_before_the_fleet_was_watched() -> None:
     """Two reads that are too close would show every owner as silent."""
     view = view_at(unhealthy_fleet(), 1, FleetHistory())
