@@ -7,8 +7,9 @@ from decimal import Decimal
 
 from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.coordinator.worker_metrics import WorkerReport
+from leasehold.core.exactly_once.pinned_batch import GenerationId, PinMetadata, pin_metadata_to_bytes
 from leasehold.core.leases.row_writes import text
-from leasehold.core.model import HashRange, Lease, LeaseKey, Shard, ShardId, WorkerId
+from leasehold.core.model import HashRange, Lease, LeaseKey, LeaseSessionId, Pin, Shard, ShardId, WorkerId
 from leasehold.core.observing.dashboard.fleet_history import FleetHistory
 from leasehold.core.observing.dashboard.fleet_view import ReadCosts, ViewSettings, judge_fleet, view_fleet
 from leasehold.core.observing.dashboard.view_changes import View
@@ -49,6 +50,8 @@ class SampleShard:
     is_stuck: bool = False
     next_owner: str | None = None
     is_trimmed: bool = False
+    session: str | None = None
+    pinned: int | None = None  # the records of a batch that is not complete
 
     @property
     def hash_range(self) -> HashRange:
@@ -77,7 +80,15 @@ class SampleShard:
             parents=frozenset(map(shard_id, self.parents)),
             hash_range=self.hash_range,
             throughput_kbps=None if self.kbps is None else Decimal(str(round(self.kbps, 2))),
+            session=None if self.session is None else LeaseSessionId(self.session),
+            pin=None if self.pinned is None else self.pin(self.pinned),
         )
+
+    def pin(self, records: int) -> Pin:
+        """The pin of a Spark task."""
+        metadata = PinMetadata(GenerationId("q" * 32, 7), records=records)
+        end = Position("51540338271490256608559692538361571095921575989128070146")
+        return Pin(end, pin_metadata_to_bytes(metadata))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,10 +289,32 @@ def killed_query(killed_at: int = 6) -> SampleFleet:
             kbps=0.3 + number / 10,
             lag=lambda step: max(0, step - killed_at) * STEP_MS,
             is_frozen=True,
+            session="before",
+            pinned=40 + number,
         )
         for number in range(2)
     ]
     return SampleFleet(shards=shards, busy={owner: None}, leader=owner)
+
+
+def killed_and_restarted(restart_at: int = 12) -> tuple[View, FleetHistory]:
+    """The views of a query that runs, is killed, and begins again with the same name: the last view."""
+    killed = killed_query()
+    owner = killed.shards[0].owner or ""
+    running = replace(
+        killed,
+        shards=[replace(each, is_frozen=False, is_stuck=True) for each in killed.shards],
+        busy={owner: 12.0},
+    )
+    again = replace(
+        running, shards=[replace(each, session="after", lag=lambda _step: 800) for each in running.shards]
+    )
+    history = FleetHistory()
+    view: View = {}
+    for step in range(restart_at + 6):
+        fleet = running if step < 6 else killed if step < restart_at else again
+        view = view_at(fleet, step, history)
+    return view, history
 
 
 def large_fleet(shards: int = 10_000, workers: int = 400) -> SampleFleet:

@@ -35,7 +35,9 @@ function content(number, row, points, { select, close }) {
     el('dl', {}, fact('State', row.next ? 'handing over' : STATE_NAMES[row.state] ?? row.state), row.stream ? fact('Stream', row.stream) : [],
       fact('Owner', row.owner ?? '–'), row.next ? fact('Next owner', row.next) : [],
       fact('Checkpoint', el('span', { class: 'mono' }, row.checkpoint ?? '–')), fact('It has not moved for', age(row)),
-      fact('Changes of owner', row.moves === null ? '–' : String(row.moves)), fact('Hash keys', `${(row.place[2] * 100).toFixed(3)} % to ${(row.place[3] * 100).toFixed(3)} %`),
+      row.batch ? fact('Batch in progress', `${row.batch.words}: pinned, not in the checkpoint yet.${row.batch.fixed ? ' If its reader dies before it is complete, exactly the same records are delivered again.' : ''}`) : [],
+      fact('New lease sessions', typeof row.sessions === 'number' ? `${row.sessions} since ${clock(store.view.began)}` : '–'),
+      fact('Forced changes of owner', row.moves === null ? '–' : `${row.moves} since the checkpoint`), fact('Hash keys', `${(row.place[2] * 100).toFixed(3)} % to ${(row.place[3] * 100).toFixed(3)} %`),
       fact('Parents', ...links(row.parents)), fact('Children', ...links(children))),
   ];
 }

@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
-from leasehold.core.model import Lease, LeaseKey
-from leasehold.core.observing.dashboard.fleet_changes import Change, describe_changes
+from leasehold.core.model import Lease, LeaseKey, WorkerId
+from leasehold.core.observing.dashboard.fleet_changes import (
+    Change,
+    describe_changes,
+    describe_workers,
+    find_silent,
+)
 from leasehold.core.observing.explain.facts import FleetFacts, TableRead
 from leasehold.core.position import Position
 
@@ -82,20 +87,29 @@ class FleetHistory:
         self.shards = Numbers()
         self.workers = Numbers()
         self.changes: deque[Change] = deque(maxlen=CHANGES_MAX)
+        self.began_ms: int | None = None  # when the first read was added
         self.mode: str | None = None  # the last one that the rows have shown
         self.trend: deque[tuple[int, int | None, float, int]] = deque(maxlen=POINTS_MAX)
         self._series: dict[LeaseKey, Series] = {}
         self._ages: dict[LeaseKey, CheckpointAge] = {}
         self._measured_ms: dict[LeaseKey, int] = {}
+        self._sessions: dict[LeaseKey, int] = {}
+        self._silent: frozenset[WorkerId] = frozenset()
         self._before: TableRead | None = None
 
     def observe(self, facts: FleetFacts, wall_ms: int, *, is_judged: bool) -> None:
         """Add one read."""
-        if self._before is not None:
+        if self._before is None:
+            self.began_ms = wall_ms
+        else:
             self.changes.extend(describe_changes(self._before, facts.after, wall_ms))
+            self._count_sessions(self._before, facts.after)
+        if is_judged:
+            self.changes.extend(describe_workers(self._silent, facts, wall_ms))
+            self._silent = find_silent(facts)
         for lease in facts.after.leases:
             self._observe_lease(lease, facts, wall_ms, is_judged=is_judged)
-        for known in (self._series, self._ages, self._measured_ms):
+        for known in (self._series, self._ages, self._measured_ms, self._sessions):
             for key in [key for key in known if key not in facts.after.by_key]:
                 del known[key]
         self._before = facts.after
@@ -104,11 +118,21 @@ class FleetHistory:
         """Since when the checkpoint of a lease is where it is."""
         return self._ages.get(key)
 
+    def sessions_of(self, lease: Lease) -> int | None:
+        """How many lease sessions have begun since the first read; None if its members write no session id."""
+        return self._sessions.get(lease.key, None if lease.session is None else 0)
+
     def series(self, numbers: Iterable[int]) -> Mapping[int, Sequence[tuple[int, int | None, float | None]]]:
         """Lag and throughput of these shards over time. Unknown numbers are left out."""
         wanted = set(numbers)
         keys = {number: LeaseKey(key) for key, number in self.shards.known.items() if number in wanted}
         return {number: self._series[key].points() for number, key in keys.items() if key in self._series}
+
+    def _count_sessions(self, before: TableRead, after: TableRead) -> None:
+        for key, lease in after.by_key.items():
+            known = before.by_key.get(key)
+            if lease.session is not None and (known is None or known.session != lease.session):
+                self._sessions[key] = self._sessions.get(key, 0) + 1
 
     def _observe_lease(self, lease: Lease, facts: FleetFacts, wall_ms: int, *, is_judged: bool) -> None:
         known = self._ages.get(lease.key)

@@ -10,6 +10,7 @@ from leasehold.core.finding import Explanation, Finding, Severity, finding_to_js
 from leasehold.core.leases.lease_view import short_position
 from leasehold.core.model import HashRange, Lease, LeaseKey, Shard, ShardId, StreamIdentifier, lease_key
 from leasehold.core.observing.dashboard.fleet_history import FleetHistory, finite, is_read_now
+from leasehold.core.observing.dashboard.open_batch import find_open_batch
 from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
 from leasehold.core.observing.explain.facts import FleetFacts, LagRead
 from leasehold.core.shards.shard_graph import unfinished_parents
@@ -26,6 +27,10 @@ WAITING: Final = "waiting"
 DONE: Final = "done"
 TRIMMED: Final = "trimmed"
 UNLEASED: Final = "unleased"
+LEASE_FIELDS: Final = (
+    *("owner", "next", "lag", "kbps", "pace", "checkpoint", "batch"),
+    *("since", "exact", "moves", "sessions"),
+)
 STATES: Final = (READ, SILENT, FREE, WAITING, UNLEASED, DONE, TRIMMED)
 
 
@@ -144,9 +149,7 @@ def _lease_fields(
     lease: Lease | None, facts: FleetFacts, history: FleetHistory, *, is_judged: bool
 ) -> Mapping[str, Any]:
     if lease is None:
-        return dict.fromkeys(
-            ("owner", "next", "lag", "kbps", "pace", "checkpoint", "since", "exact", "moves")
-        )
+        return dict.fromkeys(LEASE_FIELDS)
     reads = () if lease.checkpoint.is_shard_end else facts.lags.get(lease.key, ())
     age = history.age_of(lease.key)
     is_read = is_read_now(lease, facts, is_judged=is_judged)
@@ -157,10 +160,17 @@ def _lease_fields(
         "kbps": finite(lease.throughput_kbps) if is_read else None,
         "pace": measure_pace(reads) if is_read else None,
         "checkpoint": shown(short_position(lease.checkpoint)),
+        "batch": _batch(lease),
         "since": None if age is None else age.since_ms,
         "exact": age is not None and age.is_exact,
         "moves": lease.owner_switches,
+        "sessions": history.sessions_of(lease),
     }
+
+
+def _batch(lease: Lease) -> Mapping[str, Any] | None:
+    batch = find_open_batch(lease)
+    return None if batch is None else {"words": batch.words, "fixed": batch.is_fixed}
 
 
 def measure_pace(reads: Sequence[LagRead]) -> float | None:

@@ -186,11 +186,12 @@ class FleetFacts:
         reporting = {
             report.worker for report in self.after.reports if not self.is_report_expired(report.worker)
         }
-        silent = self._silent_owners if self.watched_ms else frozenset()
+        silent = self.silent_owners if self.watched_ms else frozenset()
         return self.heard_workers | (reporting - silent)
 
     @cached_property
-    def _silent_owners(self) -> frozenset[WorkerId]:
+    def silent_owners(self) -> frozenset[WorkerId]:
+        """The owners of unfinished leases that renewed none of them between the two reads."""
         owners = {self.after.by_key[key].actual_owner for key in self.silent}
         return frozenset(owner for owner in owners if owner is not None) - self.renewing_owners
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from leasehold.core.finding import Explanation, Finding, Severity
-from leasehold.core.model import HashRange, Lease, LeaseKey, ShardId, WorkerId
-from leasehold.core.observing.dashboard.fleet_changes import describe_changes
+from leasehold.core.model import HashRange, Lease, LeaseKey, LeaseSessionId, Pin, ShardId, WorkerId
+from leasehold.core.observing.dashboard.fleet_changes import describe_changes, describe_workers, find_silent
 from leasehold.core.observing.dashboard.fleet_history import POINTS_MAX, FleetHistory, Series
 from leasehold.core.observing.dashboard.fleet_view import (
     empty_view,
@@ -20,6 +20,7 @@ from leasehold.core.observing.dashboard.fleet_view import (
     view_fleet,
     with_problem,
 )
+from leasehold.core.observing.dashboard.open_batch import OpenBatch, find_open_batch
 from leasehold.core.observing.dashboard.shard_map import FamilyMember, Place, place_shards
 from leasehold.core.observing.dashboard.view_changes import View, apply_change, diff_views
 from leasehold.core.observing.explain.facts import FleetFacts, TableRead
@@ -27,8 +28,10 @@ from leasehold.core.position import SHARD_END, Position
 from tests.dashboard.sample_fleets import (
     COSTS,
     SETTINGS,
+    STEP_MS,
     SampleFleet,
     SampleShard,
+    killed_and_restarted,
     killed_query,
     resharded_fleet,
     shard_id,
@@ -39,6 +42,7 @@ from tests.dashboard.sample_fleets import (
 )
 
 ROOT = HashRange(0, 2**128 - 1)
+REPEATED = "unless it was complete, exactly the same records are delivered again, and then those after them"
 LOW, HIGH = HashRange(0, 2**127 - 1), HashRange(2**127, 2**128 - 1)
 
 
@@ -260,6 +264,96 @@ def test_moves_ends_and_leaders_are_recent_changes() -> None:
         ("moved", "it moved from orders-7d4f9c-x2x9k to bert"),
         ("moved_back", "its checkpoint was moved back"),
     ]
+
+
+def test_a_kill_and_a_restart_are_told_with_what_happens_to_the_batch() -> None:
+    view, _ = killed_and_restarted()
+    query, end = "spark-deb7d58e209b7dcd", "5154..28070146"
+    told = [(change["shard"], change["text"]) for change in reversed(view["changes"])]
+    assert told == [
+        (None, f"{query} is silent: it has sent no heartbeat for at least 15 s, and still owns 2 leases"),
+        *(
+            (
+                shard_id(number),
+                f"{query} began a new lease session. A batch is pinned, {40 + number} records up to {end}: {REPEATED}",
+            )
+            for number in range(2)
+        ),
+        (None, f"{query} is active again"),
+    ]
+    row = by_shard(view)[shard_id(1)]
+    assert row["batch"] == {"words": f"41 records up to {end}", "fixed": True}
+    assert (row["sessions"], row["moves"]) == (1, 3)
+    assert view["at"] - view["began"] == 17 * STEP_MS
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"session": "a"}, {"session": "a"}, []),
+        ({"session": None}, {"session": "b"}, []),  # a leader assigned it, and that was told
+        (
+            {"session": "a"},
+            {"session": "b"},
+            ["anna began a new lease session, and reads on after the checkpoint"],
+        ),
+        (
+            {"session": None, "pin": Pin(Position("9"))},
+            {"session": "b"},
+            [f"anna began to read it. A batch is pinned, up to 9: {REPEATED}"],
+        ),
+        ({"owner": None}, {"session": "b"}, ["anna has taken it"]),
+        ({"session": "a", "pin": Pin(Position("7"))}, {"owner": None}, ["anna released it"]),
+        ({"pin": Pin(Position("9"))}, {"owner": WorkerId("java")}, ["it moved from anna to java"]),
+    ],
+)
+def test_a_lease_session_is_told_if_something_follows_from_it(
+    before: dict[str, object], after: dict[str, object], told: list[str]
+) -> None:
+    lease = Lease(key=LeaseKey("s"), shard_id=ShardId("s"), checkpoint=Position("7"), owner=WorkerId("anna"))
+    reads = [
+        TableRead(at_ms=0, leases=(replace(lease, **values),))  # type: ignore[arg-type]
+        for values in (before, after)
+    ]
+    assert [change.text for change in describe_changes(reads[0], reads[1], 7)] == told
+
+
+def test_batches_of_many_shards_are_one_sentence() -> None:
+    shards = [
+        SampleShard(number=number, low=0, high=1, session="a", pinned=number + 1) for number in range(5)
+    ]
+    before = SampleFleet(shards=shards).read(3)
+    after = SampleFleet(shards=[replace(each, session="b") for each in shards]).read(3)
+    (change,) = describe_changes(before, after, 7)
+    assert change.text.startswith(
+        "5 shards: worker-1 began a new lease session. The batch of each is pinned: "
+    )
+
+
+def test_only_a_pin_with_records_is_a_batch_in_progress() -> None:
+    lease = small_fleet().read(3).leases[0]
+    assert find_open_batch(lease) is None
+    assert (
+        find_open_batch(replace(lease, pin=Pin(lease.checkpoint))) is None
+    )  # an empty slice of a Spark query
+    java = find_open_batch(replace(lease, pin=Pin(Position("9"), b"mine")))
+    assert java == OpenBatch(Position("9"), None, is_fixed=False)
+    worker = find_open_batch(replace(lease, pin=Pin(Position("9")), session=LeaseSessionId("a")))
+    assert worker == OpenBatch(Position("9"), None, is_fixed=True)
+
+
+def test_a_worker_that_reports_is_not_silent() -> None:
+    facts = killed_query().facts(6)
+    (owner,) = facts.silent_owners
+    assert find_silent(facts) == {owner}
+    assert [change.kind for change in describe_workers((), facts, 7)] == ["silent"]
+    assert describe_workers((owner,), facts, 7) == []
+    reset = WorkerId("leasehold-reset-host-1:17:0a1b2c3d")
+    leases = tuple(replace(lease, owner=reset) for lease in facts.after.leases)
+    command = replace(
+        facts, before=replace(facts.before, leases=leases), after=replace(facts.after, leases=leases)
+    )
+    assert find_silent(command) == frozenset()
 
 
 def test_many_equal_changes_are_one_sentence() -> None:
