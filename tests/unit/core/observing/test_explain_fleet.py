@@ -72,7 +72,7 @@ def test_a_shard_at_its_tip_is_served() -> None:
     assert list(found) == ["at_tip"]
     assert found["at_tip"].text == "anna reads it, at the tip"
     near = findings(facts(lease(), lags=behind(2_000, 7_320)))
-    assert near["at_tip"].text == "anna reads it, 7.32 s behind the tip"
+    assert near["at_tip"].text == "anna reads it, 7.32 s behind"
     assert not explain_fleet(facts(lease())).has_problem
 
 

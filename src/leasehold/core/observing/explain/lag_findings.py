@@ -189,7 +189,7 @@ def _is_unmoved(lease: Lease, facts: FleetFacts) -> bool:
 
 
 def _at_tip(lease: Lease, behind_ms: int) -> str:
-    place = f"{format_duration(behind_ms)} behind the tip" if behind_ms else "at the tip"
+    place = f"{format_duration(behind_ms)} behind" if behind_ms else "at the tip"
     return f"{lease.actual_owner} reads it, {place}"
 
 
