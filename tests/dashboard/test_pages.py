@@ -43,13 +43,31 @@ CROWDED_TILES = """
   return range.getBoundingClientRect().right > picture.getBoundingClientRect().left;
 }).map((tile) => tile.innerText)
 """
-# Tiles whose figure is wider than the tile.
+# Tiles whose figure or picture is wider than the tile.
 WIDE_FIGURES = """
-[...document.querySelectorAll('.tile .value')].filter((figure) => {
+[...document.querySelectorAll('.tile .value, .tile .spark')].filter((figure) => {
   const range = document.createRange();
-  range.selectNodeContents(figure);
+  if (figure.matches('.value')) range.selectNodeContents(figure);
+  else range.selectNode(figure);
   return range.getBoundingClientRect().right > figure.closest('.tile').getBoundingClientRect().right - 6;
-}).map((figure) => figure.innerText)
+}).map((figure) => figure.closest('.tile').innerText)
+"""
+# The words of the first sentence in the table that are not cut.
+SHOWN_WORDS = """
+(() => {
+  const box = document.querySelector('#shard-table .row .why .lines');
+  const bottom = box.getBoundingClientRect().bottom;
+  const range = document.createRange();
+  const text = box.firstChild;
+  let end = 0;
+  while (end < text.length) {
+    range.setStart(text, end);
+    range.setEnd(text, end + 1);
+    if (range.getBoundingClientRect().bottom > bottom + 1) break;
+    end += 1;
+  }
+  return text.data.slice(0, end);
+})()
 """
 ROWS = "[...document.querySelectorAll('#shard-table .row')]"
 ARROW_DOWN, ENTER, ESCAPE, SLASH = ("ArrowDown", 40), ("Enter", 13), ("Escape", 27), ("/", 191)
@@ -168,6 +186,15 @@ def test_a_killed_query_at_1400_pixels(page: Page) -> None:
     with shown(page, killed_query(), 11) as dashboard:
         page.open(dashboard.url, width=1400)
         page.screenshot(SCREENSHOTS / "killed-query.png")
+        why = "document.querySelector('#shard-table .row .why')"
+        whole = "its owner spark-deb7d58e209b7dcd is silent for at least 15 s"
+        assert page.evaluate(f"{why}.title").startswith(whole)
+        assert page.evaluate(f"{why}.innerText").startswith("its owner is silent for at least 15 s")
+        end = f"{why}.querySelector('.lines').getBoundingClientRect()"
+        assert page.evaluate(SHOWN_WORDS).startswith("its owner is silent for at least 15 s (its last report")
+        assert page.evaluate(f"{end}.height") <= 30
+        name = "document.querySelector('#worker-table .who .head')"
+        assert page.evaluate(f"{name}.clientWidth") > 30, "only the end of the worker's name is visible"
         tile = page.evaluate("document.querySelector('.tile').innerText.split('\\n').filter(Boolean)")
         assert tile == ["Needs attention", "3 problems", "no notices"]
         marks = "[...document.querySelectorAll('#attention .mark')].map((each) => each.ariaLabel)"
@@ -197,6 +224,7 @@ def test_a_restarted_query_shows_why_nothing_is_lost_or_doubled(page: Page) -> N
         assert (
             "A batch is pinned, 40 records up to 5154..28070146: unless it was complete, exactly" in changes
         )
+        assert row_texts(page)[0].endswith("\n\u2026\u20609b7dcd reads it, 0.8 s behind")
         page.screenshot(SCREENSHOTS / "restarted-query.png")
         page.evaluate(f"{ROWS}[0].click()")
         page.wait_for("!document.getElementById('detail').hidden")
@@ -220,6 +248,22 @@ def test_a_stopped_fleet_has_no_leader_at_the_moment(page: Page) -> None:
         page.wait_for(f"document.body.dataset.drawn === '{view['at'] + 1}'")
         assert page.evaluate(words).startswith("no worker owns a lease")
         page.leave()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_1400_pixels(page: Page, scheme: str) -> None:
+    """Healthy and unhealthy fleets at this width, for the screenshots; no figure is wider than its tile."""
+    for name, fleet in (
+        ("healthy", small_fleet()),
+        ("unhealthy", unhealthy_fleet()),
+        ("killed", killed_query()),
+    ):
+        with shown(page, fleet, 40) as dashboard:
+            page.open(dashboard.url, width=1400, scheme=scheme)
+            page.wait_for("document.querySelectorAll('#shard-table .spark path').length >= 4")
+            page.screenshot(SCREENSHOTS / f"{name}-{scheme}-1400.png")
+            assert page.evaluate(WIDE_FIGURES) == []
+            assert page.evaluate(CROWDED_TILES) == []
 
 
 def test_dark(page: Page) -> None:

@@ -32,6 +32,27 @@ export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? '' : 's'}`;
 }
 
+const TAIL = 6; // the ends of the names of pods, processes and queries differ
+const NAME_MAX = 14;
+
+export function splitName(name) {
+  return [name.slice(0, -TAIL), name.slice(-TAIL)];
+}
+
+// The word joiner keeps the ellipsis and the end in one line.
+export function shortName(name) {
+  return name.length > NAME_MAX ? `…\u2060${splitName(name)[1]}` : name;
+}
+
+// A sentence for a narrow cell beside the owner: without the name after "its owner", and with only the ends of the other long names.
+export function brief(sentence, owner, names) {
+  const text = owner === null ? sentence : sentence.replaceAll(`its owner ${owner}`, 'its owner');
+  return text.replace(/\S+/g, (word) => {
+    const name = word.replace(/[,;:.]+$/, '');
+    return names.has(name) ? shortName(name) + word.slice(name.length) : word;
+  });
+}
+
 export function clock(ms) {
   return new Date(ms).toLocaleTimeString('en-GB');
 }

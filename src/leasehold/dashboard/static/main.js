@@ -4,7 +4,7 @@ import { sparkline, parts } from './charts.js';
 import { showDetail } from './detail.js';
 import { byId, el, mark, redraw, setText } from './dom.js';
 import { describe, drawFamily, shortId, STATE_NAMES } from './family.js';
-import { clock, count, date, duration, kilobytes, plural } from './format.js';
+import { clock, count, date, duration, kilobytes, plural, shortName } from './format.js';
 import { startReplay } from './replay.js';
 import { sentence, SHARD_COLUMNS, WORKER_COLUMNS } from './shard_columns.js';
 import { applyChange, setView, store, wantSeries } from './store.js';
@@ -74,14 +74,14 @@ function drawDetail() {
   showDetail(byId('detail'), state.selected, { select, close: closeDetail, redraw: drawDetail });
 }
 
-function leadership(view) {
-  return view.leader === null ? 'no leader at the moment' : `led by ${view.leader}`;
+function leadership(leader) {
+  return leader === null ? 'no leader at the moment' : `led by ${leader}`;
 }
 
 function drawHead() {
   const view = store.view;
   setText(byId('application'), view.application);
-  const mode = view.mode === null ? '' : view.mode === 'peers' ? 'peers, without a leader' : view.mode === 'unknown' ? 'no worker owns a lease' : leadership(view);
+  const mode = view.mode === null ? '' : view.mode === 'peers' ? 'peers, without a leader' : view.mode === 'unknown' ? 'no worker owns a lease' : leadership(view.leader);
   const stream = view.streams.length === 1 ? ` · stream ${view.streams[0].name}${view.streams[0].retention ? `, kept for ${duration(view.streams[0].retention)}` : ''}` : view.streams.length ? ` · ${plural(view.streams.length, 'stream')}` : '';
   setText(byId('mode'), mode + stream);
   document.title = `${view.totals?.problems ? `(${view.totals.problems}) ` : ''}${view.application} – Leasehold`;
@@ -124,7 +124,7 @@ function kinesisTile(operations) {
 }
 
 function drawTiles() {
-  const { totals, trend, calls, at, mode } = store.view;
+  const { totals, trend, calls, at, mode, leader } = store.view;
   redraw(byId('tiles'), `${at} ${totals === null}`, () => {
     if (totals === null) return [];
     const line = (index, label, floor) => sparkline(trend.map((point) => [point[0], point[index]]), { width: 80, height: 34, now: at / 1000, floor, label });
@@ -133,7 +133,7 @@ function drawTiles() {
     return [
       tile('Needs attention', totals.problems ? plural(totals.problems, 'problem') : totals.notices ? plural(totals.notices, 'notice') : store.view.judged ? 'nothing' : '…', totals.problems ? (totals.notices ? plural(totals.notices, 'notice') : 'no notices') : 'no problems', { kind: totals.problems ? 'problem' : totals.notices ? 'notice' : 'ok' }),
       tile('Shards', `${count(totals.read)} read`, states.join(' · ') || 'all are being read'),
-      tile('Workers', `${count(totals.active)} active`, [totals.active < totals.workers ? `${count(totals.workers - totals.active)} silent` : '', totals.handoffs ? plural(totals.handoffs, 'handoff') : '', mode === 'peers' ? 'peers' : mode === 'unknown' ? '' : leadership(store.view)].filter(Boolean).join(' · ')),
+      tile('Workers', `${count(totals.active)} active`, [totals.active < totals.workers ? `${count(totals.workers - totals.active)} silent` : '', totals.handoffs ? plural(totals.handoffs, 'handoff') : '', mode === 'peers' ? 'peers' : mode === 'unknown' ? '' : leadership(leader === null ? null : shortName(leader))].filter(Boolean).join(' · ')),
       tile('Largest lag', duration(totals.lag), 'of all shards', { picture: line(1, 'Largest lag over time', 60_000) }),
       tile('Throughput', totals.measures_load && totals.active ? kilobytes(totals.kbps) : '–', !totals.measures_load ? 'this fleet does not write it' : totals.active ? 'of all shards' : 'no worker is active', { picture: totals.measures_load ? line(2, 'Throughput over time', 1) : null }),
       el('div', { class: 'tile' }, el('div', { class: 'words fill' }, el('h2', {}, 'Lags'), parts(totals.lags, LAG_CLASSES, { width: 200, height: 10, label: lags.map(([name, number]) => `${name}: ${number}`).join(', ') }),
