@@ -55,7 +55,7 @@ FINDING_KINDS: Final[Mapping[str, FindingKind]] = {
         "ok", "The lag becomes smaller; with the time to the tip at the present rate."
     ),
     "behind": FindingKind(
-        "ok; notice if no worker serves the shard and no problem says why",
+        "ok",
         "The shard is behind, and its lag neither grows nor falls; or it grows because the position stands still.",
     ),
     "ended": FindingKind(

@@ -230,7 +230,7 @@ def _lease_findings(lease: Lease, leases: Mapping[LeaseKey, Lease], facts: Fleet
         yield unserved
     elif lease.is_in_handoff:
         yield _handoff(lease, facts)
-    yield from lag_findings(lease, facts, unserved=unserved)
+    yield from lag_findings(lease, facts, is_served=unserved is None)
 
 
 def _why_unserved(lease: Lease, facts: FleetFacts) -> Finding | None:

@@ -18,12 +18,11 @@ _REASONS: Final = frozenset({"no_progress", "handler_fails"})
 HOT_KBPS: Final = 0.8 * 1_024  # a shard accepts one megabyte a second
 
 
-def lag_findings(lease: Lease, facts: FleetFacts, *, unserved: Finding | None) -> Iterator[Finding]:
+def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterator[Finding]:
     """The findings about a shard that may be read now. At least one if a worker serves it.
 
-    `unserved` says why no worker does. If that is a problem, the lag is its consequence and no finding to act on.
+    If none does, another finding says why, and is a problem if it lasts. The lag is its consequence.
     """
-    is_served = unserved is None
     reads = facts.lags.get(lease.key, ())
     if not reads:
         if is_served:
@@ -60,11 +59,10 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, unserved: Finding | None) -
             "compare with the producers whether they wrote records since the checkpoint",
         )
     yield from _retention_findings(lease, last, facts)
-    if unserved is None:
+    if is_served:
         yield from _progress_findings(lease, reads, facts)
     elif last.behind_ms:
-        severity = Severity.OK if unserved.severity is Severity.PROBLEM else Severity.NOTICE
-        yield _finding(lease, "behind", severity, f"it is {format_duration(last.behind_ms)} behind")
+        yield _finding(lease, "behind", Severity.OK, f"it is {format_duration(last.behind_ms)} behind")
     if is_served and lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
         yield _finding(
             lease,
