@@ -21,6 +21,12 @@ class RunningDashboard:
     url: str
     hub: ViewHub | None
     loop: asyncio.AbstractEventLoop
+    server: DashboardServer
+
+    @property
+    def connections(self) -> int:
+        """How many connections the server has."""
+        return self.server.connections
 
     def publish(self, view: View) -> None:
         """Publish a view, and wait until it is."""
@@ -57,7 +63,7 @@ def _serve(source: Source, hub: ViewHub | None, port: int = 0) -> Iterator[Runni
     thread = threading.Thread(target=lambda: loop.run_until_complete(server.run()), name="dashboard")
     thread.start()
     try:
-        yield RunningDashboard(url, hub, loop)
+        yield RunningDashboard(url, hub, loop, server)
     finally:
         server.stop()
         thread.join(30)

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from leasehold.dashboard.head_deadline import HeadDeadlineProtocol
+from leasehold.core.connection_limits import CONNECTIONS_MAX, connections_max
+from leasehold.dashboard.limited_protocol import LimitedProtocol
 from leasehold.dashboard.view_hub import ViewHub
 from leasehold.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
-CONNECTIONS_MAX: Final = 1_024
+# Asyncio accepts so many connections before it makes the first of them known, and none of them is limited until then.
+ACCEPTED_AT_ONCE: Final = 1
+QUEUED_MAX: Final = 128
+# The kernel would keep megabytes for a client that does not read, and it would take as long to notice.
+SEND_BUFFER_BYTES: Final = 128 * 1_024
+_LOGGERS: Final = ("uvicorn.error", "asyncio")
 
 
 class FirstOfEachMessage(logging.Filter):
-    """Lets each message pass once. Uvicorn repeats a warning for every connection above the limit."""
+    """Lets each message pass once. Uvicorn and asyncio repeat some for every connection.
+
+    The first line and the kind of error count: asyncio names an address in memory, or a descriptor, in further lines.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, object]] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the message is new."""
-        is_new = str(record.msg) not in self._seen
-        self._seen.add(str(record.msg))
+        error = record.exc_info[0] if record.exc_info else None
+        message = str(record.msg).partition("\n")[0], error
+        is_new = message not in self._seen
+        self._seen.add(message)
         return is_new
 
 
@@ -49,6 +61,11 @@ class DashboardServer:
         host, port = self._socket.getsockname()[:2]
         return f"http://{host}:{port}/"
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._uvicorn.server_state.connections)
+
     def stop(self) -> None:
         """Stop the server. Any thread may call this."""
         self._uvicorn.should_exit = True
@@ -64,12 +81,10 @@ class DashboardServer:
         task = None if background is None else asyncio.create_task(background)
         if task is not None:
             task.add_done_callback(lambda _task: self.stop())
-        log, once = logging.getLogger("uvicorn.error"), FirstOfEachMessage()
-        log.addFilter(once)
         try:
-            await self._uvicorn.serve(sockets=[self._socket])
+            with _few_messages():
+                await self._uvicorn.serve(sockets=[self._socket])
         finally:
-            log.removeFilter(once)
             self._socket.close()
             if task is not None:
                 task.cancel()
@@ -89,34 +104,58 @@ class _Uvicorn(uvicorn.Server):
         # Uvicorn would raise the signal again after a clean stop, so the exit code would not be 0.
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(QUEUED_MAX)  # asyncio has set the queue to what it accepts at once
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._hub is not None:
             self._hub.close()
         await super().shutdown(sockets)
 
 
+@contextmanager
+def _few_messages() -> Iterator[None]:
+    with ExitStack() as stack:
+        for name in _LOGGERS:
+            log, once = logging.getLogger(name), FirstOfEachMessage()
+            log.addFilter(once)
+            stack.callback(log.removeFilter, once)
+        yield
+
+
 def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    class Protocol(LimitedProtocol):
+        connections_max = _connections_max()
+
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=HeadDeadlineProtocol,
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=CONNECTIONS_MAX,
+        backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=2,
     )
+
+
+def _connections_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else connections_max(soft)
 
 
 def _listening_socket(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections inherit it
     try:
         listening.bind((HOST, port))
-        listening.listen(128)
+        listening.listen(QUEUED_MAX)
     except OSError as error:
         listening.close()
         raise ConfigError(
