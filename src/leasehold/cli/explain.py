@@ -107,6 +107,7 @@ async def _read(
             watch_ms=round(watch * 1000),
             application=connection.application or "",
             worker_findings=workers.findings,
+            worker_idle_ms=workers.idle_ms,
         )
 
 

@@ -63,9 +63,9 @@ class Poller:
 
     async def read_once(self) -> FleetRead:
         """Read the fleet and publish its view."""
-        workers = await asyncio.to_thread(read_workers, self._status) if self._status else None
-        read = await self._watch.read(workers.findings if workers is not None else {})
-        costs = replace(self._costs(read), worker_calls=None if workers is None else workers.calls)
+        workers = await asyncio.to_thread(read_workers, self._status)
+        read = await self._watch.read(workers.findings, workers.idle_ms)
+        costs = replace(self._costs(read), worker_calls=workers.calls if self._status else None)
         self._before = (self._clock.now_ms(), read)
         # Ten thousand shards take a second. On a thread, it delays no browser.
         judged = await asyncio.to_thread(judge_fleet, read.facts, self._settings)

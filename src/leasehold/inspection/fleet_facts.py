@@ -50,6 +50,7 @@ async def read_facts(
     watch_ms: int,
     application: str,
     worker_findings: Mapping[str, tuple[Finding, ...]] | None = None,
+    worker_idle_ms: Mapping[str, int] | None = None,
 ) -> FleetFacts:
     """Read the fleet twice, `watch_ms` apart."""
     layout = await find_layout(table, application)
@@ -68,6 +69,7 @@ async def read_facts(
         streams={key: await describe_stream(stream) for key, stream in streams.items()},
         lags={key: (first[key], read) if key in first else (read,) for key, read in second.items()},
         worker_findings=worker_findings or {},
+        worker_idle_ms=worker_idle_ms,
     )
 
 

@@ -137,7 +137,11 @@ class FleetWatch:
         self._count = CallCount()
         self._memory = _Memory()
 
-    async def read(self, worker_findings: Mapping[str, tuple[Finding, ...]] | None = None) -> FleetRead:
+    async def read(
+        self,
+        worker_findings: Mapping[str, tuple[Finding, ...]] | None = None,
+        worker_idle_ms: Mapping[str, int] | None = None,
+    ) -> FleetRead:
         """Read the fleet once. Raises a LeaseholdError if the lease table cannot be read."""
         memory, problems = self._memory, list[str]()
         layout = await self._find_layout()
@@ -169,6 +173,7 @@ class FleetWatch:
             streams={key: listing.facts for key, listing in memory.listings.items()},
             lags={key: tuple(reads) for key, reads in memory.lags.items()},
             worker_findings=worker_findings or {},
+            worker_idle_ms=worker_idle_ms,
         )
         return FleetRead(
             facts=facts,

@@ -27,25 +27,31 @@ class WorkersStatus:
     """What workers say about themselves.
 
     `findings` are by lease key, or by address if they are about the whole worker. `calls` are the calls to Kinesis a
-    second of all these workers, by operation: all of them, and those that were throttled.
+    second of all these workers, by operation: all of them, and those that were throttled. `idle_ms` has the shards that
+    the workers read and find healthy, by lease key: the time since each last made progress. None: no worker was asked.
     """
 
     findings: Mapping[str, tuple[Finding, ...]]
     calls: Mapping[str, tuple[float, float]]
+    idle_ms: Mapping[str, int] | None = None
 
 
 def read_workers(addresses: Iterable[str]) -> WorkersStatus:
     """Read `/health` of these workers."""
     findings: defaultdict[str, list[Finding]] = defaultdict(list)
     calls: dict[str, tuple[float, float]] = {}
-    for address in addresses:
+    idle_ms: dict[str, int] = {}
+    asked = list(addresses)
+    for address in asked:
         report = _report(address)
         for finding in [report] if isinstance(report, Finding) else _parse(report):
             findings[finding.shard or address].append(finding)
         for operation, (rate, throttled) in _parse_calls(report):
             before = calls.get(operation, (0.0, 0.0))
             calls[operation] = (before[0] + rate, before[1] + throttled)
-    return WorkersStatus({key: tuple(found) for key, found in findings.items()}, calls)
+        idle_ms.update(_parse_idle(report))
+    told = {key: tuple(found) for key, found in findings.items()}
+    return WorkersStatus(told, calls, idle_ms if asked else None)
 
 
 def health_url(address: str) -> str:
@@ -106,6 +112,16 @@ def _parse_calls(report: Any) -> Iterable[tuple[str, tuple[float, float]]]:
         numbers = [value for value in values if isinstance(value, int | float) and 0 <= value < RATE_MAX]
         if len(numbers) == 2 and len(operation) <= OPERATION_LENGTH_MAX:
             yield operation, (float(numbers[0]), float(numbers[1]))
+
+
+def _parse_idle(report: Any) -> Iterable[tuple[str, int]]:
+    """The healthy shards that are not waiting for their parents, and for how long each has made no progress."""
+    listed = report.get("shards") if isinstance(report, dict) else None
+    for shard, about in (listed if isinstance(listed, dict) else {}).items():
+        if isinstance(about, dict) and about.get("ok") is True and not about.get("waits_for"):
+            idle_ms = about.get("idle_ms")
+            if isinstance(idle_ms, int) and 0 <= idle_ms < RATE_MAX:
+                yield shard, idle_ms
 
 
 def _about_worker(problem: str) -> Finding:

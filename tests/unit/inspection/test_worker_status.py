@@ -60,6 +60,26 @@ def test_the_calls_of_all_workers_are_added() -> None:
     assert calls == {"GetRecords": (3.0, 0.5), "ListShards": (1.5, 0.25)}
 
 
+def test_healthy_shards_say_when_they_last_made_progress() -> None:
+    """Anything else in their place is ignored."""
+    healthy = {"ok": True, "idle_ms": 10_000, "waits_for": []}
+    shards = {
+        "a": healthy,
+        "b": {**healthy, "ok": False},
+        "c": {**healthy, "waits_for": ["shardId-000000000000"]},
+        "d": {**healthy, "idle_ms": "soon"},
+        "e": 7,
+    }
+    servers = [serve({"findings": [], "shards": shards}), serve({"findings": [], "shards": ["a"]})]
+    try:
+        found = read_workers([server.url for server in servers]).idle_ms
+    finally:
+        for server in servers:
+            server.close()
+    assert found == {"a": 10_000}
+    assert read_workers([]).idle_ms is None
+
+
 def test_a_worker_that_does_not_answer_is_a_problem_itself() -> None:
     server = serve(["not a report"])
     try:

@@ -100,6 +100,24 @@ def test_an_owner_that_renews_and_does_not_checkpoint_is_stuck() -> None:
     assert "handler" in found["stuck"].remedy
 
 
+def test_a_shard_that_its_worker_finds_healthy_is_not_stuck() -> None:
+    """A handler that takes 25 s for a batch moves no checkpoint in 15 s."""
+    slow = facts(lease(), lags=behind(120_000, 135_000), worker_idle_ms={str(PARENT): 10_000})
+    assert list(findings(slow)) == ["behind"]
+    assert findings(slow)["behind"].text == (
+        "anna reads it, 2 min 15 s behind; its checkpoint has not moved in 15 s, and its worker finds it healthy: "
+        "when asked, it had made progress 10 s before"
+    )
+
+
+def test_a_stuck_shard_does_not_propose_to_ask_workers_that_were_asked() -> None:
+    unasked = facts(lease(), lags=behind(120_000, 135_000))
+    assert "--status" in findings(unasked)["stuck"].remedy
+    asked = findings(replace(unasked, worker_idle_ms={"shardId-000000000009": 0}))["stuck"]
+    assert "--status" not in asked.remedy
+    assert "no worker that was asked says that it reads this shard" in asked.remedy
+
+
 def test_a_checkpoint_that_is_a_moment_old_is_not_stuck() -> None:
     """Many programs checkpoint once a minute."""
     assert "stuck" not in findings(facts(lease(), lags=behind(20_000, 35_000)))
@@ -176,6 +194,7 @@ def test_a_handoff_to_a_worker_that_is_gone_is_a_problem() -> None:
 
 
 RESET = WorkerId("leasehold-reset-host-1:17:0a1b2c3d")
+COMMAND = "the command `leasehold reset` (process 17 on host-1)"
 
 
 def test_a_command_that_waits_for_an_owner_is_no_silent_worker() -> None:
@@ -288,6 +307,45 @@ FAMILY = (
 )
 
 
+@pytest.mark.parametrize(
+    ("parent", "before", "told"),
+    [
+        (
+            lease(),
+            lease(),
+            f"nobody reads {PARENT}, 1 min 0 s behind: its owner anna is silent for at least 15 s",
+        ),
+        (
+            lease(owner=RESET),
+            lease(owner=RESET, counter=6),
+            f"nobody reads {PARENT}, 1 min 0 s behind: {COMMAND} holds it",
+        ),
+        (
+            lease(owner=RESET),
+            lease(owner=RESET),
+            f"nobody reads {PARENT}, 1 min 0 s behind: its owner {COMMAND} is silent for at least 15 s",
+        ),
+    ],
+)
+def test_a_child_says_that_nobody_reads_its_parent(parent: Lease, before: Lease, told: str) -> None:
+    child = lease(CHILD, at=TRIM_HORIZON, owner=None, parents=frozenset({PARENT}))
+    of = facts(parent, child, before=[before, child], lags=behind(90_000, 60_000), shards=FAMILY)
+    assert (
+        findings(of, CHILD)["waits_for_parents"].text
+        == f"it waits until its parent is read to the end: {told}"
+    )
+
+
+def test_a_grandchild_says_that_its_parent_itself_waits() -> None:
+    """Its owner has the lease of the parent already, and reads nothing of it."""
+    child = lease(CHILD, at=TRIM_HORIZON, parents=frozenset({PARENT}))
+    grandchild = lease(GRANDCHILD, at=TRIM_HORIZON, owner=None, parents=frozenset({CHILD}))
+    of = facts(lease(), child, grandchild, shards=FAMILY)
+    assert findings(of, GRANDCHILD)["waits_for_parents"].text == (
+        f"it waits until its parent is read to the end: {CHILD} itself waits until {PARENT} is read to the end"
+    )
+
+
 def test_a_child_without_a_lease_waits_for_its_parent() -> None:
     """Its lease is created when the parent ends. Until then only the list of shards has it."""
     of = facts(lease(), lags=behind(90_000, 60_000), shards=FAMILY)
@@ -364,6 +422,15 @@ def test_throttled_reads_are_explained() -> None:
     found = findings(facts(lease(), lags=[LagRead(at_ms=1, is_throttled=True, problem="too fast")]))
     assert "share five reads" in found["reads_throttled"].text
     assert "too fast" in found["lag_unknown"].text
+
+
+def test_an_unserved_shard_says_why_its_lag_is_not_known() -> None:
+    """So the wrong stream is noticed also while no worker runs."""
+    foreign = [LagRead(at_ms=1, problem="the checkpoint is not of this shard")]
+    for owner in (None, ANNA):
+        silent = lease(owner=owner)
+        found = findings(facts(silent, before=[silent], lags=foreign))["lag_unknown"]
+        assert found.text == "its lag is not known: the checkpoint is not of this shard"
 
 
 def test_a_hot_shard_is_named() -> None:

@@ -177,7 +177,11 @@ def _passed(
 
 
 def _are_read(parents: Sequence[str]) -> str:
-    return "parent is" if len(parents) == 1 else "parents are"
+    return f"parent{'s' if len(parents) > 1 else ''} {_is_or_are(parents)}"
+
+
+def _is_or_are(several: Sequence[str]) -> str:
+    return "is" if len(several) == 1 else "are"
 
 
 def _blocked(shard: ShardId, stream: StreamIdentifier | None) -> Finding:
@@ -237,7 +241,7 @@ def _why_unserved(lease: Lease, facts: FleetFacts) -> Finding | None:
     """Why no worker serves a lease; None if one does."""
     if lease.actual_owner is None:
         return _free(lease, facts)
-    if lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners:
+    if _is_silent(lease, facts):
         return _silent(lease, lease.actual_owner, facts)
     if (command := parse_command(lease.actual_owner)) is not None:
         text = f"{command} holds it, and gives it back to the workers when it has changed it"
@@ -309,9 +313,21 @@ def _parent_state(parent: Lease, facts: FleetFacts) -> str:
     reads = facts.lags.get(parent.key, ())
     behind_ms = reads[-1].behind_ms if reads else None
     lag = "" if behind_ms is None else f", {format_duration(behind_ms)} behind"
-    if parent.actual_owner is None:
+    owner = parent.actual_owner
+    if waits_for := unfinished_parents(parent, facts.after.by_key):
+        return f"{parent.shard_id} itself waits until {' and '.join(waits_for)} {_is_or_are(waits_for)} read to the end"
+    if owner is None:
         return f"{parent.shard_id} has no owner{lag}"
-    return f"{parent.actual_owner} reads {parent.shard_id}{lag}"
+    if _is_silent(parent, facts):
+        return f"nobody reads {parent.shard_id}{lag}: its owner {_name(owner)} is silent {silence_of(facts, owner)}"
+    if (command := parse_command(owner)) is not None:
+        return f"nobody reads {parent.shard_id}{lag}: {command} holds it"
+    return f"{owner} reads {parent.shard_id}{lag}"
+
+
+def _is_silent(lease: Lease, facts: FleetFacts) -> bool:
+    """Whether nobody renews an owned lease, nor any other lease of its owner."""
+    return lease.key in facts.silent and lease.actual_owner not in facts.renewing_owners
 
 
 def _free(lease: Lease, facts: FleetFacts) -> Finding:

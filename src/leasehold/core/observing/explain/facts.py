@@ -132,8 +132,10 @@ class FleetFacts:
     """Everything that `explain_fleet` knows.
 
     `lags` has the reads of each shard, oldest first. `worker_findings` are what workers say in `/health`, by lease key;
-    those about a whole worker have its address as their key. With `own_worker`, they come from the member that looks
-    at itself: it knows whether a shard makes progress, so an unmoved checkpoint alone says nothing.
+    those about a whole worker have its address as their key. `worker_idle_ms` has the shards that these workers find
+    healthy, and for how long each had made no progress; None if no worker was asked. With `own_worker`, the findings
+    come from the member that looks at itself: it knows whether a shard makes progress, so an unmoved checkpoint alone
+    says nothing.
     """
 
     before: TableRead
@@ -145,6 +147,7 @@ class FleetFacts:
     streams: Mapping[StreamIdentifier | None, StreamFacts] = field(default_factory=dict)
     lags: Mapping[LeaseKey, tuple[LagRead, ...]] = field(default_factory=dict)
     worker_findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    worker_idle_ms: Mapping[str, int] | None = None
     own_worker: WorkerId | None = None
 
     @property

@@ -61,6 +61,8 @@ def lag_findings(lease: Lease, facts: FleetFacts, *, is_served: bool) -> Iterato
     yield from _retention_findings(lease, last, facts)
     if is_served:
         yield from _progress_findings(lease, reads, facts)
+    elif last.behind_ms is None and last.problem:
+        yield _unknown_lag(lease, last)
     elif last.behind_ms:
         yield _finding(lease, "behind", Severity.OK, f"it is {format_duration(last.behind_ms)} behind")
     if is_served and lease.throughput_kbps is not None and lease.throughput_kbps >= HOT_KBPS:
@@ -93,26 +95,43 @@ def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFac
     last, told = reads[-1], facts.worker_findings.get(lease.key, ())
     yield from told
     if last.behind_ms is None:
-        yield _finding(
-            lease, "lag_unknown", Severity.NOTICE, f"its lag is not known: {last.problem or 'no answer'}"
-        )
+        yield _unknown_lag(lease, last)
     elif last.behind_ms <= AT_TIP_MS:
         yield _finding(lease, "at_tip", Severity.OK, _at_tip(lease, last.behind_ms))
     elif any(each.code in _REASONS for each in told):
         text = f"{lease.actual_owner} reads it, {format_duration(last.behind_ms)} behind"
         yield _finding(lease, "behind", Severity.OK, text)
     elif facts.own_worker is None and _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
-        yield _finding(
-            lease,
-            "stuck",
-            Severity.PROBLEM,
-            f"{lease.actual_owner} renews the lease, but its checkpoint has not moved in "
-            f"{format_duration(facts.watched_ms)} and is {format_duration(last.behind_ms)} behind",
-            "its handler hangs, fails each time, or does not checkpoint: look at its log, and at /health of a "
-            "Leasehold worker (--status)",
-        )
+        yield _unmoved_finding(lease, last.behind_ms, facts)
     else:
         yield _rate_finding(lease, reads, facts)
+
+
+def _unmoved_finding(lease: Lease, behind_ms: int, facts: FleetFacts) -> Finding:
+    """A checkpoint stands still while a handler takes long for a batch. Only the worker knows whether it hangs."""
+    watched, behind = format_duration(facts.watched_ms), format_duration(behind_ms)
+    idle_ms = (facts.worker_idle_ms or {}).get(lease.key)
+    if idle_ms is not None:
+        text = (
+            f"{lease.actual_owner} reads it, {behind} behind; its checkpoint has not moved in {watched}, and its "
+            f"worker finds it healthy: when asked, it had made progress {format_duration(idle_ms)} before"
+        )
+        return _finding(lease, "behind", Severity.OK, text)
+    remedy = "its handler hangs, fails each time, or does not checkpoint: look at its log"
+    return _finding(
+        lease,
+        "stuck",
+        Severity.PROBLEM,
+        f"{lease.actual_owner} renews the lease, but its checkpoint has not moved in {watched} and is {behind} behind",
+        f"{remedy}, and at /health of a Leasehold worker (--status)"
+        if facts.worker_idle_ms is None
+        else f"{remedy}; no worker that was asked says that it reads this shard",
+    )
+
+
+def _unknown_lag(lease: Lease, last: LagRead) -> Finding:
+    text = f"its lag is not known: {last.problem or 'no answer'}"
+    return _finding(lease, "lag_unknown", Severity.NOTICE, text)
 
 
 def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Finding:
