@@ -258,3 +258,41 @@ def test_a_lease_that_moves_by_itself_is_left_to_its_new_owner() -> None:
         assert await world.table.get(lease.key) == moved
 
     run_in_virtual_time(scenario())
+
+
+def test_no_lease_is_given_to_a_worker_that_was_killed_after_its_last_report() -> None:
+    """Its report is fresh for a minute. Its leases are not renewed, and it has as few as the others."""
+
+    async def scenario() -> None:
+        world = World(even_shards(6), settings=LEADER_SETTINGS)
+        for name in "abc":
+            world.start(name)
+        await world.until(lambda: world.shares() == [2, 2, 2], within_s=120)
+        await world.kill(WorkerId("b"))
+        _, given = await release(world.rows, world.clock, ReleaseRequest(worker=WorkerId("c")))
+        assert len(given) == 2
+        assert set(given.values()) == {WorkerId("a")}
+        await world.until(lambda: len(world.readers()) == 6, within_s=120)
+        assert_never_interleaved(world)
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_lease_that_was_handed_to_a_killed_command_is_released() -> None:
+    """The owner answers the request of a reset that was killed. The lease is taken from that command, not left."""
+
+    async def scenario() -> None:
+        world, lease = await one_lease("anna")
+        killed = WorkerId("leasehold-reset-host-1:17:0a1b2c3d")
+        capture = new_capture(world.rows, world.clock)
+        planned = await plan_release(capture.ports.table, world.clock, ReleaseRequest(is_all=True))
+        await world.table.take(lease, killed, LeaseSessionId("another"))
+        result, given = await release_leases(capture, planned, timeout_ms=TIMEOUT_MS)
+        assert given == {lease.key: None}
+        assert not result.kept
+        row = await world.table.get(lease.key)
+        assert row is not None
+        assert row.owner is None
+
+    run_in_virtual_time(scenario())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from leasehold.core.command_name import parse_command
 from leasehold.core.coordinator.worker_metrics import EXPIRED_AFTER_MS, WorkerReport
+from leasehold.core.leases.lease_view import leases_without_heartbeat
 from leasehold.core.model import Lease, LeaseKey, WorkerId
 from leasehold.errors import ConfigError, NotFoundError
 
@@ -57,43 +59,78 @@ def leases_to_release(leases: Sequence[Lease], request: ReleaseRequest) -> list[
 class NextOwners:
     """Chooses the next owner of each released lease: the living worker with the fewest leases, never the last owner.
 
-    Only a leader's fleet begins leases that name a worker. Peers take free leases by themselves.
+    A worker that was seen to renew a lease, or to report, is preferred to one with a fresh report only: that one may
+    have ended since. Only a leader's fleet begins leases that name a worker. Peers take free leases by themselves.
     """
 
     living: Collection[WorkerId]
     counts: dict[WorkerId, int] = field(default_factory=dict)
     last_owners: Mapping[LeaseKey, WorkerId] = field(default_factory=dict)
+    heard: Collection[WorkerId] = ()
 
     def choose(self, key: LeaseKey) -> WorkerId | None:
         """The next owner of a lease. None: the lease is freed, and the fleet decides."""
         last = self.last_owners.get(key)
-        others = sorted((self.counts.get(worker, 0), worker) for worker in self.living if worker != last)
+        others = [worker for worker in self.living if worker != last]
         if not others:
             return None
-        chosen = others[0][1]
+        chosen = min(others, key=lambda each: (each not in self.heard, self.counts.get(each, 0), each))
         self.counts[chosen] = self.counts.get(chosen, 0) + 1
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class FleetRead:
+    """The leases and the worker reports of a fleet, read at one time."""
+
+    leases: Sequence[Lease]
+    reports: Sequence[WorkerReport] = ()
+
+
 def next_owners(
-    leases: Iterable[Lease],
     released: Iterable[Lease],
-    reports: Iterable[WorkerReport],
+    before: FleetRead,
+    after: FleetRead,
     *,
     wall_s: int,
     drained: WorkerId | None = None,
 ) -> NextOwners:
-    """Prepare the choice for a fleet with a leader, from the reports of its workers. A drained worker gets nothing."""
+    """Prepare the choice for a fleet with a leader, from two reads that are longer apart than two heartbeats.
+
+    A drained worker gets nothing. Nor does one that has leases and renewed none of them, although its report is fresh:
+    it ended after the report.
+    """
     keys = {lease.key: lease.actual_owner for lease in released if lease.actual_owner is not None}
+    silent_keys = leases_without_heartbeat(before.leases, after.leases)
+    owned = [
+        (lease, lease.actual_owner)
+        for lease in after.leases
+        if lease.actual_owner is not None and not lease.checkpoint.is_shard_end
+    ]
+    renewing = {owner for lease, owner in owned if lease.key not in silent_keys}
+    silent = {owner for lease, owner in owned if lease.key in silent_keys} - renewing
+    reported = {report.worker: report.updated_s for report in before.reports}
+    new = {each.worker for each in after.reports if reported.get(each.worker) != each.updated_s}
     living = {
         report.worker
-        for report in reports
+        for report in after.reports
         if wall_s - report.updated_s <= EXPIRED_AFTER_MS // 1000
         and not report.is_failing
         and report.worker != drained
     }
     counts: dict[WorkerId, int] = {}
-    for lease in leases:
+    for lease in after.leases:
         if lease.owner is not None and lease.key not in keys and not lease.checkpoint.is_shard_end:
             counts[lease.owner] = counts.get(lease.owner, 0) + 1
-    return NextOwners(living, counts, keys)
+    return NextOwners(living - silent, counts, keys, heard=renewing | new)
+
+
+def is_still_to_release(
+    lease: Lease, planned_owner: WorkerId | None, own_names: Collection[WorkerId]
+) -> bool:
+    """Whether a lease must still be taken: from the owner of the plan, or from a command, which reads nothing.
+
+    A worker that has got the lease since is its next owner.
+    """
+    owner = lease.actual_owner
+    return owner == planned_owner or owner in own_names or parse_command(owner) is not None
