@@ -6,14 +6,15 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
-from leasehold.core.shown_text import SENTENCE_LENGTH_MAX, shorten, shorten_ids
+from leasehold.core.shown_text import SENTENCE_LENGTH_MAX, column_widths, keep_end, shorten, shorten_ids
 from leasehold.errors import LeaseholdError
 
 _PIPED_WIDTH: Final = 1_000
+_GAP: Final = 2  # between two columns
 PROGRESS_EVERY_S: Final = 10.0
 
 
@@ -25,25 +26,30 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table without borders, so that other tools can split its lines. Numbers are right-aligned.
 
-    Ids that are longer than any of Kinesis are shortened. JSON has them whole.
+    Ids that are longer than any of Kinesis are shortened, and on a terminal cells that are too long for its width. The
+    end of an id stays. JSON has everything whole.
     """
     # Imported late, because a command that prints no table does not need it.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console(highlight=False)
+    cells = [
+        [escape_unprintable(shorten(shorten_ids(cell), SENTENCE_LENGTH_MAX)) for cell in row] for row in rows
+    ]
+    width = console.width if console.is_terminal else _PIPED_WIDTH
+    widths = column_widths([columns, *cells], width, _GAP)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         is_number = bool(rows) and all(row[number].replace(",", "").isdigit() for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            *(Text(escape_unprintable(shorten(shorten_ids(cell), SENTENCE_LENGTH_MAX))) for cell in row)
-        )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPED_WIDTH)
-    console.print(table)
+        justify: Literal["right", "left"] = "right" if is_number else "left"
+        table.add_column(keep_end(column, widths[number]), justify=justify, no_wrap=True)
+    for row in cells:
+        table.add_row(*(Text(keep_end(cell, widths[number])) for number, cell in enumerate(row)))
+    # If not even short cells fit, the terminal breaks the lines.
+    needed = sum(widths) + _GAP * (len(widths) - 1)
+    Console(highlight=False, width=max(width, needed)).print(table)
 
 
 class UnknownResult(click.ClickException):
