@@ -166,7 +166,7 @@ def test_a_row_that_is_no_lease_is_named(location: LeaseLocation, tmp_path: Path
     assert done.code == 0
     rejected, ignored = done.lines()[-2:]
     assert rejected.startswith("rejected: shardId-000000000001: ")
-    assert "repair or delete the row; until then its shard and all descendants" in rejected
+    assert "repair or delete the row; its shard and all descendants" in rejected
     assert ignored.startswith("ignored: note: it is not a lease and blocks nothing")
     output = json.loads(run_cli("leases", "--json", *location.options, folder=tmp_path).out)
     assert [each["key"] for each in output["ignored"]] == ["note"]
@@ -185,6 +185,7 @@ def test_an_unreadable_row_is_named_and_escaped(location: LeaseLocation, tmp_pat
     assert done.code == 0
     assert "1 lease: 1 free; 0 workers; 1 row rejected" in done.lines()
     assert done.lines()[-1].startswith(r"rejected: evil\x1b[2J\n: leaseKey: contains control characters")
+    assert done.lines()[-1].endswith("; its key is not that of a shard, so no shard waits for it")
     assert "\x1b" not in done.out
 
 

@@ -26,10 +26,10 @@ from leasehold.core.leases.lease_view import (
     view_leases,
     view_to_json,
 )
+from leasehold.core.leases.rejected_row import consequence_of
 from leasehold.core.model import Lease, LeaseKey
 from leasehold.core.shown_text import shown, shown_sentence
 from leasehold.errors import MalformedRowError
-from leasehold.fleet.table.rejected_rows import CONSEQUENCE
 
 COLUMNS = ("shard", "state", "owner", "checkpoint", "counter", "pin", "parents", "children", "handoff")
 
@@ -67,7 +67,8 @@ def leases(*, connection: Connection, stream: str | None, watch: float | None, a
         print_line("")
     print_line(_summary(views, len(listing.rejected)))
     for error in listing.rejected:
-        print_line(f"rejected: {_shown_key(error)}: {shown_sentence(error.problem)}; {CONSEQUENCE}")
+        consequence = consequence_of(error.key)
+        print_line(f"rejected: {_shown_key(error)}: {shown_sentence(error.problem)}; {consequence}")
     for error in listing.ignored:
         print_line(
             f"ignored: {_shown_key(error)}: it is not a lease and blocks nothing; a KCL 2.x cannot list such a table"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from leasehold.core.events import Observer, RowIgnored, RowRecovered, RowRejected
 from leasehold.core.leases.lease_row import LeaseListing
+from leasehold.core.leases.rejected_row import consequence_of
 from leasehold.errors import MalformedRowError
 
-CONSEQUENCE: Final = "until then its shard and all descendants of that shard get no lease and are not started"
 REPORT_CONSEQUENCE: Final = "until then this worker counts as one without a report"
 # A table may contain any number of rows of other programs.
 _IGNORED_MAX: Final = 1_000
@@ -25,7 +25,7 @@ class RejectedRows:
 
     def report(self, listing: LeaseListing, observe: Observer) -> None:
         """Report the rows that a read of the whole table could not parse, and those that it can parse again."""
-        self._leases = _report_changes(self._leases, listing.rejected, CONSEQUENCE, observe)
+        self._leases = _report_changes(self._leases, listing.rejected, consequence_of, observe)
         for error in listing.ignored:
             if error.key not in self._ignored and len(self._ignored) < _IGNORED_MAX:
                 self._ignored.add(error.key)
@@ -33,15 +33,18 @@ class RejectedRows:
 
     def report_worker_reports(self, rejected: Sequence[MalformedRowError], observe: Observer) -> None:
         """The same for the rows of worker reports, which not every read of the leases contains."""
-        self._reports = _report_changes(self._reports, rejected, REPORT_CONSEQUENCE, observe)
+        self._reports = _report_changes(self._reports, rejected, lambda _: REPORT_CONSEQUENCE, observe)
 
 
 def _report_changes(
-    before: set[str], rejected: Sequence[MalformedRowError], consequence: str, observe: Observer
+    before: set[str],
+    rejected: Sequence[MalformedRowError],
+    consequence: Callable[[str], str],
+    observe: Observer,
 ) -> set[str]:
     """Report the rejected rows, and those of `before` that are not rejected any more. Returns the rejected keys."""
     for error in rejected:
-        observe(RowRejected(error.key, error.problem, consequence))
+        observe(RowRejected(error.key, error.problem, consequence(error.key)))
     keys = {error.key for error in rejected}
     for key in sorted(before - keys):
         observe(RowRecovered(key))

@@ -8,7 +8,8 @@ from typing import Final
 
 from leasehold.core.coordinator.leader_lock import LeaderLock
 from leasehold.core.finding import MORE, Finding, Severity, format_duration
-from leasehold.core.model import LeaseKey, WorkerId, parse_lease_key, shard_number
+from leasehold.core.leases.rejected_row import consequence_of
+from leasehold.core.model import WorkerId
 from leasehold.core.observing.explain.facts import FleetFacts
 from leasehold.errors import MalformedRowError
 
@@ -90,18 +91,13 @@ def _problem(error: MalformedRowError) -> str:
     return error.problem.removesuffix("; repair or delete the row")
 
 
-def _consequence(error: MalformedRowError) -> str:
-    if shard_number(parse_lease_key(LeaseKey(error.key))[1]) is None:
-        return "its key is not that of a shard, so no shard waits for it"
-    return "its shard and all descendants of that shard are not started"
-
-
 def _table_findings(facts: FleetFacts) -> Iterator[Finding]:
     for error in facts.after.rejected[:ROWS_SHOWN_MAX]:
         yield Finding(
             code="unreadable_row",
             severity=Severity.PROBLEM,
-            text=f"row {error.key!r} of the lease table cannot be read: {_problem(error)}; {_consequence(error)}",
+            text=f"row {error.key!r} of the lease table cannot be read: {_problem(error)}; "
+            f"{consequence_of(error.key)}",
             remedy="repair the row, or delete it if it is not a lease",
             subject=error.key,
         )
