@@ -213,6 +213,22 @@ def test_released_leases_are_listed(tmp_path: Path, run: Run) -> None:
     assert released.stdout.splitlines()[-1] == "1 lease released"
 
 
+@pytest.mark.parametrize("what", [("--all",), ("--worker", "anna"), SHARDS[:2]])
+def test_a_release_of_several_leases_is_confirmed(tmp_path: Path, run: Run, what: tuple[str, ...]) -> None:
+    """Without a terminal it is refused, and nothing is written."""
+    write_leases(tmp_path, lease(SHARDS[0], Position("17")), lease(SHARDS[1], Position("18")))
+    before = read_rows(tmp_path)
+    refused = run("release", *what)
+    assert (refused.exit_code, "add --yes" in refused.output) == (2, True)
+    assert [line.split() for line in refused.stdout.splitlines()[1:3]] == [
+        [SHARDS[0], "anna"],
+        [SHARDS[1], "anna"],
+    ]
+    assert read_rows(tmp_path) == before
+    released = run("release", *what, "--yes", "--failover-after", "1")
+    assert (released.exit_code, released.stdout.splitlines()[-1]) == (0, "2 leases released")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["reset", "release"])
 def test_an_interrupted_command_leaves_the_leases_to_their_owner(
@@ -227,7 +243,9 @@ def test_an_interrupted_command_leaves_the_leases_to_their_owner(
     local_kinesis.client().create_stream(StreamName=stream, ShardCount=1)
     put = local_kinesis.client().put_record(StreamName=stream, Data=b"x", PartitionKey="k")
     write_leases(tmp_path, lease(SHARDS[0], Position(put["SequenceNumber"])))
-    what = {"reset": ("--stream", stream, "--to", "trim-horizon", "--yes"), "release": ("--all",)}[command]
+    what = {"reset": ("--stream", stream, "--to", "trim-horizon", "--yes"), "release": ("--all", "--yes")}[
+        command
+    ]
     where = ("--sqlite", "leases.sqlite", "--kinesis-endpoint-url", local_kinesis.endpoint_url)
     before = read_rows(tmp_path)
     with start_cli(command, *where, *what, "--failover-after", "600", folder=tmp_path) as process:

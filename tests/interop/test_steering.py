@@ -203,7 +203,7 @@ def test_a_java_member_is_drained(fleet_run: FleetRun) -> None:
     fleet_run.wait_until_read_by(java, leases=8)
     python = fleet_run.fleet.start_python()
     fleet_run.wait_until_read_by(python, leases=4)
-    released = run(fleet_run, "release", "--worker", java, "--json")
+    released = run(fleet_run, "release", "--worker", java, "--yes", "--json")
     leases = json.loads(released.out)["leases"]
     assert {each["next_owner"] for each in leases} == {python}
     fleet_run.wait_until_read_by(python, leases=len(leases))
