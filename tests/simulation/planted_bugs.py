@@ -650,14 +650,14 @@ _plant(
     (
         slicing,
         "records_after",
-        lambda _: lambda users, at: tuple(user for user in users if int(user.sequence_number) > at.number),
+        lambda _: lambda users, at: users.after_number(at.number),
     ),
 )
 _plant(
     "the record at the checkpoint is delivered again",
     "order-within-a-session",
     _OWNER_CHANGES,
-    (slicing, "records_after", lambda _: lambda users, _at: tuple(users)),
+    (slicing, "records_after", lambda _: lambda users, _at: users),
     (RetryingConsumer, "_skip_done", lambda _: lambda _self, _pending, to_try: to_try),
 )
 _plant(

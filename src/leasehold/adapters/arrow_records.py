@@ -6,6 +6,7 @@ This module needs pyarrow and leasehold_native. `native_decoder` imports it only
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, Self, TypeVar, overload
 
 import leasehold_native
@@ -26,7 +27,6 @@ from leasehold.core.records.deaggregation import (
 )
 from leasehold.core.records.record_columns import (
     RecordSequence,
-    UserRecordColumns,
     UserRecordSequence,
 )
 from leasehold.errors import MalformedAggregateError
@@ -44,17 +44,17 @@ _LIMIT_MAX: Final = 2**64 - 1
 
 
 class _ArrowColumns(RecordSequence[R]):
-    """One Arrow column for each field of the record."""
+    """One Arrow column for each field of the record, in a record batch, or in a table of several."""
 
-    __slots__ = ("_payload_bytes", "batch")
+    __slots__ = ("known_payload_bytes", "rows")
 
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-        self._payload_bytes: int | None = None
+    def __init__(self, rows: Any, payload_bytes: int | None = None) -> None:
+        self.rows = rows
+        self.known_payload_bytes = payload_bytes  # None: not computed yet
 
     def __len__(self) -> int:
-        rows: int = self.batch.num_rows
-        return rows
+        count: int = self.rows.num_rows
+        return count
 
     @overload
     def __getitem__(self, index: int) -> R: ...
@@ -71,29 +71,29 @@ class _ArrowColumns(RecordSequence[R]):
             return self.take(range(first, stop, step))
         if first == 0 and stop == len(self):
             return self
-        return type(self)(self.batch.slice(first, max(0, stop - first)))
+        return type(self)(self.rows.slice(first, max(0, stop - first)))
 
     @property
     def payload_bytes(self) -> int:
-        if self._payload_bytes is None:
-            self._payload_bytes = pc.sum(self._sizes()).as_py() or 0
-        return self._payload_bytes
+        if self.known_payload_bytes is None:
+            self.known_payload_bytes = pc.sum(self._sizes()).as_py() or 0
+        return self.known_payload_bytes
 
     def payload_sizes(self) -> Sequence[int]:
         sizes: list[int] = self._sizes().to_pylist()
         return sizes
 
     def sequence_numbers(self) -> Sequence[str]:
-        numbers: list[str] = self.batch.column(_SEQUENCE_NUMBER).to_pylist()
+        numbers: list[str] = self.rows.column(_SEQUENCE_NUMBER).to_pylist()
         return numbers
 
     def take(self, indexes: Sequence[int]) -> Self:
-        return type(self)(self.batch.take(pa.array(indexes, pa.int64())))
+        return type(self)(self.rows.take(pa.array(indexes, pa.int64())))
 
     def _sizes(self) -> Any:
         # The limits count the characters of a key, not its bytes.
-        keys = pc.utf8_length(self.batch.column(_PARTITION_KEY))
-        return pc.add(pc.binary_length(self.batch.column(_DATA)), keys)
+        keys = pc.utf8_length(self.rows.column(_PARTITION_KEY))
+        return pc.add(pc.binary_length(self.rows.column(_DATA)), keys)
 
 
 class ArrowRecords(_ArrowColumns[Record], SelfDeaggregating):
@@ -102,14 +102,14 @@ class ArrowRecords(_ArrowColumns[Record], SelfDeaggregating):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Record]:
-        return map(Record, *(column.to_pylist() for column in self.batch.columns))
+        return map(Record, *(column.to_pylist() for column in self.rows.columns))
 
     def deaggregate(self, shard: HashRange | None, settings: DeaggregationSettings) -> DeaggregatedBatch:
         """The user records of all records, in order."""
         is_checked = shard is not None and shard != WHOLE_HASH_RANGE
         try:
             users, incidents = leasehold_native.deaggregate(
-                self.batch,
+                self.rows,
                 shard.start if shard is not None and is_checked else None,
                 shard.end if shard is not None and is_checked else None,
                 out_of_range=settings.out_of_range.value,
@@ -138,30 +138,28 @@ class ArrowUserRecords(_ArrowColumns[UserRecord], UserRecordSequence):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[UserRecord]:
-        return iter(leasehold_native.to_records(self.batch, UserRecord))
+        return chain.from_iterable(
+            leasehold_native.to_records(batch, UserRecord) for batch in self.arrow_batches
+        )
 
     @property
-    def arrow_batch(self) -> Any:
-        return self.batch
+    def arrow_batches(self) -> Sequence[Any]:
+        return [self.rows] if isinstance(self.rows, pa.RecordBatch) else self.rows.to_batches()
 
     def position(self, index: int) -> Position:
         at = range(len(self))[index]
-        numbers, subs = self.batch.column(_SEQUENCE_NUMBER), self.batch.column(_SUB_SEQUENCE_NUMBER)
+        numbers, subs = self.rows.column(_SEQUENCE_NUMBER), self.rows.column(_SUB_SEQUENCE_NUMBER)
         return Position(numbers[at].as_py(), subs[at].as_py())
 
     def arrivals_ms(self) -> Sequence[int | None]:
-        arrivals: list[int | None] = self.batch.column(_ARRIVAL_MS).to_pylist()
+        arrivals: list[int | None] = self.rows.column(_ARRIVAL_MS).to_pylist()
         return arrivals
 
     def joined(self, others: Sequence[Self]) -> UserRecordSequence:
-        if not others:
-            return self
-        table = pa.Table.from_batches([self.batch, *(other.batch for other in others)])
-        return user_records_of(table.combine_chunks().to_batches())
-
-
-def user_records_of(batches: Sequence[Any]) -> UserRecordSequence:
-    """The rows of all batches. Arrow combines no batches to a column of more than 2 GiB; lists hold that too."""
-    if len(batches) == 1:
-        return ArrowUserRecords(batches[0])
-    return UserRecordColumns.of(record for batch in batches for record in ArrowUserRecords(batch))
+        # A table of batches copies nothing, and its columns may have more than 2 GiB.
+        parts = (self, *others)
+        known = [part.known_payload_bytes for part in parts]
+        return ArrowUserRecords(
+            pa.Table.from_batches([batch for part in parts for batch in part.arrow_batches]),
+            None if None in known else sum(filter(None, known)),
+        )

@@ -120,40 +120,54 @@ def record_batches(
 
     `session` is the `session_number` of the lease session that pinned the range. With `names_stream`, `slice` names the
     stream: shards of two streams have the same ids. A larger record becomes a batch of its own.
+
+    Columns of Arrow are not copied: each of their batches becomes one batch or several.
     """
     schema = arrow_schema(columns)
     makers = [_COLUMNS[name].values for name in columns]
-    fields, sizes = _fields_and_sizes(records)
-    for first, stop in _batch_bounds(sizes, size or BatchSize()):
-        data, keys, numbers, arrivals, _, subs, hash_keys, _ = (
-            column[first:stop] if stop - first < len(sizes) else column for column in fields
-        )
-        run = _Run(
-            data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, first, len(records), names_stream
-        )  # fmt: skip
-        yield pa.RecordBatch.from_arrays([make(run) for make in makers], schema=schema)
+    before = 0
+    for fields in _parts(records):
+        rows = len(fields[0])
+        for first, stop in _batch_bounds(fields[0], size or BatchSize()):
+            data, keys, numbers, arrivals, _, subs, hash_keys, _ = (
+                column[first:stop] if stop - first < rows else column for column in fields
+            )
+            run = _Run(
+                data, keys, numbers, arrivals, subs, hash_keys, stream, shard, session, before + first, len(records),
+                names_stream,
+            )  # fmt: skip
+            yield pa.RecordBatch.from_arrays([make(run) for make in makers], schema=schema)
+        before += rows
 
 
 def user_record_batch(records: Sequence[UserRecord], *, stream: str, shard: ShardId) -> pa.RecordBatch:
     """Convert records to one batch with the columns of the archive, except `slice`."""
-    batches = record_batches(
-        records,
-        stream=stream,
-        shard=shard,
-        columns=HANDLER_COLUMNS,
-        session=0,
-        size=BatchSize(sys.maxsize, sys.maxsize),
+    batches = list(
+        record_batches(
+            records,
+            stream=stream,
+            shard=shard,
+            columns=HANDLER_COLUMNS,
+            session=0,
+            size=BatchSize(sys.maxsize, sys.maxsize),
+        )
     )
     schema = arrow_schema(HANDLER_COLUMNS)
-    return next(batches, None) or pa.RecordBatch.from_pylist([], schema=schema)
+    if len(batches) > 1:
+        batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise OverflowError(
+            "a batch of more than 2 GiB does not fit into one Arrow batch: set a lower max_bytes"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _fields_and_sizes(records: Sequence[UserRecord]) -> tuple[Sequence[Any], Sequence[int]]:
-    """The fields of the records, as lists or as Arrow arrays, and the size of the data of each record."""
-    if isinstance(records, UserRecordSequence) and (batch := records.arrow_batch) is not None:
-        return batch.columns, pc.binary_length(batch.column("data")).to_pylist()
-    fields = UserRecordColumns.of(records).columns
-    return fields, list(map(len, fields[0]))
+def _parts(records: Sequence[UserRecord]) -> Iterator[Sequence[Any]]:
+    """The fields of the records: as lists, or as Arrow arrays of one batch after the other."""
+    if isinstance(records, UserRecordSequence) and (batches := records.arrow_batches) is not None:
+        yield from (batch.columns for batch in batches)
+    else:
+        yield UserRecordColumns.of(records).columns
 
 
 def session_number(session: LeaseSessionId) -> int:
@@ -173,9 +187,17 @@ def _column(name: str) -> _Column:
     return column
 
 
-def _batch_bounds(sizes: Sequence[int], most: BatchSize) -> Iterator[tuple[int, int]]:
+def _batch_bounds(data: Any, most: BatchSize) -> Iterator[tuple[int, int]]:
     """The first and the end index of each batch. Makes as few batches as the limits allow."""
-    ends = list(accumulate(sizes))
+    if isinstance(data, pa.Array):
+        sizes = pc.binary_length(data)
+        # As nearly all pages are. A list of the sizes would take longer than everything else here.
+        if 0 < len(data) <= most.rows and pc.sum(sizes).as_py() <= most.data_bytes:
+            yield 0, len(data)
+            return
+        ends = list(accumulate(sizes.to_pylist()))
+    else:
+        ends = list(accumulate(map(len, data)))
     first, before_bytes = 0, 0
     while first < len(ends):
         stop = bisect_right(ends, before_bytes + most.data_bytes, first, min(len(ends), first + most.rows))

@@ -124,16 +124,55 @@ def test_both_give_the_same_arrow_batches(monkeypatch: pytest.MonkeyPatch) -> No
     assert one.equals(other)
 
 
-def test_batches_that_arrow_does_not_combine_are_joined_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow leaves columns of more than 2 GiB in several batches. All of their records count."""
+def test_joined_records_are_batches_that_share_memory_with_their_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A copy would take as long as the decoding, and a column of one batch cannot have more than 2 GiB."""
     pytest.importorskip("leasehold_native")
-    from leasehold.adapters.arrow_records import user_records_of
+    in_python, users = users_of_both(monkeypatch)
+    joined = users[:7].joined([users[7:8], users[8:]])
+    assert joined == in_python
+    assert joined.payload_bytes == users.payload_bytes
+    assert [joined[index] for index in (0, 7, 8, -1)] == [users[index] for index in (0, 7, 8, -1)]
+    assert joined[5:9] == in_python[5:9]
+    assert joined.count_to(users.position(7)) == 8
+    assert joined.take([9, 0]) == [users[9], users[0]]
+    assert joined.joined([users[:1]]) == [*users, users[0]]
+    assert joined.arrow_batches is not None
+    assert users.arrow_batches is not None
+    assert [batch.num_rows for batch in joined.arrow_batches] == [7, 1, len(users) - 8]
+    addresses = [
+        each.column("data").buffers()[2].address for each in (*joined.arrow_batches, *users.arrow_batches)
+    ]
+    assert len(set(addresses)) == 1
 
-    _, users = users_of_both(monkeypatch)
-    parts = [users[:7].arrow_batch, users[7:8].arrow_batch, users[8:].arrow_batch]
-    assert user_records_of(parts) == users
-    assert user_records_of([]) == []
-    assert user_records_of(parts[:1]).arrow_batch is parts[0]
+
+def test_joined_records_become_batches_with_the_indexes_of_the_whole_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batches of Arrow columns end where their parts end; the rows are the same."""
+    pytest.importorskip("leasehold_native")
+    in_python, users = users_of_both(monkeypatch)
+    joined = users[:60].joined([users[60:61], users[61:]])
+
+    def rows(records: UserRecordSequence) -> list[pa.RecordBatch]:
+        return list(
+            record_batches(
+                records,
+                stream="s",
+                shard=ShardId("x"),
+                columns=ALL_COLUMNS,
+                session=1,
+                size=BatchSize(50, 9_000),
+            )
+        )
+
+    assert all(batch.num_rows <= 50 for batch in rows(joined))
+    assert [row for batch in rows(joined) for row in batch.to_pylist()] == [
+        row for batch in rows(in_python) for row in batch.to_pylist()
+    ]
+    whole = user_record_batch(joined, stream="s", shard=ShardId("x"))
+    assert whole.equals(user_record_batch(in_python, stream="s", shard=ShardId("x")))
 
 
 def arrow_records(records: Sequence[Record]) -> "ArrowRecords":
@@ -170,4 +209,4 @@ def test_limits_beyond_64_bits() -> None:
     records = [Record(b"plain", "k", "1"), Record(aggregate([PutEntry(b"a", "b")]).data, "k", "2")]
     found = deaggregate_all(arrow_records(records), None, settings)
     assert found.records == deaggregate_all(records, None, settings).records
-    assert found.records.arrow_batch is not None
+    assert found.records.arrow_batches is not None

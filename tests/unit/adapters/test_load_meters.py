@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -182,6 +183,7 @@ def test_the_load_of_a_container_follows_its_files(
     """Twice ten seconds with 12 seconds of processor time of 15, then files that are gone, and come back."""
     times_ms = iter(range(0, 100_000, 10_000))
     monkeypatch.setattr(cpu, "_now_ms", lambda: next(times_ms))
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
     write_files(tmp_path, files, 5_000_000)
     meter = detect_load_meter({}, tmp_path)
     assert meter is not None
@@ -196,7 +198,7 @@ def test_the_load_of_a_container_follows_its_files(
             (tmp_path / "sys/fs/cgroup" / name).unlink()
         return [*found, await meter.percent(), await percent(41_000_000), await percent(44_000_000)]
 
-    # While nothing was measured before, there is no figure. Our own process counts if it is busier, which it is not.
+    # While nothing was measured before, there is no figure. Our own process would count if it were busier.
     first, second, third, gone, again, idle = asyncio.run(figures())
     assert (first, gone, again) == (None, None, None)
     assert second == third == pytest.approx(80)

@@ -2,7 +2,8 @@
 tenth of the processor time.
 
 An idle worker polls every shard once a second (GetRecords), renews every lease every few seconds (UpdateItem), and
-scans all leases every few seconds (Scan); other calls are rare. Direct calls are used only where boto3 would do
+scans all leases every few seconds (Scan). A Spark query requests an iterator for each shard of each batch
+(GetShardIterator). Other calls are rare. Direct calls are used only where boto3 would do
 nothing else with the call: no proxy, no client certificate, the regular endpoint. All other calls go through boto3.
 Never retries: the caller does.
 """
@@ -22,6 +23,7 @@ from leasehold.adapters.aws.request_signing import Operation, RequestSigner, Rou
 from leasehold.adapters.row_json import row_from_json_object
 
 GET_RECORDS: Final = Operation("Kinesis_20131202.GetRecords", "application/x-amz-json-1.1")
+GET_SHARD_ITERATOR: Final = Operation("Kinesis_20131202.GetShardIterator", "application/x-amz-json-1.1")
 GET_RECORDS_IN_CBOR: Final = Operation("Kinesis_20131202.GetRecords", cbor.CONTENT_TYPE)
 UPDATE_ITEM: Final = Operation("DynamoDB_20120810.UpdateItem", "application/x-amz-json-1.0")
 SCAN: Final = Operation("DynamoDB_20120810.Scan", "application/x-amz-json-1.0")

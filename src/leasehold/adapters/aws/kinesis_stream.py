@@ -21,6 +21,7 @@ from leasehold.adapters.aws.call_counts import KinesisCalls
 from leasehold.adapters.aws.direct_calls import (
     GET_RECORDS,
     GET_RECORDS_IN_CBOR,
+    GET_SHARD_ITERATOR,
     DirectCalls,
     client_error,
     open_direct_calls,
@@ -50,8 +51,8 @@ class KinesisStream(Stream):
     """One stream, by name or ARN, through a boto3 client of the caller.
 
     Changes the client: its `get_records` then returns our pages instead of `Records`. So use a client of its own
-    (`clients.kinesis_client`). Several streams may share one. With `direct`, GetRecords bypasses boto3 where possible
-    (see `direct_calls`); event handlers that are registered on the client then do not see it.
+    (`clients.kinesis_client`). Several streams may share one. With `direct`, GetRecords and GetShardIterator bypass
+    boto3 where possible (see `direct_calls`); event handlers that are registered on the client then do not see them.
     """
 
     def __init__(
@@ -125,11 +126,15 @@ class KinesisStream(Stream):
             request["StartingSequenceNumber"] = start.sequence_number
         if start.timestamp_ms is not None:
             request["Timestamp"] = _datetime(start.timestamp_ms)
-        response = await self._call(
-            self._client.get_shard_iterator, ShardId=shard, **self._stream_arguments, **request
-        )
-        text: str | None = response.get("ShardIterator")
-        if text is None:
+        request |= {"ShardId": shard, **self._stream_arguments}
+        # Only boto3 knows how a time is written.
+        if self._direct is not None and start.timestamp_ms is None:
+            sent = self._direct.send(GET_SHARD_ITERATOR, orjson.dumps(request))
+            text = _iterator_from_body(await self._translate_errors("get_shard_iterator", sent))
+        else:
+            response = await self._call(self._client.get_shard_iterator, **request)
+            text = response.get("ShardIterator")
+        if not isinstance(text, str):
             raise UnavailableError(f"stream {self._name}, get_shard_iterator: the response holds no iterator")
         return text
 
@@ -250,6 +255,15 @@ def page_from_body(body: bytes) -> Page:
     from leasehold.adapters.aws import kinesis_decoding  # noqa: PLC0415 - it says why
 
     return kinesis_decoding.page_from_body(body)
+
+
+def _iterator_from_body(body: bytes) -> Any:
+    """The iterator in the body of a response in JSON; None if there is none."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return fields.get("ShardIterator") if isinstance(fields, dict) else None
 
 
 def _filter_arguments(shard_filter: ShardFilter | None) -> dict[str, Any]:

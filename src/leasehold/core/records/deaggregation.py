@@ -50,6 +50,7 @@ from leasehold.core.records.record_columns import (
     RecordColumns,
     UserRecordColumns,
     UserRecordSequence,
+    as_user_records,
     join_user_records,
 )
 from leasehold.errors import ConfigError, MalformedAggregateError
@@ -267,15 +268,17 @@ def _whole(record: Record, outcome: DeaggregationOutcome, sub_sequence_number: i
     return _Split(UserRecordColumns.of([user]), outcome)
 
 
-def records_after(records: Sequence[UserRecord], checkpoint: Position) -> Sequence[UserRecord]:
+def records_after(records: Sequence[UserRecord], checkpoint: Position) -> UserRecordSequence:
     """The records of one shard that remain when everything up to `checkpoint` is done.
 
     Reading resumes *at* the checkpoint's Kinesis record, because the checkpoint may lie within an aggregate. The
     records must be in shard order, because only the first ones are compared. Out of order, some would be delivered
     twice.
     """
-    later = (index for index, record in enumerate(records) if record.position > checkpoint)
-    return records[next(later, len(records)) :]
+    # Not by iteration, which would make an object of every record of a page.
+    columns = as_user_records(records)
+    later = (index for index in range(len(columns)) if columns.position(index) > checkpoint)
+    return columns[next(later, len(columns)) :]
 
 
 class _CannotSplitError(Exception):

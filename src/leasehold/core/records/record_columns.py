@@ -88,8 +88,8 @@ class UserRecordSequence(RecordSequence[UserRecord]):
     __slots__ = ()
 
     @property
-    def arrow_batch(self) -> Any:
-        """The records as an Arrow batch, if they are Arrow columns; None otherwise."""
+    def arrow_batches(self) -> Sequence[Any] | None:
+        """The records as Arrow batches, in order, if they are Arrow columns; None otherwise."""
         return None
 
     @abstractmethod

@@ -21,7 +21,7 @@ from leasehold.core.records.deaggregation import (
     deaggregate_all,
     records_after,
 )
-from leasehold.core.records.record_columns import RecordSequence, UserRecordSequence, as_user_records
+from leasehold.core.records.record_columns import RecordSequence, UserRecordSequence
 
 # The bytes of Kinesis records in one chunk. To deaggregate half a megabyte of small user records takes about 20 ms.
 CHUNK_BYTES: Final = 512 * 1024
@@ -118,7 +118,7 @@ class ShardDeaggregator:
         if self._start.is_record and (self.read_through is None or self.read_through <= self._start):
             # Reading starts at the checkpointed record itself; if it is an aggregate, only a part of it may be done.
             # The user records of an archived aggregate may lie in several chunks, and end before the checkpoint.
-            users = as_user_records(records_after(users, self._start))
+            users = records_after(users, self._start)
         self._move_read_through(_last_position(records[-1].sequence_number, batch))
         return DeaggregatedBatch(users, batch.incidents)
 
