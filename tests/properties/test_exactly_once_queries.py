@@ -178,6 +178,13 @@ A_REPLAY_ENDS_WITHIN_AN_AGGREGATE: Sequence[Action] = [
     ("batch", [Task.FINE], Crash.BEFORE_WRITE),
 ]
 
+A_LATE_TASK_PINS_BEFORE_THE_NEXT_RUN_STOPS: Sequence[Action] = [
+    ("batch", [Task.RETRIED], Crash.BETWEEN_PINS),
+    FINE,
+    ("late", 0, False),
+    ("stop",),
+]
+
 
 @given(st.lists(st.one_of(put, batch, batch, split, late, steal, stop, wait), max_size=14))
 @settings(max_examples=100)
@@ -186,6 +193,7 @@ A_REPLAY_ENDS_WITHIN_AN_AGGREGATE: Sequence[Action] = [
 @example(ANOTHER_MEMBER_STEALS_A_LEASE_WITH_A_PIN_OF_A_KILLED_RUN)
 @example(A_REPLAY_ENDS_WITHIN_AN_AGGREGATE)
 @example(THE_SECOND_ATTEMPT_COULD_READ_FURTHER)
+@example(A_LATE_TASK_PINS_BEFORE_THE_NEXT_RUN_STOPS)
 def test_every_interleaving_delivers_each_record_once(actions: list[Action]) -> None:
     """Attempts, crashes, replays and steals in any order lose and duplicate no record."""
     run_in_virtual_time(run_actions(actions))

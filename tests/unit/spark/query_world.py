@@ -132,6 +132,7 @@ class QueryRun:
 
     def __init__(self, world: "QueryWorld") -> None:
         self.world = world
+        world.runs += 1
         streams = Streams.single(world.stream, "orders", world.settings.initial)
         self.server = LeaseServer(
             streams,
@@ -154,7 +155,8 @@ class QueryRun:
                 table=world.table,
                 streams=streams,
                 clock=world.clock,
-                rng=random.Random(2),
+                # Each run draws other session ids. With the same ids, tasks of an earlier run could still pin.
+                rng=random.Random(f"member {world.runs}"),
                 observe=lambda _: None,
             ),
             application="billing",
@@ -209,6 +211,7 @@ class QueryWorld:
     produced: int = 0
     per_aggregate: int = 7  # more than fit into one slice
     shard_end_with_last_records: bool = False
+    runs: int = 0  # that were started
 
     def __post_init__(self) -> None:
         self.service = KinesisModel(
