@@ -18,6 +18,8 @@ LIMITS = HttpLimits(connections_max=2, connect_s=30, response_s=30)
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 OTHER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"
+LARGE_BODY = bytes(range(256)) * 1_200
+LARGE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE_BODY) + LARGE_BODY
 DEADLINE_S = 30
 
 
@@ -82,6 +84,15 @@ def with_endpoint(
                 endpoint.close()
 
     return asyncio.run(main())
+
+
+def tls_contexts(*, is_known: bool = True) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server and of a client, which trusts the authority of the server if that is known."""
+    authority, other_authority = trustme.CA(), trustme.CA()
+    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    (authority if is_known else other_authority).issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+    return theirs, ours
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -187,6 +198,37 @@ def test_a_second_response_in_the_same_segment_is_an_error(extra: bytes) -> None
     with_endpoint(lambda: Server(GOOD + extra), use)
 
 
+@pytest.mark.parametrize("extra", [OTHER, INTERIM, b"x", b"\r\n"])
+def test_bytes_after_a_body_that_arrives_in_parts_close_the_connection(extra: bytes) -> None:
+    """The body is received into its place, and the bytes after it are not taken for the next response."""
+
+    async def use(endpoint: HttpEndpoint, server: Server) -> None:
+        assert await endpoint.post({}, b"") == Response(200, LARGE_BODY)
+        assert await endpoint.post({}, b"") == Response(200, b"{}")
+        assert server.connections == 2
+
+    with_endpoint(lambda: Server(LARGE + extra), use)
+
+
+@pytest.mark.parametrize(("extra", "connections"), [(b"", 1), (b"x", 2), (OTHER, 2)])
+def test_bytes_after_a_large_body_over_tls_close_the_connection(extra: bytes, connections: int) -> None:
+    """Their record may be decrypted together with the end of the body. Then no byte waits in the socket."""
+    theirs, ours = tls_contexts()
+
+    async def main() -> None:
+        server = Server(LARGE + extra)
+        async with serving(server, theirs) as port:
+            endpoint = HttpEndpoint(f"https://127.0.0.1:{port}/", LIMITS, ours)
+            try:
+                assert await endpoint.post({}, b"") == Response(200, LARGE_BODY)
+                assert await endpoint.post({}, b"") == Response(200, b"{}")
+                assert server.connections == connections
+            finally:
+                endpoint.close()
+
+    asyncio.run(main())
+
+
 def test_a_line_end_after_a_response_closes_the_connection() -> None:
     """The response is complete, and a line end cannot be another one."""
 
@@ -208,7 +250,9 @@ def test_a_server_that_speaks_first_is_refused() -> None:
     async def main() -> None:
         async with await asyncio.start_server(greet, "127.0.0.1", 0) as listener:
             port = listener.sockets[0].getsockname()[1]
-            connect = asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+            connect = asyncio.get_running_loop().create_connection(
+                lambda: _Connection(memoryview(bytearray(100))), "127.0.0.1", port
+            )
             _, connection = await connect
             await wait_until(lambda: not connection.is_open)
             writers[0].close()
@@ -374,7 +418,8 @@ def test_a_request_that_is_cancelled_when_its_response_arrives_closes_its_connec
         connection = next(
             each for each in gc.get_objects() if isinstance(each, _Connection) and each._response
         )
-        connection.data_received(GOOD)
+        connection.get_buffer(-1)[: len(GOOD)] = GOOD
+        connection.buffer_updated(len(GOOD))
         request.cancel()
         await asyncio.wait([request])
         assert request.cancelled()
@@ -415,10 +460,7 @@ def test_an_endpoint_works_on_a_second_event_loop() -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_certificate_of_the_server_is_verified(is_known: bool) -> None:
     """With TLS, only a certificate of a trusted authority opens a connection."""
-    authority, other_authority = trustme.CA(), trustme.CA()
-    theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    (authority if is_known else other_authority).issue_cert("127.0.0.1").configure_cert(theirs)
-    authority.configure_trust(ours)
+    theirs, ours = tls_contexts(is_known=is_known)
 
     async def main() -> Response:
         async with serving(Server(), theirs) as port:

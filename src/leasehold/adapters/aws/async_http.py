@@ -1,7 +1,7 @@
 """HTTP/1.1 to one endpoint on the running event loop: kept-alive connections, one request at a time on each.
 
-For frequent calls: no thread is involved, and bytes go straight from the socket to the parser. Follows no redirects and
-never retries. Every failure is an `OSError`.
+For frequent calls: no thread is involved, and the body of a response goes straight from the socket to where it stays.
+Follows no redirects and never retries. Every failure is an `OSError`.
 
 A response has no number that says to which request it belongs. So a connection is used again only while it is certain
 that every byte received so far belongs to an earlier response. In every other case it is closed.
@@ -26,6 +26,8 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 # The largest responses of Kinesis have about 20 MB: 10 MB of records in base64, and 10,000 keys and sequence numbers.
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+# Of the buffer for heads, and for what arrives with them.
+_HEAD_BUFFER_BYTES: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class HttpEndpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(limits.connections_max)
         self._idle: list[_Connection] = []
+        # One for all connections: the event loop fills it, and the connection empties it at once.
+        self._head_buffer = memoryview(bytearray(_HEAD_BUFFER_BYTES))
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> Response:
         """Send one request and wait for its response. If cancelled, the request may or may not have reached the
@@ -86,7 +90,7 @@ class HttpEndpoint:
             connection.close()
         async with asyncio.timeout(self._limits.connect_s):
             _, connection = await asyncio.get_running_loop().create_connection(
-                _Connection,
+                lambda: _Connection(self._head_buffer),
                 str(self._url.hostname),
                 self._url.port or DEFAULT_PORTS[self._url.scheme],
                 ssl=self._tls,
@@ -96,11 +100,12 @@ class HttpEndpoint:
         return connection
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection. It notices at once when the server closes it or sends bytes without a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, head_buffer: memoryview) -> None:
         self.is_open = False
+        self._head_buffer = head_buffer
         self._transport: asyncio.Transport
         self._unread = select.poll()
         # Both exist while a response is due.
@@ -149,12 +154,20 @@ class _Connection(asyncio.Protocol):
         endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._unread.register(endpoint.fileno(), select.POLLIN)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes are received: with the rest of a body, or with all that has to be parsed."""
+        rest = self._reader.unfilled if self._reader is not None else None
+        return self._head_buffer if rest is None else rest
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._reader is None or self._response is None or self._response.done():
             self.close()  # no response is due
             return
         try:
-            response = self._reader.feed(data)
+            if self._reader.unfilled is None:
+                response = self._reader.feed(bytes(self._head_buffer[:nbytes]))
+            else:
+                response = self._reader.note_received(nbytes)
         except OSError as error:
             self._fail(error)
             return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Final
 
 import httptools
@@ -122,15 +123,22 @@ class _ResponseParser:
 
 
 class ResponseReader(_ResponseParser):
-    """Reads the whole response to one request."""
+    """Reads the whole response to one request.
+
+    The rest of a body whose length is known bypasses the parser: the caller receives it straight into `unfilled`, so
+    that a large page is copied once, from the socket.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(bytes_max)
         self.may_reuse_connection = False  # known once the response is complete
+        self.unfilled: memoryview | None = None  # where the rest of the body belongs, if its length is known
+        self._body: BytesIO | None = None
         self._bytes_max = bytes_max
         self._bytes_received = 0
         self._tail = b""
         self._is_kept_alive = False
+        self._status: int | None = None  # known once the head is complete
         self._response: Response | None = None
 
     def feed(self, data: bytes) -> Response | None:
@@ -145,13 +153,45 @@ class ResponseReader(_ResponseParser):
             self._parser = (
                 None  # the parser refers to this reader: without the cycle, the body is freed at once
             )
+        elif self._status is not None and self._length is not None and not self._codings:
+            self._expect_rest(self._length)
         return self._response
 
+    def note_received(self, count: int) -> Response | None:
+        """Count bytes that were received into `unfilled`. Returns the response, if they complete it."""
+        assert self.unfilled is not None
+        assert self._body is not None
+        assert self._status is not None
+        rest = self.unfilled[count:]
+        self.unfilled.release()
+        self.unfilled = rest if rest else None
+        if rest:
+            return None
+        rest.release()
+        # There is room for this body only, so no byte after its end was received.
+        self.may_reuse_connection = self._is_kept_alive
+        return self._to_response(self._status, self._body.getvalue())  # not a copy
+
+    def _expect_rest(self, length: int) -> None:
+        """The parser has the head and the first part of the body, if any. It gets no more."""
+        self._is_kept_alive = self._parser.should_keep_alive()
+        self._parser = None
+        first = b"".join(self._parts)
+        self._parts.clear()
+        self._body = BytesIO(bytes(length))
+        whole = self._body.getbuffer()
+        whole[: len(first)] = first
+        self.unfilled = whole[len(first) :]
+
+    def _begin_response(self, status: int) -> None:
+        self._status = status
+
     def _complete_response(self) -> None:
-        self._response = Response(
-            self._parser.get_status_code(), b"".join(self._parts), self._content_type.decode("latin-1")
-        )
+        self._response = self._to_response(self._parser.get_status_code(), b"".join(self._parts))
         self._is_kept_alive = self._parser.should_keep_alive()  # the parser forgets it after this call
+
+    def _to_response(self, status: int, body: bytes) -> Response:
+        return Response(status, body, self._content_type.decode("latin-1"))
 
     def _ends_with(self, response: Response) -> bool:
         """Whether the last byte received is the last byte of the response.
