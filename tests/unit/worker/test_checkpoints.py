@@ -328,6 +328,20 @@ def test_a_prepared_range_begins_at_the_checkpoint_if_all_before_it_is_done() ->
         with_shard(scenario, checkpoint_every=timedelta(hours=1))
 
 
+def test_a_range_that_ends_before_the_first_record_is_not_prepared() -> None:
+    """Its end may be a number of another shard, from which nobody could read this one."""
+
+    async def scenario(shard: Shard) -> None:
+        shard.begin(10)
+        with pytest.raises(CheckpointRejectedError, match="is before 10, the first record"):
+            await shard.checkpoints.prepare(TRIM_HORIZON, at(9), None)
+        assert shard.rows.writes == 0
+        await shard.checkpoints.prepare(TRIM_HORIZON, at(10), None)
+        assert shard.rows.writes == 1
+
+    with_shard(scenario, start=TRIM_HORIZON)
+
+
 def test_a_prepared_range_is_stored_as_a_whole() -> None:
     """A checkpoint within it would remove the pin. So it is with a pin that an earlier owner left."""
 

@@ -71,6 +71,27 @@ def test_keys_of_every_layout_are_parsed_as_they_were_written(
 
 
 @pytest.mark.parametrize(
+    ("layout", "folders", "minutes"),
+    [
+        (Layout.MINUTE, "2023/11/14/22/13", 1),
+        (Layout.HOUR, "2023/11/14/22", 60),
+        (Layout.DAY, "2023/11/14", 1_440),
+        (Layout.HIVE_HOUR, "dt=2023-11-14/hr=22", 60),
+        (Layout.HIVE_DAY, "dt=2023-11-14", 1_440),
+    ],
+)
+def test_the_folders_show_the_layout_and_the_minutes_of_an_object(
+    layout: Layout, folders: str, minutes: int
+) -> None:
+    """An object has the records of a minute, an hour or a day."""
+    first = KEY.minute - KEY.minute % minutes
+    key, text = replace(KEY, minute=first, layout=layout), TEXT.replace("2023/11/14/22/13", folders)
+    assert key_to_text(key, "orders") == text
+    assert key_from_text(text, "orders") == key
+    assert (key.first_minute, key.last_minute) == (first, first + minutes - 1)
+
+
+@pytest.mark.parametrize(
     "folders",
     [
         "2023/11",

@@ -2,13 +2,20 @@
 
 import pytest
 
-from leasehold.core.leases.lease_row import LeaseListing, leases_from_rows
+from leasehold.core.leases.lease_row import CHILDREN_MAX, PARENTS_MAX, LeaseListing, leases_from_rows
+from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import StreamIdentifier
 from leasehold.errors import MalformedRowError
 
 ORDERS = StreamIdentifier("123456789012:orders:1700000000")
 RETURNS = StreamIdentifier("123456789012:returns:1700000000")
 SHARD = "shardId-000000000001"
+LEASE: Row = {
+    "leaseCounter": {"N": "1"},
+    "checkpoint": {"S": "TRIM_HORIZON"},
+    "checkpointSubSequenceNumber": {"N": "0"},
+    "ownerSwitchesSinceCheckpoint": {"N": "0"},
+}
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,37 @@ def test_a_row_with_a_malformed_key_is_named_by_it() -> None:
     assert [error.key for error in listing.rejected] == [*keys[:3], "x" * 2_048, ""]
     for error in listing.rejected:
         assert str(error).isprintable()
+
+
+def test_generations_of_rows_that_cannot_be_read_are_listed() -> None:
+    """Only of these, and only if there are some: the others are part of their leases."""
+    unreadable = {**LEASE, "leaseCounter": {"N": "many"}}
+    generations = {"leaseholdGenerations": {"S": "c0ffee:7"}}
+    listing = leases_from_rows(
+        [
+            {"leaseKey": {"S": "shardId-1"}, **LEASE, **generations},
+            {"leaseKey": {"S": "shardId-2"}, **LEASE},
+            {"leaseKey": {"S": "shardId-3"}, **unreadable, **generations},
+            {"leaseKey": {"S": "shardId-4"}, **unreadable},
+        ]
+    )
+    assert [each.key for each in listing.leases] == ["shardId-1", "shardId-2"]
+    assert [error.key for error in listing.rejected] == ["shardId-3", "shardId-4"]
+    assert listing.rejected_generations == (("shardId-3", (("c0ffee", 7),)),)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "count_max"), [("childShardIds", CHILDREN_MAX), ("parentShardId", PARENTS_MAX)]
+)
+def test_a_row_with_too_many_relatives_is_rejected(attribute: str, count_max: int) -> None:
+    """A shard has two children at most. As many parents as a stream had shards fit into a row."""
+    assert (CHILDREN_MAX, PARENTS_MAX) == (2, 10_000)
+    for count, is_read in ((count_max, True), (count_max + 1, False)):
+        row = {
+            "leaseKey": {"S": "shardId-x"},
+            **LEASE,
+            attribute: {"SS": [f"shardId-{number}" for number in range(count)]},
+        }
+        listing = leases_from_rows([row])
+        assert (len(listing.leases), len(listing.rejected)) == (is_read, not is_read)
+    assert f"has {count_max + 1} shards" in str(listing.rejected[0])

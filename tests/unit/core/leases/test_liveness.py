@@ -7,6 +7,7 @@ import pytest
 from leasehold.core.leases.liveness import (
     Observation,
     Observations,
+    active_owners,
     next_observations,
     pick_other_reader,
     unchanged_for_ms,
@@ -183,3 +184,12 @@ def test_only_readers_of_the_same_stream_are_picked() -> None:
     assert pick(seen, stream=ORDERS) == B
     assert pick(seen, stream=RETURNS) == C
     assert pick(seen) is None
+
+
+def test_an_owner_is_active_for_the_failover_time_after_its_last_write() -> None:
+    """The worker that gives a lease by handoff is still its reader. A lease without an owner shows none."""
+    seen = next_observations(
+        {}, [HELD, replace(lease_of(C, "s-2"), owner=C, checkpoint_owner=B), lease_of(None, "s-3")], 1_000
+    )
+    for now_ms, active in ((1_000, {A, B}), (1_000 + FAILOVER_MS, {A, B}), (1_001 + FAILOVER_MS, set())):
+        assert active_owners(seen, now_ms=now_ms, failover_ms=FAILOVER_MS) == active
