@@ -31,6 +31,7 @@ LAYERS = (
     "fleet.table",
     "fleet.reading",
     "garbage_collection",
+    "memory_allocation",
     "loop_thread",
     "wiring",
     "fleet.operations",

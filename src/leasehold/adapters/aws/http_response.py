@@ -164,7 +164,7 @@ class ResponseReader(_ResponseParser):
         assert self._status is not None
         rest = self.unfilled[count:]
         self.unfilled.release()
-        self.unfilled = rest if rest else None
+        self.unfilled = rest or None
         if rest:
             return None
         rest.release()

@@ -18,6 +18,7 @@ from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.garbage_collection import tune_garbage_collection
 from leasehold.loop_thread import LoopThread
+from leasehold.memory_allocation import keep_freed_memory
 from leasehold.ports import Stream
 from leasehold.spark.options import SourceOptions
 from leasehold.spark.query.pinned_slices import ReaderPorts
@@ -30,12 +31,13 @@ _consumers: dict[tuple[str, str, ConnectionSettings, FanOutSettings], StreamCons
 
 
 def task_loop() -> LoopThread:
-    """Return the event loop of this process. The first call starts it and tunes the garbage collector."""
+    """Return the event loop of this process. The first call starts it and tunes garbage collector and allocator."""
     global _loop  # noqa: PLW0603 - a process-wide resource, created once
     if _loop is None:
         _loop = LoopThread("leasehold-tasks")
         # Spark collects garbage after every task. That loaded modules are left out halves the time of a small task.
         tune_garbage_collection()
+        keep_freed_memory()
     return _loop
 
 
