@@ -25,10 +25,7 @@ from leasehold.core.records.deaggregation import (
     Unreadable,
     deaggregate_all,
 )
-from leasehold.core.records.record_columns import (
-    RecordSequence,
-    UserRecordSequence,
-)
+from leasehold.core.records.record_columns import RecordSequence, UserRecordColumns, UserRecordSequence
 from leasehold.errors import MalformedAggregateError
 
 R = TypeVar("R", Record, UserRecord)
@@ -38,6 +35,7 @@ _PARTITION_KEY: Final = "partition_key"
 _SEQUENCE_NUMBER: Final = "sequence_number"
 _ARRIVAL_MS: Final = "arrival_ms"
 _SUB_SEQUENCE_NUMBER: Final = "sub_sequence_number"
+_EXPLICIT_HASH_KEY: Final = "explicit_hash_key"
 
 # The native functions take 64 bits. No aggregate reaches a higher limit.
 _LIMIT_MAX: Final = 2**64 - 1
@@ -155,11 +153,34 @@ class ArrowUserRecords(_ArrowColumns[UserRecord], UserRecordSequence):
         arrivals: list[int | None] = self.rows.column(_ARRIVAL_MS).to_pylist()
         return arrivals
 
-    def joined(self, others: Sequence[Self]) -> UserRecordSequence:
+    @classmethod
+    def join(cls, parts: Sequence[UserRecordSequence]) -> UserRecordSequence:
         # A table of batches copies nothing, and its columns may have more than 2 GiB.
-        parts = (self, *others)
-        known = [part.known_payload_bytes for part in parts]
-        return ArrowUserRecords(
-            pa.Table.from_batches([batch for part in parts for batch in part.arrow_batches]),
+        arrow = [part if isinstance(part, cls) else cls(_to_batch(part)) for part in parts]
+        known = [part.known_payload_bytes for part in arrow]
+        return cls(
+            pa.Table.from_batches([batch for part in arrow for batch in part.arrow_batches]),
             None if None in known else sum(filter(None, known)),
         )
+
+
+# As the native decoder makes them. A hash key has more than 64 bits, so it is text.
+_USER_SCHEMA: Final = pa.schema(
+    [
+        pa.field(_DATA, pa.binary(), nullable=False),
+        pa.field(_PARTITION_KEY, pa.string(), nullable=False),
+        pa.field(_SEQUENCE_NUMBER, pa.string(), nullable=False),
+        pa.field(_ARRIVAL_MS, pa.int64()),
+        pa.field("encryption_type", pa.string()),
+        pa.field(_SUB_SEQUENCE_NUMBER, pa.int64(), nullable=False),
+        pa.field(_EXPLICIT_HASH_KEY, pa.string()),
+        pa.field("aggregated", pa.bool_(), nullable=False),
+    ]
+)
+
+
+def _to_batch(records: UserRecordSequence) -> Any:
+    """The records of a small page, which are lists, as a batch."""
+    columns = dict(zip(UserRecord._fields, UserRecordColumns.of(records).columns, strict=True))
+    columns[_EXPLICIT_HASH_KEY] = [None if key is None else str(key) for key in columns[_EXPLICIT_HASH_KEY]]
+    return pa.RecordBatch.from_pydict(columns, schema=_USER_SCHEMA)

@@ -17,7 +17,7 @@ from leasehold.core.position import Position
 from leasehold.core.record import PutEntry, Record
 from leasehold.core.records.aggregation import aggregate
 from leasehold.core.records.deaggregation import DeaggregationSettings, Unreadable, deaggregate_all
-from leasehold.core.records.record_columns import UserRecordSequence
+from leasehold.core.records.record_columns import UserRecordSequence, join_user_records
 from leasehold.ports import Page
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def test_both_cut_user_records_in_the_same_way(monkeypatch: pytest.MonkeyPatch) 
     for size in (-1, 0, 10, 5_000, 10**9):
         assert other.count_within_bytes(size) == one.count_within_bytes(size)
     assert other.after_number(100) == one.after_number(100)
-    assert other[:4].joined([other[9:12]]) == one[:4].joined([one[9:12]])
+    assert join_user_records([other[:4], other[9:12]]) == join_user_records([one[:4], one[9:12]])
     assert other.arrivals_ms() == one.arrivals_ms()
 
 
@@ -130,14 +130,14 @@ def test_joined_records_are_batches_that_share_memory_with_their_parts(
     """A copy would take as long as the decoding, and a column of one batch cannot have more than 2 GiB."""
     pytest.importorskip("leasehold_native")
     in_python, users = users_of_both(monkeypatch)
-    joined = users[:7].joined([users[7:8], users[8:]])
+    joined = join_user_records([users[:7], users[7:8], users[8:]])
     assert joined == in_python
     assert joined.payload_bytes == users.payload_bytes
     assert [joined[index] for index in (0, 7, 8, -1)] == [users[index] for index in (0, 7, 8, -1)]
     assert joined[5:9] == in_python[5:9]
     assert joined.count_to(users.position(7)) == 8
     assert joined.take([9, 0]) == [users[9], users[0]]
-    assert joined.joined([users[:1]]) == [*users, users[0]]
+    assert join_user_records([joined, users[:1]]) == [*users, users[0]]
     assert joined.arrow_batches is not None
     assert users.arrow_batches is not None
     assert [batch.num_rows for batch in joined.arrow_batches] == [7, 1, len(users) - 8]
@@ -147,13 +147,29 @@ def test_joined_records_are_batches_that_share_memory_with_their_parts(
     assert len(set(addresses)) == 1
 
 
+def test_a_small_page_beside_large_ones_is_joined_as_arrow_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of a small page are lists. The large ones beside it must not become objects."""
+    pytest.importorskip("leasehold_native")
+    in_python, users = users_of_both(monkeypatch)
+    for parts in ([in_python[:60], users[60:]], [users[:60], in_python[60:]]):
+        joined = join_user_records(parts)
+        assert joined.arrow_batches is not None
+        assert users.arrow_batches is not None
+        assert {batch.schema for batch in joined.arrow_batches} == {users.arrow_batches[0].schema}
+        assert joined == in_python
+        assert joined.payload_bytes == in_python.payload_bytes
+        assert list(joined) == list(in_python)
+    assert join_user_records([in_python[:60], in_python[60:]]).arrow_batches is None
+    assert join_user_records([list(in_python[:60]), users[60:]]) == in_python
+
+
 def test_joined_records_become_batches_with_the_indexes_of_the_whole_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches of Arrow columns end where their parts end; the rows are the same."""
     pytest.importorskip("leasehold_native")
     in_python, users = users_of_both(monkeypatch)
-    joined = users[:60].joined([users[60:61], users[61:]])
+    joined = join_user_records([users[:60], users[60:61], users[61:]])
 
     def rows(records: UserRecordSequence) -> list[pa.RecordBatch]:
         return list(

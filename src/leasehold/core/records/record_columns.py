@@ -92,9 +92,10 @@ class UserRecordSequence(RecordSequence[UserRecord]):
         """The records as Arrow batches, in order, if they are Arrow columns; None otherwise."""
         return None
 
+    @classmethod
     @abstractmethod
-    def joined(self, others: Sequence[Self]) -> UserRecordSequence:
-        """These records, followed by those of the others, in any representation."""
+    def join(cls, parts: Sequence[UserRecordSequence]) -> UserRecordSequence:
+        """All records of the parts, which may have other representations, in this one."""
 
     @abstractmethod
     def arrivals_ms(self) -> Sequence[int | None]:
@@ -202,12 +203,12 @@ class UserRecordColumns(_Columns[UserRecord], UserRecordSequence):
     def arrivals_ms(self) -> Sequence[int | None]:
         return self.columns[ARRIVAL_MS]
 
-    def joined(self, others: Sequence[Self]) -> Self:
-        if not others:
-            return self
-        columns = [_join(column) for column in zip(*(part.columns for part in (self, *others)), strict=True)]
-        known = [part.known_payload_bytes for part in (self, *others)]
-        return type(self)(columns, None if None in known else sum(filter(None, known)))
+    @classmethod
+    def join(cls, parts: Sequence[UserRecordSequence]) -> Self:
+        lists = [cls.of(part) for part in parts]
+        columns = [_join(column) for column in zip(*(part.columns for part in lists), strict=True)]
+        known = [part.known_payload_bytes for part in lists]
+        return cls(columns, None if None in known else sum(filter(None, known)))
 
 
 def _join(lists: Sequence[list[Any]]) -> list[Any]:
@@ -236,12 +237,11 @@ def as_user_records(records: Sequence[UserRecord]) -> UserRecordSequence:
 
 
 def join_user_records(parts: Sequence[Sequence[UserRecord]]) -> UserRecordSequence:
-    """All records of the parts, in order, in the representation of the first part where all parts share it."""
-    whole = [part for part in parts if len(part)]
+    """All records of the parts, in order. They are Arrow columns if one part is: only small pages are not."""
+    whole = [as_user_records(part) for part in parts if len(part)]
     if not whole:
         return UserRecordColumns.of(())
-    first = whole[0]
-    if not (isinstance(first, UserRecordSequence) and all(type(part) is type(first) for part in whole)):
-        return UserRecordColumns.of([record for part in whole for record in part])
-    others: Any = whole[1:]
-    return first.joined(others)
+    if len(whole) == 1:
+        return whole[0]
+    arrow = (part for part in whole if part.arrow_batches is not None)
+    return next(arrow, whole[0]).join(whole)
