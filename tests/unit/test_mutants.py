@@ -122,4 +122,5 @@ def test_a_child_that_does_not_end_has_failed() -> None:
     """A mutant may wait for ever or crash."""
     assert run_in_child(lambda: PASSED, cpu_s=30, deadline_s=60) == PASSED
     assert run_in_child(_sleep, cpu_s=30, deadline_s=0.2) == FAILED
+    assert run_in_child(_sleep, cpu_s=30, deadline_s=3_600, idle_max_s=0.5) == FAILED
     assert run_in_child(_crash, cpu_s=30, deadline_s=60) != PASSED

@@ -18,7 +18,7 @@ from tools.mutation.worlds import worlds_pass
 
 # A new interpreter runs one test after the other as well, but first imports and collects them.
 COLD_TESTS_MAX = 300
-WORLD_MAX_S = 60.0
+WORLD_MAX_S = 10.0  # on average; a world takes a second or two
 
 
 @dataclass(frozen=True, slots=True)
