@@ -156,7 +156,11 @@ class ArrowUserRecords(_ArrowColumns[UserRecord], UserRecordSequence):
     @classmethod
     def join(cls, parts: Sequence[UserRecordSequence]) -> UserRecordSequence:
         # A table of batches copies nothing, and its columns may have more than 2 GiB.
-        arrow = [part if isinstance(part, cls) else cls(_to_batch(part)) for part in parts]
+        try:
+            arrow = [part if isinstance(part, cls) else cls(_to_batch(part)) for part in parts]
+        except (TypeError, OverflowError, pa.ArrowException):
+            # Lists may hold what one batch cannot, for example keys of more than 2 GiB.
+            return UserRecordColumns.join(parts)
         known = [part.known_payload_bytes for part in arrow]
         return cls(
             pa.Table.from_batches([batch for part in arrow for batch in part.arrow_batches]),

@@ -14,10 +14,10 @@ from leasehold.adapters.aws.kinesis_decoding import page_from_body
 from leasehold.archive.columns import ALL_COLUMNS, BatchSize, record_batches, user_record_batch
 from leasehold.core.model import HASH_KEY_MAX, HashRange, ShardId
 from leasehold.core.position import Position
-from leasehold.core.record import PutEntry, Record
+from leasehold.core.record import PutEntry, Record, UserRecord
 from leasehold.core.records.aggregation import aggregate
 from leasehold.core.records.deaggregation import DeaggregationSettings, Unreadable, deaggregate_all
-from leasehold.core.records.record_columns import UserRecordSequence, join_user_records
+from leasehold.core.records.record_columns import UserRecordColumns, UserRecordSequence, join_user_records
 from leasehold.ports import Page
 
 if TYPE_CHECKING:
@@ -161,6 +161,14 @@ def test_a_small_page_beside_large_ones_is_joined_as_arrow_columns(monkeypatch: 
         assert list(joined) == list(in_python)
     assert join_user_records([in_python[:60], in_python[60:]]).arrow_batches is None
     assert join_user_records([list(in_python[:60]), users[60:]]) == in_python
+
+
+def test_records_that_no_batch_can_hold_are_joined_as_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a number of more than 64 bits, or keys of more than 2 GiB in one part."""
+    pytest.importorskip("leasehold_native")
+    _, users = users_of_both(monkeypatch)
+    large = UserRecordColumns.of([UserRecord(b"", "k", "1", arrival_ms=2**63)])
+    assert list(join_user_records([users, large])) == [*users, *large]
 
 
 def test_joined_records_become_batches_with_the_indexes_of_the_whole_range(

@@ -82,6 +82,11 @@ def test_what_is_no_cbor(body: bytes) -> None:
     [
         ({"__type": "ExpiredIteratorException", "message": "old"}, "ExpiredIteratorException", "old"),
         (
+            {"__type": "com.amazonaws#LimitExceededException:http://internal/#x", "Message": "slow"},
+            "LimitExceededException",
+            "slow",
+        ),
+        (
             {"__type": "com.amazonaws#LimitExceededException", "Message": "slow"},
             "LimitExceededException",
             "slow",

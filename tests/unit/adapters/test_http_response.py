@@ -45,6 +45,13 @@ def cuts(raw: bytes) -> list[list[bytes]]:
         (OK + LENGTH + b"\r\n}\n", Response(200, b"}\n"), True),
         (OK + b"Content-Length: 0\r\n\r\n", Response(200, b""), True),
         (OK + CHUNKED + b"\r\n0\r\n\r\n", Response(200, b""), True),
+        (OK + b"Content-Length: 0002\r\n\r\n{}", Response(200, b"{}"), True),
+        # A trailer says nothing about the body.
+        (
+            OK + b"Content-Type: a\r\n" + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nContent-Type: b\r\n\r\n",
+            Response(200, b"{}", "a"),
+            True,
+        ),
         (OK + CHUNKED + b'\r\n1;a;b="c d"\r\n{\r\n1\r\n}\r\n0;e\r\n\r\n', Response(200, b"{}"), True),
         (OK + CHUNKED + b"\r\n2\r\n{}\r\n0\r\nX-Sum: 1\r\nX-Empty:\r\n\r\n", Response(200, b"{}"), True),
         (OK + b"Connection: close\r\n" + LENGTH + b"\r\n{}", Response(200, b"{}"), False),
@@ -72,6 +79,12 @@ def test_a_response_is_read(raw: bytes, response: Response, may_reuse: bool) -> 
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "another protocol"),
         (INTERIM + OK + b"\r\n", "neither a Content-Length nor chunks"),
         (b"HTTP/1.0 200 OK\r\n\r\n", "neither a Content-Length nor chunks"),
+        # Its body must not become a part of the response.
+        (
+            b"HTTP/1.1 199 Wait\r\nContent-Length: 2\r\n\r\nxy" + OK + LENGTH + b"\r\n{}",
+            "interim response has",
+        ),
+        (b"HTTP/1.1 199 Wait\r\n" + CHUNKED + b"\r\n2\r\nxy\r\n0\r\n\r\n" + OK, "interim response has"),
         (OK + b"Transfer-Encoding: gzip\r\n\r\n", "transfer coding"),
         (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", "transfer coding"),
         (OK + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", "transfer coding"),
@@ -124,6 +137,15 @@ def test_a_body_is_received_into_its_place() -> None:
     assert len(reader.unfilled) == 95
     reader.unfilled[:] = b"y" * 95
     assert reader.note_received(95) == Response(200, b"first" + b"x" * 200 + b"y" * 95)
+
+
+def test_a_length_of_any_number_of_zeros_is_read() -> None:
+    """Python refuses to convert so many digits. A length that is too large is refused, however it is written."""
+    zeros = b"0" * 5_000
+    reader = ResponseReader(10_000)
+    assert reader.feed(OK + b"Content-Length: " + zeros + b"2\r\n\r\n{}") == Response(200, b"{}")
+    with pytest.raises(UnusableResponseError, match="larger than 10000 bytes"):
+        ResponseReader(10_000).feed(OK + b"Content-Length: " + zeros + b"10001\r\n\r\n")
 
 
 @pytest.mark.parametrize("end", [LENGTH + b"\r\n{}", CHUNKED + b"\r\n2\r\n{}\r\n0\r\n\r\n"])

@@ -95,8 +95,8 @@ def client_error(operation: str, status: int, body: bytes, *, is_cbor: bool = Fa
         kind, message, item = "", "the response is not an AWS error", {}
     return ClientError(
         {
-            # Some services prefix the name with a namespace.
-            "Error": {"Code": kind.rsplit("#", 1)[-1] or str(status), "Message": message},
+            # Some services put a namespace before the name, or an address behind it.
+            "Error": {"Code": kind.partition(":")[0].rsplit("#", 1)[-1] or str(status), "Message": message},
             "ResponseMetadata": {"HTTPStatusCode": status},
             **item,
         },

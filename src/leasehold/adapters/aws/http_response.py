@@ -17,6 +17,7 @@ import httptools
 
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _TAIL_BYTES: Final = 5  # one more than the line ends at the end of a head, or of a chunked body
+_LENGTH_DIGITS_MAX: Final = 19
 
 
 class UnusableResponseError(ConnectionError):
@@ -45,6 +46,7 @@ class _ResponseParser:
         self._codings: list[bytes] = []
         self._content_type = b""
         self._parts: list[bytes] = []
+        self._has_head = False  # of the response; those of interim responses do not count
         self._is_complete = False
 
     def _parse(self, data: bytes) -> None:
@@ -70,10 +72,10 @@ class _ResponseParser:
         # Trailers also arrive here, after `on_headers_complete` has evaluated the headers.
         match name.lower():
             case b"content-length":
-                self._length = int(value)
+                self._length = self._length_of(value)
             case b"transfer-encoding":
                 self._codings.append(value.lower())
-            case b"content-type":
+            case b"content-type" if not self._has_head:
                 self._content_type = value
 
     def on_headers_complete(self) -> None:
@@ -87,9 +89,12 @@ class _ResponseParser:
         if status >= 200 and status not in _WITHOUT_BODY:
             self._check_that_the_end_is_known()
         if status >= 200:
+            self._has_head = True
             self._begin_response(status)
 
     def on_body(self, body: bytes) -> None:
+        if not self._has_head:
+            raise UnusableResponseError("an interim response has a body")
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
@@ -105,6 +110,13 @@ class _ResponseParser:
 
     def _complete_response(self) -> None:
         """The last byte of the response was parsed."""
+
+    def _length_of(self, value: bytes) -> int:
+        # The parser accepts any number of zeros, and Python converts at most some thousand digits.
+        digits = value.strip().lstrip(b"0")
+        if len(digits) > _LENGTH_DIGITS_MAX:
+            raise _too_large(self._content_length_max)
+        return int(digits or b"0")
 
     def _check_that_the_end_is_known(self) -> None:
         if self._codings:
