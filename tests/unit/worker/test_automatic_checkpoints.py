@@ -43,6 +43,23 @@ def test_every_record_is_handled_once_and_in_order() -> None:
     run_in_virtual_time(scenario())
 
 
+def test_a_checkpoint_that_is_due_does_not_wait_for_a_heartbeat() -> None:
+    """Heartbeats store the done position, too, but may be rarer than checkpoints."""
+
+    async def scenario() -> None:
+        world, handler = WorkerWorld(), RecordingHandler()
+        worker = world.start(handler, max_wait=0, checkpoint_every="1s", failover_after="100s")
+        world.put("first")
+        await world.until(lambda: len(worker.events_of(Checkpointed)) == 1)  # the first one is stored at once
+        world.put("second")
+        await world.until(lambda: handler.handled == ["first", "second"])
+        await world.until(lambda: len(worker.events_of(Checkpointed)) == 2, within_s=3)
+        assert await world.checkpoint() == "second"
+        await worker.stop_and_wait()
+
+    run_in_virtual_time(scenario())
+
+
 def test_a_checkpoint_follows_the_handler_within_the_interval() -> None:
     """A finished batch is stored within five seconds, even if nothing else happens in the shard."""
 
