@@ -49,7 +49,7 @@ def test_the_archive_has_every_record_once(request: pytest.FixtureRequest, tmp_p
             kinesis.plan_fan_out_fault("cut", times=2)
             put_and_wait()
             producer.put(500, 500)
-            workers.pause(paused)
+            workers.pause_outside_a_write(paused)
             put_and_wait()
             workers.resume(paused)
             put_and_wait()

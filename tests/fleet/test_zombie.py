@@ -45,7 +45,7 @@ def test_a_zombie_changes_no_lease(kind: str, request: pytest.FixtureRequest, tm
             zombie = fleet.start()
             producer.put(400, 400)
             wait_until(lambda: fleet.handled() >= 100, "the zombie has started", DEADLINE_S)
-            fleet.pause(zombie)
+            fleet.pause_outside_a_write(zombie)
             successor = fleet.start()
             producer.put(400, 400)
             producer.reshard()  # the shard ends; its children have leases of their own

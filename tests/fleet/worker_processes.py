@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,18 @@ class WorkerProcesses:
         """Send SIGSTOP: the process is suspended, and its leases expire."""
         self._running[worker].send_signal(signal.SIGSTOP)
         self._record(worker, "paused")
+
+    def pause_outside_a_write(self, worker: str) -> None:
+        """Pause a worker while it does not hold the lock of a SQLite file: nobody else could write until it resumes."""
+
+        def pause() -> bool:
+            self.pause(worker)
+            if not any(_is_locked(file) for file in self.folder.glob("*.sqlite")):
+                return True
+            self.resume(worker)
+            return False
+
+        wait_until(pause, f"{worker} is paused outside a write", EXIT_DEADLINE_S)
 
     def resume(self, worker: str) -> None:
         """Send SIGCONT: the process continues without knowing how long it was suspended."""
@@ -123,6 +137,16 @@ class WorkerProcesses:
     def _record(self, worker: str, fault: str) -> None:
         self.faults_by_worker[worker].add(fault)
         self.faults[fault] += 1
+
+
+def _is_locked(file: Path) -> bool:
+    with closing(sqlite3.connect(file, timeout=1, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("ROLLBACK")
+        return False
 
 
 def wait_until(condition: Callable[[], bool], what: str, deadline_s: float) -> None:
