@@ -25,6 +25,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    # The largest that glibc accepts is 32 MB, more than the largest page.
+    # Every glibc accepts 32 MB, and the largest page has less.
     mallopt(_MMAP_THRESHOLD, KEPT_BYTES // 2)
     mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
