@@ -29,7 +29,7 @@ from enum import Enum
 from itertools import repeat
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from leasehold.core.model import HASH_KEY_MAX, WHOLE_HASH_RANGE, HashRange
 from leasehold.core.position import Position
@@ -51,7 +51,6 @@ from leasehold.core.records.record_columns import (
     UserRecordColumns,
     UserRecordSequence,
     as_user_records,
-    join_user_records,
 )
 from leasehold.errors import ConfigError, MalformedAggregateError
 
@@ -189,19 +188,21 @@ def deaggregate_all(
     framed = [index for index, data in enumerate(columns.columns[DATA]) if data.startswith(MAGIC)]
     if not framed:  # as in most streams
         return DeaggregatedBatch(UserRecordColumns.unaggregated(columns))
-    parts: list[UserRecordColumns] = []
+    users = UserRecordColumns.of(())
     incidents: list[Incident] = []
     after = 0
     for index in framed:
         if after < index:
-            parts.append(UserRecordColumns.unaggregated(columns[after:index]))
-        split = _split(columns[index], shard, settings)
-        parts.append(split.users)
+            users.extend(UserRecordColumns.unaggregated(columns[after:index]))
+        record = columns[index]
+        split = _split(record, shard, settings)
+        # At once, while the processor still has the new values in its cache.
+        users.extend(split.users)
         if split.outcome not in _WITHOUT_INCIDENT:
-            incidents.append(Incident(columns[index].sequence_number, split.outcome, split.dropped))
+            incidents.append(Incident(record.sequence_number, split.outcome, split.dropped))
         after = index + 1
-    parts.append(UserRecordColumns.unaggregated(columns[after:]))
-    return DeaggregatedBatch(join_user_records(parts), tuple(incidents))
+    users.extend(UserRecordColumns.unaggregated(columns[after:]))
+    return DeaggregatedBatch(users, tuple(incidents))
 
 
 def as_archived(records: Sequence[object]) -> DeaggregatedBatch | None:
@@ -297,9 +298,7 @@ def _split_message(
     _check_before_parsing(payload, settings)
     message = new_aggregated_record()
     message.ParseFromString(payload)
-    # The protobuf runtime accepts a message without its required fields; Java does not.
-    if not message.IsInitialized():
-        raise DecodeError
+    _check_required_fields(message)
     if not message.records:
         return _Split(UserRecordColumns.of(()), DeaggregationOutcome.AGGREGATED)
     _check_counts(message, settings)
@@ -320,6 +319,15 @@ def _split_message(
         return _Split(users, DeaggregationOutcome.AGGREGATED)
     outside = keys.outside(shard, rows, users.columns[EXPLICIT_HASH_KEY])
     return _apply_range(users, rows, outside, settings.out_of_range)
+
+
+def _check_required_fields(message: Any) -> None:
+    """Raise DecodeError if a required field is absent, as Java does. The protobuf runtime parses such a message."""
+    try:
+        # It checks the fields, too, in half of the time of `IsInitialized`.
+        message.SerializeToString()
+    except EncodeError:
+        raise DecodeError from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,6 +196,12 @@ class UserRecordColumns(_Columns[UserRecord], UserRecordSequence):
         columns = [*records.columns, *([value] * count for value in UNAGGREGATED)]
         return cls(columns, records.known_payload_bytes)
 
+    def extend(self, more: UserRecordColumns) -> None:
+        """Append records to these, of which nobody else may have a slice."""
+        for column, values in zip(self.columns, more.columns, strict=True):
+            column.extend(values)
+        self.known_payload_bytes = None
+
     def position(self, index: int) -> Position:
         numbers, subs = self.columns[SEQUENCE_NUMBER], self.columns[SUB_SEQUENCE_NUMBER]
         return Position(numbers[index], subs[index])

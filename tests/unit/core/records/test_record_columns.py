@@ -70,3 +70,13 @@ def test_parts_of_several_representations_are_joined() -> None:
     assert join_user_records([RECORDS[:1], COLUMNS[1:]]) == RECORDS
     assert join_user_records([]) == ()
     assert as_user_records(COLUMNS) is COLUMNS
+
+
+def test_extended_columns_have_all_records_and_their_size() -> None:
+    columns = UserRecordColumns.of(())
+    assert columns.payload_bytes == 0
+    columns.extend(COLUMNS[:2])
+    columns.extend(COLUMNS[2:])
+    assert columns == RECORDS
+    assert columns.payload_bytes == COLUMNS.payload_bytes
+    assert COLUMNS == RECORDS
