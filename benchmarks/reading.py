@@ -24,6 +24,7 @@ import socketserver
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from multiprocessing.connection import Connection
 from typing import Any
@@ -48,6 +49,7 @@ from leasehold.worker.settings import BatchSettings
 
 FIRST_NUMBER = 49590338271490256608559692538361571095921575989136588898
 PAGE_WEIGHT = 2_000_000
+JSON = "application/x-amz-json-1.1"
 # Nearly the whole hash range: the keys of aggregates are hashed and checked, and none is outside.
 HASH_RANGE = HashRange(0, 2**128 - 2)
 
@@ -96,7 +98,11 @@ def serve(pages: list[bytes], port: Connection) -> None:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Type"] != JSON:
+                self.send_error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+                return
+            request = json.loads(content)
             if "ShardIterator" in request:
                 body = pages[int(request["ShardIterator"])]
             elif "ShardIteratorType" in request:
@@ -104,7 +110,7 @@ def serve(pages: list[bytes], port: Connection) -> None:
             else:
                 body = b'{"Shards": []}'
             self.send_response(200)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Type", JSON)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

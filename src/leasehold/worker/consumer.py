@@ -15,6 +15,7 @@ from leasehold.core.events import Observer
 from leasehold.errors import ConfigError
 from leasehold.garbage_collection import tune_garbage_collection
 from leasehold.loop_thread import LoopThread
+from leasehold.memory_allocation import keep_freed_memory
 from leasehold.worker.batch import Batch
 from leasehold.worker.batch_handler import BatchHandler
 from leasehold.worker.delivered_record import DeliveredRecord
@@ -179,7 +180,9 @@ class Consumer:
         self._run(link)
 
     def _run(self, link: MemberLink | None) -> None:
-        tune_garbage_collection()  # not in `serve` and `shards`, which are a part of another program
+        # Not in `serve` and `shards`, which are a part of another program.
+        tune_garbage_collection()
+        keep_freed_memory()
         handler_loop = LoopThread("leasehold-handlers")
         engine = self._make_engine(self._require_handler(), ThreadedRunners(handler_loop.loop), link)
         try:

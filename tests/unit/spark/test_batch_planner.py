@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
+from leasehold.adapters.memory.stream import MemoryStream
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
 from leasehold.core.exactly_once.shard_phase import Ended, Idle, InBatch
@@ -18,6 +19,7 @@ from leasehold.core.model import InitialPosition, LeaseKey, ShardId, WorkerId
 from leasehold.core.position import AT_TIMESTAMP, LATEST, TRIM_HORIZON, Position
 from leasehold.errors import UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.kinesis_model.writing import PutRequest
 from leasehold.ports import Page
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query_settings import QuerySettings
@@ -553,5 +555,42 @@ def test_a_poll_that_ends_after_a_batch_has_begun_changes_nothing() -> None:
         await world.clock.sleep_ms(1_000)
         assert shard.phase is replayed
         await run.kill()
+
+    run_in_virtual_time(main())
+
+
+class TimedStream(MemoryStream):
+    """Notes when records were requested."""
+
+    def __init__(self, world: QueryWorld) -> None:
+        super().__init__(world.service, "orders", world.clock)
+        self.clock = world.clock
+        self.requested_ms: list[int] = []
+
+    async def get_records(self, iterator: str, *, limit: int) -> Page:
+        self.requested_ms.append(self.clock.now_ms())
+        return await super().get_records(iterator, limit=limit)
+
+
+def test_an_idle_shard_is_not_polled_before_it_has_its_quota_again() -> None:
+    """Kinesis would throttle the poll, and those of all other readers for longer."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1, limits=BatchLimits())
+        world.stream = stream = TimedStream(world)
+        run = await start_run(world)
+        assert await world.run_batch(run)
+        for number in range(4):
+            data = b"%d" % number + b" " * 900_000
+            world.service.put_record(world.clock.wall_ms(), "orders", PutRequest("k", data, 0))
+        world.produced = 4
+        await world.drain(run, lambda: not world.missing())
+        read_ms = stream.requested_ms[-1]
+        assert not await world.run_batch(run)
+        await world.clock.sleep_ms(5_000)
+        polled_ms = [each for each in stream.requested_ms if each > read_ms]
+        assert 1_800 <= polled_ms[0] - read_ms <= 2_000
+        assert len(polled_ms) > 3
+        await run.stop()
 
     run_in_virtual_time(main())

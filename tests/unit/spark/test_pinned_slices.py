@@ -9,7 +9,7 @@ import pytest
 
 from leasehold.adapters.memory.faults import FaultyRows, StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.core.events import GapFound
+from leasehold.core.events import GapFound, ReadThrottled
 from leasehold.core.exactly_once.pinned_batch import (
     GenerationId,
     PinMetadata,
@@ -23,6 +23,7 @@ from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
+from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
 from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, numbers_of
@@ -94,6 +95,56 @@ def test_a_slice_ends_at_its_limit_and_its_metadata_says_that_there_is_more() ->
         note = pin_metadata(now)
         assert note is not None
         assert (note.generation_id, note.records, note.has_more, note.children) == (STAMP, 3, True, None)
+
+    run_in_virtual_time(main())
+
+
+def test_large_slices_one_after_the_other_are_read_at_the_pace_of_kinesis() -> None:
+    """Each is one response, and the next one waits until Kinesis would not throttle it."""
+
+    async def main() -> None:
+        world = SliceWorld(service_settings=ServiceSettings(enforce_limits=True))
+        for _ in range(40):
+            world.put(1, size=300_000)
+            await world.clock.sleep_ms(1_000)
+        lease, began_ms, sizes = await world.taken(), world.clock.now_ms(), []
+        for number in range(4):
+            start = lease.pin.end if lease.pin else lease.checkpoint
+            done = await world.slice_of(
+                plan_for(
+                    lease,
+                    start=ReadStart(start),
+                    generation_id=GenerationId("00c0ffee", number),
+                    limits=SliceLimits(size_bytes=3_600_000),
+                )
+            )
+            assert done is not None
+            sizes.append(len(done.records))
+            lease = await world.lease()
+        assert sizes == [11, 11, 11, 7]
+        assert not world.events_of(ReadThrottled)
+        # A first call of ten records shows their size. Then each slice is one call.
+        assert len(world.stream.times("get_records")) == 5
+        assert 5_500 <= world.clock.now_ms() - began_ms <= 6_000
+
+    run_in_virtual_time(main())
+
+
+def test_a_wrong_time_in_the_metadata_delays_a_slice_by_five_seconds_at_most() -> None:
+    """The clock of another machine may be ahead."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(2)
+        lease = await world.taken()
+        metadata = PinMetadata(GenerationId("00c0ffee", 3), quota_at_ms=world.clock.wall_ms() + HOUR_MS)
+        pinned = await world.table.pin(lease, TRIM_HORIZON, pin_metadata_to_bytes(metadata), ("00c0ffee", 3))
+        assert isinstance(pinned, Lease)
+        began_ms = world.clock.now_ms()
+        done = await world.slice_of(plan_for(pinned))
+        assert done is not None
+        assert len(done.records) == 2
+        assert world.stream.times("get_records")[0] - began_ms == 5_000
 
     run_in_virtual_time(main())
 

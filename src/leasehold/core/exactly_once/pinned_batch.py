@@ -47,6 +47,7 @@ class PinMetadata:
     has_more: bool = False  # the slice ended at a limit: more records can be read at once
     children: tuple[ChildShard, ...] | None = None  # set if the slice reached the end of the shard
     record_weight: int | None = None  # bytes of a Kinesis record: sizes the first call of the next reader
+    quota_at_ms: int | None = None  # wall-clock time at which the next reader has its quota of bytes again
 
 
 def pin_metadata_to_bytes(metadata: PinMetadata) -> bytes:
@@ -61,6 +62,8 @@ def pin_metadata_to_bytes(metadata: PinMetadata) -> bytes:
     }
     if metadata.record_weight is not None:
         fields["weight"] = metadata.record_weight
+    if metadata.quota_at_ms is not None:
+        fields["quotaAt"] = metadata.quota_at_ms
     if metadata.children is not None:
         fields["children"] = [
             [child.id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
@@ -82,8 +85,8 @@ def pin_metadata(lease: Lease) -> PinMetadata | None:
 
 def _parse_metadata(fields: dict[str, Any]) -> PinMetadata:
     generation, records, size_bytes = (fields[name] for name in ("generation", "records", "bytes"))
-    behind, weight = fields["behind"], fields.get("weight")
-    optional = [number for number in (behind, weight) if number is not None]
+    behind, weight, quota_at_ms = fields["behind"], fields.get("weight"), fields.get("quotaAt")
+    optional = [number for number in (behind, weight, quota_at_ms) if number is not None]
     for number in (generation, records, size_bytes, *optional):
         if type(number) is not int or number < 0:
             raise ValueError(number)
@@ -91,7 +94,8 @@ def _parse_metadata(fields: dict[str, Any]) -> PinMetadata:
         raise ValueError(fields["query"])
     generation_id = GenerationId(fields["query"], generation)
     has_more = fields["more"] is True
-    return PinMetadata(generation_id, records, size_bytes, behind, has_more, _parse_children(fields), weight)
+    children = _parse_children(fields)
+    return PinMetadata(generation_id, records, size_bytes, behind, has_more, children, weight, quota_at_ms)
 
 
 def _parse_children(fields: dict[str, Any]) -> tuple[ChildShard, ...] | None:

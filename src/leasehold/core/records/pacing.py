@@ -2,6 +2,10 @@
 
 Kinesis allows 5 calls and 2 MB per second and shard, shared by all consumers that poll. One response may hold up to
 10 MB; then Kinesis throttles all reads for the next five seconds.
+
+A worker reads a shard all the time, so its calls are of one second's quota at most. A Spark task reads one slice and
+then leaves the shard to the sink, the log and the next plan. So it gets the whole slice at once, if Kinesis allows so
+large a response, and the next slice waits until the quota is there again.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from leasehold.core.backoff import backoff_ms
 FIRST_CALL_RECORDS: Final = 10
 # Smaller requests are not worth their cost. The reader waits until the buffer has this much room.
 CALL_BYTES_MIN: Final = 256 * 1024
+# What Kinesis returns at most, in one response. The quota of a shard for it takes five seconds.
+RESPONSE_BYTES_MAX: Final = 10_000_000
+QUOTA_WAIT_MAX_MS: Final = 5_000
 # The polls of idle shards are spread by this fraction, so that they do not stay in step.
 IDLE_SPREAD: Final = 0.1
 # They begin at multiples of this time, together with those of other shards: a process that wakes up 20 times a second
@@ -40,13 +47,19 @@ def call_size(
     """How many records to request, if the last ones had `record_bytes` each and the buffer has `free_bytes` left.
 
     At most one second's quota, so that the next request is not throttled, and at most a quarter of the buffer, so
-    that one shard cannot fill it. Fewer if the buffer is short of room or only `wanted_records` are needed, but at
-    least one.
+    that one shard cannot fill it. Fewer if the buffer is short of room, but at least one. A consumer that takes only
+    `wanted_records`, and then nothing for a while, gets no more than these, and gets them in one response, if they are
+    no more than a response may hold and the quota of five seconds.
 
     >>> call_size(1_000, 50_000_000, ReadSettings())
     CallSize(records_max=2000, expected_bytes=2000000)
+    >>> call_size(1_000, 50_000_000, ReadSettings(), wanted_records=3_000)
+    CallSize(records_max=3000, expected_bytes=3000000)
     """
-    max_bytes = min(settings.bytes_per_second, settings.buffer_bytes // 4)
+    quota = settings.bytes_per_second
+    wanted_bytes = (wanted_records or 0) * (record_bytes or 0)
+    burst = min(wanted_bytes, RESPONSE_BYTES_MAX, quota * QUOTA_WAIT_MAX_MS // 1000)
+    max_bytes = min(max(quota, burst), settings.buffer_bytes // 4)
     if record_bytes is None:
         return CallSize(min(FIRST_CALL_RECORDS, settings.records_per_call), max_bytes)
     call_bytes = min(max_bytes, max(free_bytes, CALL_BYTES_MIN))
@@ -63,14 +76,34 @@ def next_call_ms(
     As soon as the limits allow while there is more to read, even after an empty response: Kinesis returns empty pages
     for a stretch without records. At the tip, once per `idle_poll_every`, at a tick.
     """
-    wait_ms = max(1000 / settings.calls_per_second, 1000 * response_bytes / settings.bytes_per_second)
-    allowed_ms = requested_ms + math.ceil(wait_ms)
+    pause_ms = math.ceil(1000 / settings.calls_per_second)
+    allowed_ms = max(requested_ms + pause_ms, quota_ms(requested_ms, response_bytes, settings))
     if not is_at_tip:
         return allowed_ms
     spread = 1 + IDLE_SPREAD * (2 * jitter - 1)
     due_ms = max(allowed_ms, requested_ms + math.ceil(milliseconds(settings.idle_poll_every) * spread))
     tick_ms = round(due_ms / IDLE_TICK_MS) * IDLE_TICK_MS
     return tick_ms if tick_ms >= allowed_ms else tick_ms + IDLE_TICK_MS
+
+
+def quota_ms(requested_ms: int, response_bytes: int, settings: ReadSettings) -> int:
+    """When a shard has its quota of bytes again, after a response of this size.
+
+    >>> quota_ms(1_000, 4_000_000, ReadSettings())
+    3000
+    """
+    return requested_ms + math.ceil(1000 * response_bytes / settings.bytes_per_second)
+
+
+def quota_wait_ms(quota_at_ms: int | None, now_ms: int) -> int:
+    """How long to wait for a quota that is there again at `quota_at_ms`, if that is known. Both are wall-clock times.
+
+    At most as long as Kinesis throttles a shard: the time may come from a machine with another clock.
+
+    >>> [quota_wait_ms(at, 10_000) for at in (None, 9_000, 10_700, 99_000)]
+    [0, 0, 700, 5000]
+    """
+    return 0 if quota_at_ms is None else min(max(0, quota_at_ms - now_ms), QUOTA_WAIT_MAX_MS)
 
 
 def retry_wait_ms(failures: int, jitter: float, settings: ReadSettings) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasehold.core.events import IteratorExpired, ReadFailed, ReadThrottled
-from leasehold.core.records.pacing import CallSize, call_size, next_call_ms, retry_wait_ms
+from leasehold.core.records.pacing import CallSize, call_size, next_call_ms, quota_ms, retry_wait_ms
 from leasehold.errors import IteratorExpiredError, ServiceError, ThrottledError, UnavailableError
 from leasehold.fleet.reading.chunking import RECORD_OVERHEAD_BYTES, payload_bytes, weight_of
 from leasehold.fleet.reading.cursor import Cursor
@@ -25,7 +25,7 @@ class PollingReader:
         self._position = position
         self._writer = writer
         self._cursor = Cursor(request, context, position)
-        self._due_ms = context.clock.now_ms()
+        self._due_ms = context.clock.now_ms() + request.wait_ms
         self._failures = 0
 
     async def read_once(self) -> bool:
@@ -50,6 +50,7 @@ class PollingReader:
             children=page.children if is_end else None,
             millis_behind=page.millis_behind,
             time_ms=time_ms,
+            quota_ms=quota_ms(began_ms, payload_bytes(page.records), self._context.settings),
         )
         return not is_end
 

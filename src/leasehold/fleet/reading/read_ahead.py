@@ -96,6 +96,7 @@ class ChunkWriter:
         children: tuple[ChildShard, ...] | None,
         millis_behind: int | None,
         time_ms: int | None,
+        quota_ms: int | None = None,
     ) -> None:
         """Write the records of one page or event. `children` is None unless it ends the shard."""
         requested_ms = self._context.clock.now_ms() - (time_ms or 0)
@@ -128,6 +129,7 @@ class ChunkWriter:
                     is_last,
                     self.record_weight,
                     requested_ms,
+                    quota_ms,
                 )
             )
         self.demand = self.demand.after(count, size_bytes)

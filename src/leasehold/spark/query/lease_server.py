@@ -15,10 +15,11 @@ from typing import Final
 from leasehold.config.settings import milliseconds
 from leasehold.core.backoff import backoff_ms
 from leasehold.core.exactly_once.idle_polls import idle_poll_ms, to_tick_ms
-from leasehold.core.exactly_once.pinned_batch import GenerationId, generation_end
+from leasehold.core.exactly_once.pinned_batch import GenerationId, generation_end, pin_metadata
 from leasehold.core.exactly_once.shard_phase import Ended, Finished, Idle, InBatch, Ready, TipProgress
 from leasehold.core.model import LeaseKey
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION, DeaggregationSettings
+from leasehold.core.records.pacing import quota_wait_ms
 from leasehold.errors import (
     IteratorExpiredError,
     NotFoundError,
@@ -153,6 +154,9 @@ class LeaseServer:
 
     async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
         """Poll once for new records. Returns the pause before the next poll."""
+        metadata = pin_metadata(idle.lease) if shard.probe is None else None
+        if metadata is not None and (wait_ms := quota_wait_ms(metadata.quota_at_ms, self._clock.wall_ms())):
+            return wait_ms
         shard.probe = probe = shard.probe or IdleProbe(
             shard.tracked.stream,
             idle.lease,

@@ -38,10 +38,11 @@ from leasehold.core.position import AT_TIMESTAMP, LATEST, Position
 from leasehold.core.record import UserRecord
 from leasehold.core.records.deaggregation import DeaggregationSettings
 from leasehold.core.records.iterators import Gap
+from leasehold.core.records.pacing import quota_wait_ms
 from leasehold.core.records.record_columns import UserRecordSequence, as_user_records, join_user_records
 from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.reading.byte_budget import ByteBudget
-from leasehold.fleet.reading.chunking import Demand, ReadChunk
+from leasehold.fleet.reading.chunking import RECORD_OVERHEAD_BYTES, Demand, ReadChunk
 from leasehold.fleet.reading.read_request import ReadContext, ReadRequest
 from leasehold.fleet.reading.shard_reader import read_shard
 from leasehold.fleet.reading.stream_consumer import StreamConsumer
@@ -143,7 +144,7 @@ async def _may_replay(plan: SlicePlan, ports: ReaderPorts) -> bool:
 async def _pin(plan: SlicePlan, ports: ReaderPorts, end: Position, fetched: _Fetched) -> Pinned | None:
     """Pin the end of the slice. Returns what is pinned, or None if this task must not deliver the slice."""
     lease = plan.lease
-    metadata = fetched.metadata(plan.generation_id, end)
+    metadata = fetched.metadata(plan.generation_id, end, ports.clock)
     generation = (plan.generation_id.query_id, plan.generation_id.number)
     for _ in range(_ATTEMPTS_MAX):
         write = (
@@ -184,7 +185,8 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
             iterator=plan.iterator,
             follows_parent=plan.follows_parent,
             record_weight=metadata.record_weight if metadata else None,
-            demand=_demand(plan.limits),
+            demand=_demand(plan, metadata),
+            wait_ms=quota_wait_ms(metadata.quota_at_ms, ports.clock.wall_ms()) if metadata else 0,
         ),
         ReadContext(
             stream=ports.stream,
@@ -212,9 +214,15 @@ def _may_subscribe(plan: SlicePlan) -> bool:
     return not is_repeated and plan.start.position not in {LATEST, AT_TIMESTAMP}
 
 
-def _demand(limits: SliceLimits) -> Demand:
-    # The reader starts at the last delivered record, which it reads again and drops.
-    return Demand(None if limits.records is None else limits.records + 1, limits.size_bytes)
+def _demand(plan: SlicePlan, metadata: PinMetadata | None) -> Demand:
+    # Without an iterator, the reader starts at the last delivered record, which it reads again and drops.
+    repeated = int(plan.iterator is None and plan.start.position.is_record)
+    repeated_bytes = repeated * max(0, ((metadata and metadata.record_weight) or 0) - RECORD_OVERHEAD_BYTES)
+    records, size_bytes = plan.limits.records, plan.limits.size_bytes
+    return Demand(
+        None if records is None else records + repeated,
+        None if size_bytes is None else size_bytes + repeated_bytes,
+    )
 
 
 @dataclass(slots=True)
@@ -296,6 +304,7 @@ class _Fetched:
     millis_behind: int | None = None
     children: tuple[ChildShard, ...] | None = None
     record_weight: int | None = None
+    quota_ms: int | None = None
     kept: int | None = None  # the number of records within the limits; None: all of them
 
     @property
@@ -311,7 +320,7 @@ class _Fetched:
         """
         return self.read_through if self.kept is None else self.records.position(self.kept - 1)
 
-    def metadata(self, generation_id: GenerationId, end: Position) -> bytes:
+    def metadata(self, generation_id: GenerationId, end: Position, clock: Clock) -> bytes:
         """The metadata of the pin, for the next plan."""
         records = self.up_to(end)
         has_remainder = len(records) < self.read.count
@@ -326,8 +335,14 @@ class _Fetched:
                 has_more,
                 children,
                 self.record_weight,
+                self._quota_at_ms(clock),
             )
         )
+
+    def _quota_at_ms(self, clock: Clock) -> int | None:
+        """The wall-clock time at which the shard has its quota again; None if it has it now."""
+        left_ms = 0 if self.quota_ms is None else self.quota_ms - clock.now_ms()
+        return clock.wall_ms() + left_ms if left_ms > 0 else None
 
     async def fill(self, limits: SliceLimits) -> None:
         """Read up to a limit, the tip or the end of the shard."""
@@ -376,6 +391,7 @@ class _Fetched:
         self.millis_behind = chunk.millis_behind
         self.children = chunk.children
         self.record_weight = chunk.record_weight or self.record_weight
+        self.quota_ms = chunk.quota_ms
         return chunk
 
     def _is_full(self, limits: SliceLimits) -> bool:

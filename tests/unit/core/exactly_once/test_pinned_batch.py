@@ -67,6 +67,8 @@ def lease(
         PinMetadata(GenerationId(QUERY_ID, 7), children=()),
         PinMetadata(GenerationId(QUERY_ID, 7), record_weight=0),
         PinMetadata(GenerationId(QUERY_ID, 7), record_weight=1_000),
+        PinMetadata(GenerationId(QUERY_ID, 7), quota_at_ms=0),
+        PinMetadata(GenerationId(QUERY_ID, 7), record_weight=1_000, quota_at_ms=1_700_000_000_000),
         PinMetadata(GenerationId(QUERY_ID, 7), millis_behind=5, children=(CHILD,)),
     ],
 )
@@ -107,7 +109,7 @@ def test_metadata_of_sixteen_kilobytes_is_read_and_not_more() -> None:
     assert pin_metadata(replace(lease(), pin=Pin(END, padded + b" "))) is None
 
 
-@pytest.mark.parametrize("field", ["behind", "weight"])
+@pytest.mark.parametrize("field", ["behind", "weight", "quotaAt"])
 @pytest.mark.parametrize(
     ("value", "is_valid"), [(None, True), (0, True), (-1, False), (False, False), ("", False)]
 )
@@ -128,7 +130,7 @@ def test_generations_are_numbered_one_by_one() -> None:
 def test_metadata_claims_nothing_by_default() -> None:
     """A pin of an empty slice has no records, no more records, and no children."""
     generation = GenerationId(QUERY_ID, 1)
-    assert PinMetadata(generation) == PinMetadata(generation, 0, 0, None, False, None, None)
+    assert PinMetadata(generation) == PinMetadata(generation, 0, 0, None, False, None, None, None)
 
 
 def test_without_a_pin_reading_continues_at_the_checkpoint() -> None:

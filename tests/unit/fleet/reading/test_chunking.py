@@ -33,6 +33,21 @@ def test_a_chunk_that_ends_before_the_checkpoint() -> None:
         assert shard.read_through == Position("101")
 
 
+class _SelfDeaggregating(RecordColumns, SelfDeaggregating):
+    __slots__ = ()
+
+    def deaggregate(self, shard: HashRange | None, settings: DeaggregationSettings) -> DeaggregatedBatch:
+        raise NotImplementedError
+
+
+def test_records_that_are_deaggregated_fast_have_larger_chunks() -> None:
+    """The event loop is blocked for a short time in any case, and each chunk has a cost."""
+    records = [Record(bytes(100_000), "key", str(number)) for number in range(100)]
+    slow, fast = RecordColumns.of(records), _SelfDeaggregating.of(records)
+    sizes = [[len(chunk) for chunk in split_into_chunks(page, weight_of(page))] for page in (slow, fast)]
+    assert sizes == [[5] * 20, [20] * 5]
+
+
 class _CountingColumns(UserRecordColumns):
     """Counts the records that are created one by one, which is slow for Arrow columns."""
 

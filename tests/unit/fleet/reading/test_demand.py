@@ -42,6 +42,35 @@ def test_no_more_is_requested_than_needed() -> None:
     assert limits_asked_for(Demand(30, 20 * RECORD_BYTES), record_weight=weight, slices=1) == [20]
 
 
+def test_a_demand_above_the_quota_of_a_second_is_one_call() -> None:
+    """The consumer does not read on at once. Kinesis returns up to 10 MB, which is the quota of five seconds."""
+    weight = RECORD_BYTES + RECORD_OVERHEAD_BYTES
+    assert limits_asked_for(Demand(size_bytes=3_000_000), record_weight=weight, slices=1) == [3_000]
+    assert limits_asked_for(Demand(size_bytes=90_000_000), record_weight=weight, slices=1) == [
+        10_000_000 // weight
+    ]
+
+
+def test_a_reader_waits_for_the_quota_that_the_last_one_has_used() -> None:
+    """And says when it is there again."""
+
+    async def read() -> tuple[list[int], int | None]:
+        world = ReadWorld()
+        world.put(100, size=RECORD_BYTES)
+        async with world.read(
+            record_weight=RECORD_BYTES, demand=Demand(size_bytes=50_000), wait_ms=700
+        ) as found:
+            chunk = await anext(found)
+        began_ms = world.stream.times("get_records")[0]
+        assert chunk.quota_ms is not None
+        assert len(chunk.records) == 63
+        return [began_ms, chunk.quota_ms - began_ms], None
+
+    (waited_ms, quota_ms), _ = run_in_virtual_time(read())
+    assert waited_ms == 700
+    assert 31 <= quota_ms <= 34
+
+
 def test_the_next_call_requests_only_the_rest() -> None:
     """After a first small call, the next call requests the remaining records."""
     assert limits_asked_for(Demand(records=30), record_weight=None, slices=2) == [10, 20]
