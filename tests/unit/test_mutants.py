@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tools.mutation.cold_trial import try_cold
+from tools.mutation.coverage_map import CoverageMap
 from tools.mutation.live_code import CannotReplaceError, LiveFunctions
 from tools.mutation.mutants import mutants_of, source_of, trees_of
 from tools.mutation.trial import FAILED, PASSED, run_in_child
@@ -48,6 +49,19 @@ def test_every_change_is_made_once_and_has_a_name(tmp_path: Path) -> None:
     sources = [source_of(mutant, file) for mutant in found]
     assert len(set(sources)) == len(found)
     assert "store(when=(UNCHANGED,), set={'at': at})" in sources[5]
+
+
+def test_tests_of_a_module_come_first_for_code_that_runs_at_import(tmp_path: Path) -> None:
+    """A new interpreter tries few of the many tests that execute a module. Of other code the fast ones come first."""
+    file = tmp_path / "leases.py"
+    file.write_text(SOURCE)
+    constant, *_, last = mutants_of(file, "leases.py")
+    seconds = {"test_rules.py::quick": 0.1, "test_leases.py::slow": 2.0, "test_leases.py::own": 0.3}
+    covered = CoverageMap(seconds, {str(file): {str(last.line): list(seconds)}})
+    own, slow, quick = "test_leases.py::own", "test_leases.py::slow", "test_rules.py::quick"
+    assert covered.tests_of(constant, file, max_s=60) == [own, slow, quick]
+    assert covered.tests_of(last, file, max_s=60) == [own, quick, slow]
+    assert covered.tests_of(last, file, max_s=1) == [own, quick]
 
 
 LIVE = """

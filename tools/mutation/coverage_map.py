@@ -25,18 +25,25 @@ class CoverageMap:
     def tests_of(self, mutant: Mutant, file: Path, max_s: float) -> Sequence[str]:
         """The tests that execute the change, the fastest first. Tests of the module itself count as faster.
 
-        Code that runs only at import belongs to every test that executes a function of the file. Together the tests
-        take at most `max_s` seconds.
+        Code that runs only at import belongs to every test that executes a function of the file. A new interpreter
+        tries few of them, so all tests of the module itself come first. Together the tests take at most `max_s`
+        seconds.
         """
         lines = self.lines.get(str(file), {})
         first, last = mutant.statement
         tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ())}
         about = f"test_{file.stem}"
-        if not tests:
+        runs_at_import = not tests
+        if runs_at_import:
             tests = {test for found in lines.values() for test in found}
             # A test of a generated method, such as that of a dataclass, executes no line of the file.
             tests |= {test for test in self.seconds if about in test}
-        ordered = sorted(tests, key=lambda test: (self.seconds[test] * (0.2 if about in test else 1.0), test))
+
+        def order(test: str) -> tuple[bool, float, str]:
+            is_own = about in test
+            return runs_at_import and not is_own, self.seconds[test] * (0.2 if is_own else 1.0), test
+
+        ordered = sorted(tests, key=order)
         sums = accumulate(self.seconds[test] for test in ordered)
         return [test for test, spent in zip(ordered, sums, strict=True) if spent < max_s]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.core.leases.lease_row import CHILDREN_MAX, PARENTS_MAX, LeaseListing, leases_from_rows
+from leasehold.core.leases.lease_row import LeaseListing, leases_from_rows
 from leasehold.core.leases.row_writes import Row
 from leasehold.core.model import StreamIdentifier
 from leasehold.errors import MalformedRowError
@@ -62,20 +62,3 @@ def test_generations_of_rows_that_cannot_be_read_are_listed() -> None:
     assert [each.key for each in listing.leases] == ["shardId-1", "shardId-2"]
     assert [error.key for error in listing.rejected] == ["shardId-3", "shardId-4"]
     assert listing.rejected_generations == (("shardId-3", (("c0ffee", 7),)),)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "count_max"), [("childShardIds", CHILDREN_MAX), ("parentShardId", PARENTS_MAX)]
-)
-def test_a_row_with_too_many_relatives_is_rejected(attribute: str, count_max: int) -> None:
-    """A shard has two children at most. As many parents as a stream had shards fit into a row."""
-    assert (CHILDREN_MAX, PARENTS_MAX) == (2, 10_000)
-    for count, is_read in ((count_max, True), (count_max + 1, False)):
-        row = {
-            "leaseKey": {"S": "shardId-x"},
-            **LEASE,
-            attribute: {"SS": [f"shardId-{number}" for number in range(count)]},
-        }
-        listing = leases_from_rows([row])
-        assert (len(listing.leases), len(listing.rejected)) == (is_read, not is_read)
-    assert f"has {count_max + 1} shards" in str(listing.rejected[0])
