@@ -44,6 +44,13 @@ def test_a_container_is_measured_against_its_limit(processors: float, percent: f
     assert percent_between(first, then) == percent
 
 
+def test_a_container_that_used_no_processor_time_is_idle() -> None:
+    """Its counter stands still while it waits. That is a figure; a counter that goes backwards gives none."""
+    first, then = container_reading(1_000_000, 2.0, 1000), container_reading(1_000_000, 2.0, 2000)
+    assert percent_between(first, then) == 0.0
+    assert percent_between(first, container_reading(999_999, 2.0, 2000)) is None
+
+
 def test_minus_one_means_no_quota() -> None:
     """The kernel writes -1 for no limit."""
     assert quota_v1("-1\n", "100000\n") is None

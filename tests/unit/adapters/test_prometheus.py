@@ -9,6 +9,7 @@ from leasehold.core.events import (
     Checkpointed,
     DeaggregationFailed,
     Event,
+    FleetDecided,
     FleetRefreshed,
     GapFound,
     HandlerFailed,
@@ -158,6 +159,15 @@ def test_events_of_the_member_are_counted(event: Event, name: str, value: int) -
         for total in MEMBER_COUNTERS
         if found[f"leasehold_{total}_total"]
     } == {name: value}
+
+
+def test_the_writes_of_a_leader_are_counted() -> None:
+    """Leases that it assigned, handoffs that it requested, and writes that failed; over all its decisions."""
+    decided = sample(FleetDecided, assigned=4, handed_off=2, failed=1)
+    found = Scraped(decided, decided).samples()
+    assert found["leasehold_leases_assigned_total"] == 8
+    assert found["leasehold_handoffs_requested_total"] == 4
+    assert found["leasehold_assignments_failed_total"] == 2
 
 
 def test_gauges_show_the_last_refresh() -> None:

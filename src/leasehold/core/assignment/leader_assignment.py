@@ -354,10 +354,12 @@ def _startup_end_ms(fleet: _Fleet) -> int:
 
 def _place(free: Sequence[Lease], fleet: _Fleet, loads: WorkerLoads) -> list[Assignment]:
     """Assigns leases without a reader, the heaviest first. Adds them to `loads`."""
+    if not loads.of:
+        return []
     weights = fleet.weights.of
     by_key = {lease.key: lease for lease in fleet.view.leases}
     total = sum(loads.of.values()) + sum(weights[lease.key] for lease in free)
-    mean = total / max(1, len(loads.of))
+    mean = total / len(loads.of)
     placed: list[Assignment] = []
     placed_on: Counter[WorkerId] = Counter()
     for lease in sorted(free, key=lambda each: (-weights[each.key], each.key)):

@@ -68,7 +68,7 @@ class PeerView:
     ended: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     unreadable: AbstractSet[LeaseKey] = field(default_factory=frozenset)
     may_take: bool = True
-    salt: int = 0
+    salt: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def plan_start_over(
     # been read there.
     read = {lease.shard_id for lease, _ in listed if lease.checkpoint.is_record and lease.key not in evidence}
     present = {lease.shard_id for lease in here} | graph.upward_from(read)
-    first = plan_missing_leases(graph, (), InitialPosition(TRIM_HORIZON), stream=stream, repair=False)
+    first = plan_missing_leases(graph, (), InitialPosition(TRIM_HORIZON), stream=stream)
     return StartOverPlan(
         create=tuple(lease for lease in first if lease.shard_id not in present),
         restart=tuple(sorted(old, key=lambda pair: (pair[0].key in evidence, pair[0].key))),

@@ -28,6 +28,14 @@ def test_the_real_interval_counts() -> None:
     assert shard.average_kbps(12_000) == 100
 
 
+def test_an_average_is_computed_with_heartbeats_of_a_second() -> None:
+    """After a shorter time the average stays, and the bytes count at the next heartbeat."""
+    shard = Throughput(Decimal(100), 0)
+    shard.note(1024 * 300)
+    assert shard.average_kbps(999) == 100
+    assert shard.average_kbps(1_000) == 200
+
+
 def test_a_move_keeps_the_figure() -> None:
     """The new owner begins with the value in the row, not with a third of it."""
     shard = Throughput(Decimal(300), 0)

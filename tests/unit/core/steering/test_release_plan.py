@@ -50,6 +50,13 @@ def test_a_worker_that_was_heard_is_preferred_to_one_with_a_report_only() -> Non
     assert read_twice.choose(fleet[0].key) == CLEO
 
 
+def test_released_leases_are_spread_by_the_number_of_leases() -> None:
+    """Cleo gets the first one and then has as many as Bert. So the next one is Bert's."""
+    fleet = [lease(0), lease(1), lease(2, BERT), lease(3, BERT), lease(4, CLEO)]
+    chosen = choice(*fleet, reports={ANNA: 20, BERT: 20, CLEO: 20})
+    assert [chosen.choose(fleet[0].key) for _ in range(2)] == [CLEO, BERT]
+
+
 @pytest.mark.parametrize(
     ("owner", "expected"), [(ANNA, True), (RESET, True), (CLEO, True), (BERT, False), (None, False)]
 )

@@ -87,5 +87,6 @@ def test_the_two_more_tables_of_the_kcl_count_as_well() -> None:
     judged = judge_application(tables, rows, rows, wall_s=NOW_S, idle_s=DAY_S)
     assert (judged.usage, judged.reported_s) == (Usage.RECENT, NOW_S - 5)
     assert application_to_json(judged)["may_be_deleted"] is False
+    assert application_to_json(judged)["last_report"] == "2026-09-21T14:13:15Z"
     rows["billing-WorkerMetricStats"] = [{"wid": text("customer")}]
     assert judge_application(tables, rows, rows, wall_s=NOW_S, idle_s=DAY_S).usage is Usage.FOREIGN

@@ -104,7 +104,7 @@ def _progress_findings(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFac
     elif facts.own_worker is None and _is_unmoved(lease, facts) and last.behind_ms >= STUCK_BEHIND_MS:
         yield _unmoved_finding(lease, last.behind_ms, facts)
     else:
-        yield _rate_finding(lease, reads, facts)
+        yield _rate_finding(lease, reads, last.behind_ms, facts)
 
 
 def _unmoved_finding(lease: Lease, behind_ms: int, facts: FleetFacts) -> Finding:
@@ -134,8 +134,7 @@ def _unknown_lag(lease: Lease, last: LagRead) -> Finding:
     return _finding(lease, "lag_unknown", Severity.NOTICE, text)
 
 
-def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], facts: FleetFacts) -> Finding:
-    behind_ms = reads[-1].behind_ms or 0
+def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], behind_ms: int, facts: FleetFacts) -> Finding:
     text = f"{lease.actual_owner} reads it, {format_duration(behind_ms)} behind"
     known = [read for read in reads if read.behind_ms is not None]
     gained_ms, elapsed_ms = _gain(known)

@@ -73,6 +73,14 @@ def test_a_healthy_fleet_needs_no_attention() -> None:
     assert [each["operation"] for each in view["calls"]["workers"]] == ["GetRecords", "ListShards"]
 
 
+def test_heartbeats_are_counted_by_the_second() -> None:
+    """Also where a second has many of them: 45,000 heartbeats in the 15 seconds between two reads."""
+    facts = small_fleet().facts(4)
+    renewed = tuple(replace(each, counter=each.counter + 15_000) for each in facts.before.leases)
+    view = view_of(replace(facts, after=replace(facts.after, leases=renewed)))
+    assert (facts.watched_ms, view["calls"]["heartbeats"]) == (15_000, 3_000)
+
+
 def test_each_shard_has_the_sentences_of_explain_with_the_remedy() -> None:
     view, _ = view_after(unhealthy_fleet(), 5)
     rows = by_shard(view)
