@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from leasehold.core.events import LeasesRenewed
 from leasehold.core.leases.heartbeats import LastWrite, leases_to_renew, tick_ms
@@ -19,7 +19,7 @@ class _Round:
     """The heartbeats of one interval, for the event that reports them."""
 
     began_ms: int
-    failed: int = 0
+    failed: list[HeldLease] = field(default_factory=list)  # once for each heartbeat that failed
     time_ms: int = 0
 
 
@@ -74,7 +74,8 @@ class HeartbeatLoop:
             is_renewed = await self._renew(held)
         finally:
             self._in_flight.discard(held)
-        self._round.failed += not is_renewed
+        if not is_renewed:
+            self._round.failed.append(held)
         self._round.time_ms = max(self._round.time_ms, self._operations.clock.now_ms() - began_ms)
 
     async def _renew(self, held: HeldLease) -> bool:
@@ -93,5 +94,7 @@ class HeartbeatLoop:
 
     def _report_round(self, now_ms: int) -> None:
         over, self._round = self._round, _Round(now_ms)
-        renewed = max(0, len(self._held) - over.failed)
-        self._operations.observe(LeasesRenewed(renewed, over.failed, over.time_ms))
+        # A lease that was lost is no longer held.
+        failed = set(over.failed)
+        renewed = sum(held not in failed for held in self._held.values())
+        self._operations.observe(LeasesRenewed(renewed, len(over.failed), over.time_ms))

@@ -5,14 +5,17 @@ connections.
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
-from leasehold.config.settings import Mode
+from leasehold.config.settings import Mode, milliseconds
 from leasehold.core.events import (
+    FleetRefreshed,
     HandoffRequested,
     LeaseLost,
     LeaseReleased,
+    LeasesRenewed,
     LeaseTaken,
     OperationFailed,
     RowIgnored,
@@ -594,3 +597,61 @@ def test_invalid_settings_are_refused() -> None:
         replace(SETTINGS, refresh_every=timedelta(seconds=9))
     with pytest.raises(ConfigError, match="max_leases"):
         replace(SETTINGS, max_leases=0)
+
+
+def test_peers_refresh_at_random_within_a_quarter_of_the_interval() -> None:
+    """Members that started together must not keep reading the table together, nor more often or rarely than set."""
+
+    async def scenario() -> None:
+        world = World(even_shards(2))
+        worker = world.start("a")
+        await world.clock.sleep_ms(15 * 60_000)
+        await world.stop_all()
+        times = [at_ms for at_ms, event in world.events[worker] if isinstance(event, FleetRefreshed)]
+        pauses = [after - before for before, after in pairwise(times[2:])]  # the first ones take leases
+        every_ms = milliseconds(SETTINGS.refresh_every)
+        assert min(pauses) == pytest.approx(0.75 * every_ms, abs=0.02 * every_ms)
+        assert max(pauses) == pytest.approx(1.25 * every_ms, abs=0.02 * every_ms)
+
+    run_in_virtual_time(scenario())
+
+
+def _rounds(world: World, since_ms: int = 0) -> list[tuple[int, int]]:
+    """How many leases were renewed, and how many heartbeats failed, in each round of heartbeats."""
+    log = [event for events in world.events.values() for at_ms, event in events if at_ms > since_ms]
+    return [(event.renewed, event.failed) for event in log if isinstance(event, LeasesRenewed)]
+
+
+def test_heartbeats_are_reported_once_in_each_interval() -> None:
+    async def scenario() -> None:
+        world = World(even_shards(5))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 5, within_s=30)
+        await world.clock.sleep_ms(10_000)
+        since_ms = world.clock.now_ms()
+        await world.clock.sleep_ms(20 * milliseconds(SETTINGS.renew_every))
+        assert _rounds(world, since_ms) == [(5, 0)] * 20
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_heartbeat_that_fails_is_reported() -> None:
+    """One of five leases cannot be written until it is lost. The other four are renewed in each round."""
+
+    async def scenario() -> None:
+        shards = even_shards(5)
+        world = World(shards)
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 5, within_s=30)
+        await world.clock.sleep_ms(10_000)
+        since_ms = world.clock.now_ms()
+        world.unwritable.add(shards[1].id)
+        await world.until(lambda: bool(world.events_of(LeaseLost)), within_s=15)
+        await world.clock.sleep_ms(10_000)
+        rounds = _rounds(world, since_ms)
+        assert rounds[:1] == [(5, 0)]  # retried until the lease is lost
+        assert [each for each in rounds if each != (5, 0)] == [(4, 1), (4, 0)]
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())

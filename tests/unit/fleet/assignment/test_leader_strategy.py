@@ -3,18 +3,20 @@ connections.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
-from leasehold.config.settings import Mode
+from leasehold.config.settings import FleetSettings, Mode
 from leasehold.core.assignment.leader_assignment import LeaderLimits, LeaderPlan, LeaderView, plan_assignment
 from leasehold.core.assignment.rebalancing import Balancing
 from leasehold.core.coordinator.kcl_rows import LEADER_KEY
+from leasehold.core.coordinator.worker_metrics import cpu_report, create_report
 from leasehold.core.events import (
+    FleetRefreshed,
     HandoffRequested,
     LeadershipEnded,
     LeaseAssigned,
@@ -413,3 +415,44 @@ def test_a_leader_decides_by_its_settings_and_reports_its_range() -> None:
     run_in_virtual_time(story())
     assert seen[0].balancing == Balancing(threshold=0.2, step=0.6, every_ms=60_000, may_overshoot=False)
     assert (seen[0].kbps_max, seen[0].newest_weight) == (700, 0.25)
+
+
+def test_a_leader_deletes_reports_that_are_older_than_a_day() -> None:
+    """As in the KCL, whose setting for it is a day. A worker that was away for less time keeps its report."""
+    hour_s = 3_600
+
+    async def scenario(world: World) -> None:
+        wall_s = world.clock.wall_ms() // 1000
+        for worker, age_s in (("away", 23.5 * hour_s), ("gone", 24.5 * hour_s)):
+            report = cpu_report(WorkerId(worker), None, int(wall_s - age_s))
+            await world.rows.write(create_report(report, "leaseKey"))
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 2, within_s=8)
+        await world.clock.sleep_ms(10_000)
+        assert await world.rows.get("away") is not None
+        assert await world.rows.get("gone") is None
+
+    run_test(scenario, shards=2)
+
+
+class _SlowScans(MemoryRows):
+    """A table that takes 300 ms to be read."""
+
+    async def scan(self, *, segments: int = 1, is_consistent: bool = False) -> Sequence[Row]:
+        await asyncio.sleep(0.3)
+        return await super().scan(segments=segments, is_consistent=is_consistent)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, LEADER_SETTINGS], ids=["peer", "leader"])
+def test_a_refresh_reports_the_time_that_the_scan_took(settings: FleetSettings) -> None:
+    world = World(even_shards(2), settings=settings)
+    world.rows = _SlowScans()
+
+    async def story() -> None:
+        world.start("a")
+        await world.until(lambda: len(world.readers()) == 2, within_s=12)
+        await world.stop_all()
+
+    run_in_virtual_time(story())
+    refreshed = [event for event in world.events_of(FleetRefreshed) if isinstance(event, FleetRefreshed)]
+    assert {event.time_ms for event in refreshed} == {300}

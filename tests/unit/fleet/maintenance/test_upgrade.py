@@ -8,6 +8,7 @@ import pytest
 from leasehold.adapters.memory.faults import StoreFault
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.config.settings import Mode
+from leasehold.core.coordinator.worker_metrics import cpu_report, create_report
 from leasehold.core.events import FleetUpgraded, LeadershipEnded, LeadershipTaken, LeaseLost, OperationFailed
 from leasehold.core.leases.row_writes import Equals, PutRow, Row, RowWrite, UpdateRow
 from leasehold.core.model import WorkerId
@@ -74,7 +75,24 @@ def test_a_worker_without_a_report_blocks_the_upgrade() -> None:
     async def scenario() -> None:
         world, rows = await upgrading()
         world.settings = replace(SETTINGS, mode=Mode.PEER)
-        world.start("without a report")
+        world.start("0 without a report")  # not the member that decides
+        await world.until(lambda: world.shares() == [2, 2, 2], within_s=60)
+        await world.clock.sleep_ms(3 * READY_S * 1000)
+        assert await version(rows) == "UPGRADE_FROM_2X"
+        await world.stop_all()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_worker_with_an_expired_report_blocks_the_upgrade() -> None:
+    """It reported once, and then a KCL 2.x took its name, or it reports no more."""
+
+    async def scenario() -> None:
+        world, rows = await upgrading()
+        world.settings = replace(SETTINGS, mode=Mode.PEER)
+        worker = world.start("0")  # not the member that decides
+        report = cpu_report(worker, None, world.clock.wall_ms() // 1000)
+        await world.rows.write(create_report(report, "leaseKey"))
         await world.until(lambda: world.shares() == [2, 2, 2], within_s=60)
         await world.clock.sleep_ms(3 * READY_S * 1000)
         assert await version(rows) == "UPGRADE_FROM_2X"
