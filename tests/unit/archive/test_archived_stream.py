@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -22,7 +22,13 @@ from leasehold.archive.columns import (
     SEQUENCE_NUMBER,
     SUB_SEQUENCE_NUMBER,
 )
-from leasehold.archive.history_pages import PAGE_BYTES_MAX, HistoryPages, PagePosition, _OpenShard
+from leasehold.archive.history_pages import (
+    PAGE_BYTES_MAX,
+    HistoryPages,
+    PagePosition,
+    _OpenShard,
+    to_user_records,
+)
 from leasehold.archive.rows import PinnedRange
 from leasehold.archive.shard_rows import ArchiveStore
 from leasehold.core.events import GapFound
@@ -30,6 +36,7 @@ from leasehold.core.exactly_once.object_keys import key_from_text
 from leasehold.core.model import InitialPosition, ShardId
 from leasehold.core.position import AT_TIMESTAMP, TRIM_HORIZON, Position
 from leasehold.core.record import UserRecord
+from leasehold.core.records.iterators import IteratorKind, IteratorStart
 from leasehold.errors import ConfigError, ThrottledError, UnavailableError
 from leasehold.ports import Page
 from leasehold.simulation.virtual_time import run_in_virtual_time
@@ -259,6 +266,32 @@ def test_a_shard_that_has_left_the_stream_is_read_to_its_end() -> None:
     run_in_virtual_time(main())
 
 
+def test_a_shard_that_leaves_the_stream_while_it_is_read_is_read_to_its_end() -> None:
+    """The reader began when the stream still had the shard, and meanwhile all its records were trimmed."""
+
+    async def main() -> None:
+        history = History()
+        await history.hours(30)
+        history.world.split()
+        await history.archive(SHARD)
+        stream, found = history.stream(), list[UserRecord]()
+        iterator: str | None = await stream.get_iterator(SHARD, IteratorStart(IteratorKind.TRIM_HORIZON))
+        for _ in range(50):
+            if iterator is None:
+                break
+            page = await stream.get_records(iterator, limit=10)
+            found += cast("Sequence[UserRecord]", page.records)
+            iterator = page.next_iterator
+            if len(found) == 10:
+                await history.world.clock.sleep_ms(60 * HOUR_MS)
+                assert SHARD not in {shard.id for shard in await stream.list_shards()}
+        assert iterator is None
+        assert numbers_of(found) == list(range(150))
+        await stream._pages.close()
+
+    run_in_virtual_time(main())
+
+
 @pytest.mark.parametrize("is_child_archived", [True, False])
 def test_the_end_of_a_closed_shard_whose_records_are_trimmed(is_child_archived: bool) -> None:
     """If a child has archived records, its parent was archived to the end. Otherwise records may be missing."""
@@ -357,6 +390,40 @@ def test_a_page_of_large_records_does_not_wait_for_the_number_of_rows() -> None:
         assert objects_read <= 5
 
     run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize(
+    ("data_bytes", "limit", "rows"),
+    [(1, 10, {10}), (1, 1_000, {100}), (1024 * 1024, 10_000, {3, 4}), (1024 * 1024, 2, {2})],
+)
+def test_a_page_has_as_many_records_as_requested_unless_they_are_large(
+    data_bytes: int, limit: int, rows: set[int]
+) -> None:
+    """Of an object with 100 records."""
+
+    async def main() -> None:
+        numbers = [str(number) for number in range(100)]
+
+        async def one_object() -> AsyncGenerator[Any, None]:
+            yield pa.table({DATA: pa.array([bytes(data_bytes)] * 100), SEQUENCE_NUMBER: numbers})
+
+        taken = await _OpenShard(one_object(), NO_OBJECTS, None, PagePosition(SHARD, 0)).take(limit)
+        assert taken.num_rows in rows
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_records_keep_their_explicit_hash_keys(has_keys: bool) -> None:
+    """An archive that was written with fewer columns has none."""
+    given = [
+        UserRecord(b"a", "k", "7", 5, None, 0, 2**100 if has_keys else None, has_keys),
+        UserRecord(b"b", "k", "8", 6, None, 0, None, False),
+    ]
+    rows = table(given)
+    found = to_user_records(rows if has_keys else rows.drop_columns([EXPLICIT_HASH_KEY]))
+    assert [each.explicit_hash_key for each in found] == [2**100 if has_keys else None, None]
+    assert found == given
 
 
 class PausingStream(ArchivedStream):

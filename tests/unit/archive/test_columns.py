@@ -117,3 +117,16 @@ def test_session_numbers_fit_into_a_signed_64_bit_column() -> None:
     """The number of every id can be stored."""
     for i in range(200):
         assert -(2**63) <= session_number(LeaseSessionId(str(i))) < 2**63
+
+
+def test_a_batch_has_ten_thousand_rows_or_eight_mebibytes() -> None:
+    """Unless another size is given: Spark is fastest with such batches."""
+
+    def rows_of_batches(*sizes: int) -> list[int]:
+        batches = record_batches(
+            records_of(*sizes), stream="orders", shard=SHARD, columns=DEFAULT_COLUMNS, session=7
+        )
+        return [batch.num_rows for batch in batches]
+
+    assert rows_of_batches(*[10] * 10_001) == [10_000, 1]
+    assert rows_of_batches(*[1024 * 1024] * 10) == [8, 2]

@@ -19,6 +19,7 @@ from leasehold.archive.formats import encode
 from leasehold.archive.merging import merge_rows
 from leasehold.archive.rows import PinnedRange, to_archive_rows
 from leasehold.archive.verification import ProblemKind, list_archive, verify_shard
+from leasehold.cli.archive_compact import compact as compact_command
 from leasehold.core.exactly_once.archive_reading import UNSETTLED_OBJECTS, parts_to_read
 from leasehold.core.exactly_once.object_keys import ObjectKey, key_from_text, key_to_text
 from leasehold.errors import CompactionLockedError, ConfigError, UnavailableError
@@ -576,3 +577,21 @@ def test_a_lock_that_cannot_be_read_is_taken_after_a_while(body: bytes) -> None:
     assert world.compact().created == 1
     assert world.timer.ms - before_ms >= 60_000
     assert f"{LOCK_FOLDER}/9.json" in world.store.objects
+
+
+def test_the_defaults_are_those_of_the_command() -> None:
+    """And of its documentation: memory is planned for objects of 128 MiB."""
+    command = compact_command.make_context("compact", ["memory://"]).params
+    settings = CompactionSettings()
+    assert (
+        command["target_size"],
+        command["older_than"],
+        command["delete_after"],
+        command["compression"],
+    ) == (
+        settings.target_bytes,
+        settings.older_than_ms,
+        settings.delete_after_ms,
+        settings.compression,
+    )
+    assert settings.target_bytes == 128 * 1024**2

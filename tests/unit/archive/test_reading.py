@@ -270,6 +270,8 @@ def test_a_time_without_a_zone_and_an_empty_time_are_refused(tmp_path: Path) -> 
         read(str(tmp_path), start="2026-01-01T00:00:00")
     with pytest.raises(ConfigError, match="end is not after start"):
         read(str(tmp_path), start="2026-01-02T00:00:00Z", end="2026-01-01T00:00:00Z")
+    with pytest.raises(ConfigError, match="end is not after start"):  # the end is not included
+        read(str(tmp_path), start="2026-01-01T00:00:00Z", end="2026-01-01T00:00:00Z")
 
 
 def test_a_text_names_shards_and_columns_and_an_unknown_column_is_refused(tmp_path: Path) -> None:

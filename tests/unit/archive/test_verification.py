@@ -65,6 +65,15 @@ def test_a_correct_archive_has_no_problems() -> None:
     assert problem_kinds(store) == []
 
 
+def test_positions_are_only_kept_if_they_are_wanted() -> None:
+    """Those of a large archive do not fit into memory."""
+    store = write_ranges(MemoryObjects(), range(1, 5))
+    objects = run(list_archive(store, "")).shards[A]
+    assert run(verify_shard(store, A, objects, lambda _: None)).positions == frozenset()
+    kept = run(verify_shard(store, A, objects, lambda _: None, keep_positions=True))
+    assert {each.number for each in kept.positions} == {1, 2, 3, 4}
+
+
 def test_an_overlap_and_its_duplicates_are_found() -> None:
     """Verification reports two objects with overlapping ranges, and the number of duplicates."""
     store = write_ranges(MemoryObjects(), range(1, 9))

@@ -56,6 +56,15 @@ def test_avro_records_of_all_types() -> None:
     assert found == {"record": ORDER | {"tags": [("a", ["x", "y"]), ("b", [])]}, "decodeError": None}
 
 
+@pytest.mark.parametrize("scale", [{}, {"scale": 0}], ids=["no scale", "scale 0"])
+def test_a_decimal_may_have_no_digits_after_the_point(scale: dict[str, int]) -> None:
+    """Avro's scale is zero if a schema has none."""
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 6, **scale}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
+    (found,) = decode(AvroPayloads(schema), b"\x04\x04\xd2")
+    assert found == {"record": {"n": Decimal(1234)}, "decodeError": None}
+
+
 def test_payloads_that_are_not_avro_of_the_schema() -> None:
     """Cut off, with bytes behind the record, of another schema, empty, or missing."""
     good = to_avro(ORDER)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from leasehold.core.exactly_once.archive_reading import (
     UNSETTLED_OBJECTS,
     ObjectPart,
+    day_paths,
     parts_to_read,
     unsettled_from,
 )
@@ -77,3 +78,16 @@ def test_merged_objects_count_once() -> None:
     small = [key(minute, 10 * minute, 10 * minute + 9) for minute in range(UNSETTLED_OBJECTS)]
     copies = [key(each.minute, each.range.first.number, each.range.first.number + 3) for each in small]
     assert unsettled_from([key(0, 0, 5), *small, *copies]) == at(0)
+
+
+def test_each_day_of_a_time_is_listed() -> None:
+    """From the day of the first minute to that of the last one. More days than two months are one listing."""
+    day = 24 * 60
+    assert day_paths(5 * day - 1, 5 * day, "a") == [
+        "a/1970/01/05",
+        "a/1970/01/06",
+        "a/dt=1970-01-05",
+        "a/dt=1970-01-06",
+    ]
+    assert len(day_paths(0, 62 * day)) == 2 * 63
+    assert day_paths(0, 62 * day + 1) == [""]

@@ -265,6 +265,34 @@ def test_a_lease_at_latest_contains_the_wall_clock_time_of_its_creation() -> Non
     run_in_virtual_time(scenario())
 
 
+def test_first_leases_that_are_created_late_are_first_leases() -> None:
+    """One of two could not be created in time. Nothing was read yet, so it also begins at the tip."""
+
+    async def scenario() -> None:
+        clock, shards = VirtualClock(), even_shards(2)
+        until_ms = milliseconds(SETTINGS.snapshot_max_age)
+
+        def fault(call: str, key: str) -> StoreFault | None:
+            is_late = call == "write" and key == shards[1].id and clock.now_ms() < until_ms
+            return StoreFault.THROTTLED if is_late else None
+
+        sync = ShardSync(
+            table=LeaseTable(FaultyRows(MemoryRows(), fault)),
+            tracked=TrackedStream("orders", ListedStream(shards), InitialPosition(LATEST), None),
+            settings=SETTINGS,
+            operations=Operations(clock, random.Random(1), lambda _: None),
+        )
+        await sync.bootstrap()
+        first, second = sorted((await sync.table.list()).leases, key=lambda lease: lease.key)
+        assert (first.checkpoint, second.checkpoint) == (LATEST, LATEST)
+        assert (first.owner_switches, second.owner_switches) == (0, 0)
+        assert first.latest_at_ms is not None
+        assert second.latest_at_ms is not None
+        assert second.latest_at_ms - first.latest_at_ms >= until_ms
+
+    run_in_virtual_time(scenario())
+
+
 class _Archived(ListedStream):
     """A stream with an archive, which also has shards that have left the stream."""
 
