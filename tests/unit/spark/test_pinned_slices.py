@@ -18,7 +18,7 @@ from leasehold.core.exactly_once.pinned_batch import (
 )
 from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits
-from leasehold.core.model import Lease, LeaseKey, LeaseSessionId, WorkerId
+from leasehold.core.model import HASH_KEY_MAX, HashRange, Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.errors import DataLossError, UnavailableError
@@ -336,6 +336,29 @@ def test_a_replay_writes_nothing_and_ends_at_the_pin() -> None:
             before, pin_metadata_to_bytes(PinMetadata(GenerationId("0badcafe", 1)))
         )
         assert await world.slice_of(again) is None
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_a_slice_of_dropped_records_is_repeated_without_a_loss(by_worker: bool) -> None:
+    """The records of an aggregate belong to another shard. A worker writes no metadata that says how many are left."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put_aggregate(1, stray_key=HASH_KEY_MAX)
+        lease = replace(await world.taken(), hash_range=HashRange(0, 99))
+        first = await world.slice_of(plan_for(lease))
+        assert first is not None
+        assert list(first.records) == []
+        pinned = replace(await world.lease(), hash_range=lease.hash_range)
+        if by_worker:
+            assert pinned.pin is not None
+            pinned = replace(pinned, pin=replace(pinned.pin, state=None))
+        done = await world.slice_of(plan_for(pinned, start=ReadStart(TRIM_HORIZON), replay_to=first.end))
+        assert done is not None
+        assert (list(done.records), done.end) == ([], first.end)
+        assert not world.events_of(GapFound)
 
     run_in_virtual_time(main())
 

@@ -355,12 +355,14 @@ class _Fetched:
 
     async def fill_to(self, pinned: Pinned) -> None:
         """Read on up to the end of a pin, which is the position of a record that was delivered before."""
-        while self.read_through is None or self.read_through < pinned.end:
+        while not self._has_read_to(pinned.end):
             chunk = await self._next() if self.children is None else None
             # The reader may have found the tip before the records of the pin arrived.
             is_current = chunk is not None and chunk.requested_ms >= pinned.known_ms
             is_at_tip = is_current and chunk is not None and not chunk.records and chunk.millis_behind == 0
-            if chunk is None or (is_at_tip and self.children is None):
+            is_over = chunk is None or (is_at_tip and self.children is None)
+            # A chunk without records may end at the pinned end: its records were dropped.
+            if is_over and not self._has_read_to(pinned.end):
                 # The tip, or the end of the shard, lies before the pinned end: the records in between were trimmed.
                 self.losses.report_missing(Gap(self.read_through or self.plan.start.position, None, None))
                 return
@@ -381,6 +383,9 @@ class _Fetched:
     def up_to(self, end: Position) -> UserRecordSequence:
         """The records up to `end`. They may be fewer than were read."""
         return self.records[: self.records.count_to(end)]
+
+    def _has_read_to(self, end: Position) -> bool:
+        return self.read_through is not None and self.read_through >= end
 
     async def _next(self) -> ReadChunk:
         chunk = await anext(self.chunks)
