@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from leasehold.adapters.memory.rows import MemoryRows
@@ -162,7 +162,7 @@ class QueryRun:
             application="billing",
             worker=WorkerId(f"spark-{world.log.query_id}"),
             serve=self.server.serve,
-            settings=FLEET,
+            settings=replace(FLEET, max_leases=world.settings.max_leases),
         )
         self._life: asyncio.Task[None] | None = None
 

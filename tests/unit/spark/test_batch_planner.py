@@ -224,6 +224,24 @@ def test_a_bounded_run_does_not_wait_for_shards_that_it_leaves_to_the_next_run(i
     run_in_virtual_time(main())
 
 
+def test_a_bounded_run_ends_when_it_has_read_as_many_shards_as_it_may() -> None:
+    """The lease of the other shard stays free, and this member never takes it."""
+
+    async def main() -> None:
+        settings = QuerySettings(initial=InitialPosition(TRIM_HORIZON), max_leases=1)
+        world = QueryWorld(shards=2, limits=BatchLimits(), settings=settings)
+        world.put(20)
+        run = await start_run(world)
+        run.planner.is_available_now = True
+        while await world.run_batch(run):
+            await world.clock.sleep_ms(250)
+        await until(world.clock, run.planner.has_read_all_available)
+        assert sorted(lease.owner is None for lease in (await world.table.list()).leases) == [False, True]
+        await run.stop()
+
+    run_in_virtual_time(main())
+
+
 def test_a_bounded_run_continues_after_the_batch_of_an_earlier_run() -> None:
     """The earlier run read to the tip of its time. Records that arrived since existed when this run began."""
 
@@ -502,7 +520,9 @@ def test_the_progress_tells_what_was_read_of_each_shard() -> None:
         assert shard["recordsRead"] == 20
         assert shard["bytesRead"] > 0
         assert 0 < shard["recordsPerSecond"] <= 2.1
-        assert set(shard) >= {"millisBehind", "position", "bytesPerSecond"}
+        # Each record of the last batch has two bytes of data and one of its key.
+        assert shard["bytesPerSecond"] == pytest.approx(3 * shard["recordsPerSecond"], abs=0.2)
+        assert set(shard) >= {"millisBehind", "position"}
         await run.stop()
 
     run_in_virtual_time(main())

@@ -8,8 +8,9 @@ import pytest
 from leasehold.core.events import Event, MemberStarted
 from leasehold.core.exactly_once.pinned_batch import GenerationId
 from leasehold.core.leases.lease_row import lease_from_row
+from leasehold.core.leases.row_writes import PutRow
 from leasehold.core.model import Lease, WorkerId
-from leasehold.errors import OffsetMismatchError
+from leasehold.errors import ConfigError, OffsetMismatchError
 from leasehold.simulation.virtual_time import run_in_virtual_time
 from leasehold.spark.options import source_options
 from leasehold.spark.query.batch_load import BatchLoad
@@ -30,14 +31,14 @@ class NoBatchEnds:
         return None
 
 
-def member_of(world: QueryWorld, events: list[Event]) -> QueryMember:
+def member_of(world: QueryWorld, events: list[Event], load: BatchLoad | None = None) -> QueryMember:
     ports = QueryPorts(
         streams={"orders": world.stream},
         table=world.table,
         clock=world.clock,
         rng=random.Random(1),
         observe=events.append,
-        load=BatchLoad(world.clock, NoBatchEnds()),
+        load=load or BatchLoad(world.clock, NoBatchEnds()),
     )
     return QueryMember(OPTIONS, world.log.committed, ports)
 
@@ -163,5 +164,40 @@ def test_a_shard_with_recent_records_is_polled_more_often_than_a_quiet_one() -> 
             delays_ms.append(world.clock.now_ms() - put_ms)
         assert max(delays_ms) <= 360
         await run.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_repeated_batch_is_load_too() -> None:
+    """Otherwise a leader would give more leases to a query that repeats a long batch after its start."""
+
+    async def scenario() -> None:
+        world = QueryWorld()
+        await run_two_batches(world)
+        load = BatchLoad(world.clock, NoBatchEnds())
+        member = member_of(world, [], load)
+        await member.start(world.log.committed)
+        assert await member.replay(world.log.offsets[-1])
+        await load.percent()
+        await world.clock.sleep_ms(20_000)
+        assert await load.percent() == 100
+        await member.stop()
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_member_that_has_failed_is_not_waited_for() -> None:
+    """It refuses to be a peer in a fleet with a leader. Its error comes with the first plan."""
+
+    async def scenario() -> None:
+        world = QueryWorld()
+        migration = {"leaseKey": {"S": "Migration3.0"}, "cv": {"S": "CLIENT_VERSION_3X"}}
+        await world.rows.write(PutRow("Migration3.0", migration))
+        member = member_of(world, [])
+        await member.start(world.log.committed)
+        began_ms = world.clock.now_ms()
+        with pytest.raises(ConfigError, match="billing"):
+            await member.plan(world.log.committed, world.limits, wait_for_all=True)
+        assert world.clock.now_ms() - began_ms < 1_000
 
     run_in_virtual_time(scenario())

@@ -263,3 +263,25 @@ def test_a_runner_with_concurrency_makes_so_many_calls_at_a_time(handler_loop: L
 
     asyncio.run(main())
     assert most == 3
+
+
+def test_threads_are_started_only_for_calls_at_the_same_time(handler_loop: LoopThread) -> None:
+    """A shard whose calls come one after the other needs one thread, however many it may use."""
+
+    async def main() -> None:
+        runner = ThreadedRunners(handler_loop.loop).runner_for("shard-0", concurrency=3)
+        async with asyncio.timeout(TIMEOUT_S):
+            one_by_one = {await runner.call(threading.get_ident) for _ in range(5)}
+            assert len(one_by_one) == 1
+            all_there = threading.Barrier(3)
+
+            def meet() -> int:
+                all_there.wait(TIMEOUT_S)
+                return threading.get_ident()
+
+            together = set(await asyncio.gather(*(runner.call(meet) for _ in range(3))))
+        assert len(together) == 3
+        assert one_by_one < together
+        runner.close()
+
+    asyncio.run(main())

@@ -87,6 +87,33 @@ def test_a_crashed_process_is_restarted_and_all_stop_on_request(tmp_path: Path) 
     assert life(tmp_path, 1) == ["started", "started", "stopped"]
 
 
+class RecordingClock(SystemClock):
+    """Records how long somebody waited."""
+
+    def __init__(self) -> None:
+        self.slept_ms: list[int] = []
+
+    async def sleep_ms(self, duration_ms: int) -> None:
+        await super().sleep_ms(duration_ms)
+        self.slept_ms.append(duration_ms)
+
+
+def test_a_crashed_process_is_restarted_after_a_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as the log says. A process that crashes at once would otherwise load the machine and the services."""
+    clock = RecordingClock()
+    supervisor = make("if starts == 0: os._exit(7)\n" + SERVE, 1, tmp_path, clock)
+
+    async def stop_after_restart() -> None:
+        await wait_until(lambda: life(tmp_path, 0).count("started") == 2)
+        supervisor.stop()
+
+    assert asyncio.run(run_while(supervisor, stop_after_restart())) == []
+    wait_ms = int(caplog.text.partition("restart_in_ms=")[2].split()[0])
+    assert wait_ms in clock.slept_ms
+
+
 def test_an_explained_error_stops_all_and_is_reported_once(tmp_path: Path) -> None:
     """Neither process is started again."""
     body = 'send("Explained", sentence="no region is set")\nos._exit(78)'
@@ -154,6 +181,28 @@ def test_the_status_of_all_processes_is_served_at_one_port(
     assert asyncio.run(run_while(supervisor, read_status())) == []
     assert 'leasehold_process_up{process="1"} 1' in seen["metrics"]
     assert states() == [("running", True), ("running", None)]
+
+
+@pytest.mark.usefixtures("patient_status")
+def test_one_process_starts_the_status_server_for_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All have the same settings. A second server would fail at the same port, and then all processes would stop."""
+    caplog.set_level("INFO", "leasehold.processes")
+    supervisor = make(SERVE, 2, tmp_path)
+
+    async def wait_for_both() -> None:
+        await wait_until(lambda: "status served url=" in caplog.text)
+        url = caplog.text.partition("status served url=")[2].partition("\n")[0]
+        states: set[str] = set()
+        async with asyncio.timeout(DEADLINE_S):
+            while states != {"running"}:
+                answer = await asyncio.to_thread(lambda: urlopen(f"{url}/status").read())
+                states = {each["state"] for each in json.loads(answer)["processes"]}
+        supervisor.stop()
+
+    assert asyncio.run(run_while(supervisor, wait_for_both())) == []
+    assert caplog.text.count("status served url=") == 1
 
 
 class FastClock(SystemClock):
