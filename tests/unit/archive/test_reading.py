@@ -265,6 +265,14 @@ def test_the_public_function_reads_a_folder(tmp_path: Path) -> None:
     assert list(read(settings, start="2026-01-01T00:00:00Z")) == []
 
 
+def test_a_batch_has_ten_thousand_rows_at_most(tmp_path: Path) -> None:
+    """A program that handles one batch at a time needs memory for so many, however large an object is."""
+    settings = ArchiveSettings(url=str(tmp_path))
+    rows = table(records(range(1, 20_002)))
+    run(Archive.open(settings).write([PinnedRange(A, "one", rows)]))
+    assert [batch.num_rows for batch in read(settings)] == [10_000, 10_000, 1]
+
+
 def test_a_time_without_a_zone_and_an_empty_time_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="start="):
         read(str(tmp_path), start="2026-01-01T00:00:00")
