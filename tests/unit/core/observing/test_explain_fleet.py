@@ -85,6 +85,12 @@ def test_a_shard_that_catches_up_says_how_long_it_takes() -> None:
     )
 
 
+@pytest.mark.parametrize(("change_ms", "code"), [(-1, "catching_up"), (0, "behind"), (1, "falling_behind")])
+def test_the_smallest_change_of_the_lag_has_a_direction(change_ms: int, code: str) -> None:
+    lags = behind(10 * 60_000, 10 * 60_000 + change_ms)
+    assert code in findings(facts(lease(at=Position("200")), before=[lease(counter=6)], lags=lags))
+
+
 def test_a_shard_that_falls_behind_says_at_what_rate() -> None:
     moving = facts(
         lease(at=Position("200")), before=[lease(counter=6)], lags=behind(10 * 60_000, 10 * 60_000 + 9_000)

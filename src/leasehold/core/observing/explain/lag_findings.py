@@ -138,7 +138,7 @@ def _rate_finding(lease: Lease, reads: tuple[LagRead, ...], behind_ms: int, fact
     text = f"{lease.actual_owner} reads it, {format_duration(behind_ms)} behind"
     known = [read for read in reads if read.behind_ms is not None]
     gained_ms, elapsed_ms = _gain(known)
-    if elapsed_ms <= 0:
+    if not elapsed_ms:
         return _finding(lease, "behind", Severity.OK, text)
     if gained_ms > 0:
         left_ms = behind_ms * elapsed_ms // gained_ms
