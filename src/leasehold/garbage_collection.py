@@ -16,6 +16,11 @@ def tune_garbage_collection() -> None:
     A program that has disabled the collector, or has set a higher threshold, keeps its settings.
     """
     if gc.isenabled() and 0 < gc.get_threshold()[0] < _THRESHOLDS[0]:
-        gc.collect()
-        gc.freeze()
+        leave_out_loaded_objects()
         gc.set_threshold(*_THRESHOLDS)
+
+
+def leave_out_loaded_objects() -> None:
+    """Let later collections ignore all objects that there are now. For objects that live as long as the process."""
+    gc.collect()
+    gc.freeze()

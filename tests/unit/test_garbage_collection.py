@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.garbage_collection import tune_garbage_collection
+from leasehold.garbage_collection import leave_out_loaded_objects, tune_garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +40,16 @@ def test_a_disabled_collector_stays_as_it_is() -> None:
     before = gc.get_threshold()
     tune_garbage_collection()
     assert gc.get_threshold() == before
+
+
+def test_objects_that_were_loaded_later_can_be_left_out_too() -> None:
+    """Garbage is collected before."""
+    tune_garbage_collection()
+    before = gc.get_freeze_count()
+    kept: list[list[object]] = [[] for _ in range(1_000)]
+    garbage: list[object] = []
+    garbage.append(garbage)
+    del garbage
+    leave_out_loaded_objects()
+    assert gc.get_freeze_count() >= before + len(kept)
+    assert gc.collect() == 0

@@ -16,7 +16,7 @@ from leasehold.config.settings import FanOutSettings
 from leasehold.fleet.reading.byte_budget import ByteBudget
 from leasehold.fleet.reading.stream_consumer import StreamConsumer
 from leasehold.fleet.table.lease_table import LeaseTable
-from leasehold.garbage_collection import tune_garbage_collection
+from leasehold.garbage_collection import leave_out_loaded_objects, tune_garbage_collection
 from leasehold.loop_thread import LoopThread
 from leasehold.memory_allocation import keep_freed_memory
 from leasehold.ports import Stream
@@ -52,6 +52,8 @@ def task_stream(options: SourceOptions, name: str) -> Stream:
     key = (options.names, options.connection)
     if key not in _streams:
         _streams[key] = open_source_streams(options)
+        # A client of boto3 has as many objects as all modules, and Spark would look at them after every task.
+        leave_out_loaded_objects()
     return _streams[key][name]
 
 
