@@ -4,10 +4,13 @@
     python -m benchmarks.spark_throughput [--megabytes 128] [--shards 8] [--latencies 40] [--sinks noop] [--json]
 
 A backlog of records of 1,000 and of 100 bytes is read to its tip: to the noop sink, and to an archive in a folder.
-Rates are rows and payload (10^6 bytes) per second of Spark's batches, with planning and logs, in a warm session, without
-the time in which the query takes its leases. Our
-Kinesis server runs on the same machine and uses part of it. Its limit is measured too: the same backlog, read by our
-adapter alone and by boto3, and discarded. The CPU seconds per 1,000 MB show what limits a run, even on a busy machine.
+Rates are rows and payload (10^6 bytes) per second of Spark's batches, with planning and logs, in a warm session,
+without the time in which the query takes its leases. Our Kinesis server runs on the same machine and uses part of it.
+Its limit is measured too: the same backlog, read by our adapter alone and by boto3, and discarded. The CPU seconds per
+1,000 MB show what limits a run, even on a busy machine.
+
+`AWSLABS_CONNECTOR_JAR=/path/to/jar python -m benchmarks spark` also measures awslabs' connector to noop, if you have
+built it: the source is awslabs/spark-sql-kinesis-connector on GitHub, and `mvn package -DskipTests` builds the jar.
 
 Latency: a record is put every quarter of a second. Its latency is the time from before the put to the time stamp of the
 archived file.
@@ -26,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,7 @@ class Bench:
     kinesis: LocalKinesis
     spark: Any
     folder: Path
+    records: dict[str, int] = field(default_factory=dict)  # by stream
 
     def query(
         self,
@@ -276,12 +280,28 @@ def measure_backlog(bench: Bench, record_bytes: int, sinks: Sequence[str]) -> li
 
 # -- net processor time, compared --------------------------------------------------------------------------------------
 
-DEFAULT, TUNED, PURE, READY = (
+DEFAULT, TUNED, PURE, READY, AWSLABS = (
     "leasehold, default options",
     "leasehold, maxFetchRate=64mb",
     "leasehold, pure Python",
     "ready-made Arrow batches",
+    "awslabs connector",
 )
+CONNECTOR_JAR = os.environ.get("AWSLABS_CONNECTOR_JAR", "")
+# After the last record of a batch the connector waits for more, five seconds by default. With these options it waits
+# for one second.
+CONNECTOR_OPTIONS = {
+    "region": REGION,
+    "kinesisRegion": REGION,
+    "consumerType": "GetRecords",
+    "startingPosition": "TRIM_HORIZON",
+    "awsAccessKeyId": "test",
+    "awsSecretKey": "test",
+    "failOnDataLoss": "true",
+    "internal.dataQueueWaitTimeoutSec": "1",
+    "internal.maxDataQueueEmptyCount": "6",
+    "maxFetchTimePerShardSec": "10",
+}
 PURE_FORMAT = "leasehold-pure"
 # With fewer shards, Kinesis' limit of 2 MB a second and shard would slow the query with default options.
 SHARDS = 32
@@ -315,7 +335,9 @@ def register_contestants(spark: Any) -> None:
 def contestants(sink: str) -> tuple[str, ...]:
     """Every contestant that can run here. Without the native decoder, ours are not called so."""
     ours = (DEFAULT, TUNED, PURE) if HAS_NATIVE else (PURE,)
-    return (*ours, READY) if sink == "noop" else ours
+    if sink != "noop":
+        return ours
+    return (*ours, READY, AWSLABS) if CONNECTOR_JAR else (*ours, READY)
 
 
 def run(plan: Plan) -> Iterator[Result]:
@@ -324,17 +346,22 @@ def run(plan: Plan) -> Iterator[Result]:
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalKinesis.in_process("--stream=warm-up:8") as kinesis,
-        spark_session("bench", {"spark.master": "local[2]"}, checkpoint=folder) as spark,
+        spark_session("bench", _spark_settings(), checkpoint=folder) as spark,
     ):
         register_contestants(spark)
         bench = Bench(kinesis, spark, Path(folder))
         fill(kinesis, "warm-up", 1_000, 4)
+        bench.records["warm-up"] = 4_000
         write_files(bench.folder / "warm-up", 1_000, 16_000)
         wanted = [(size, sink) for size in LENGTHS for sink in SINKS if _wants(plan, size, sink)]
         for record_bytes in dict.fromkeys(size for size, _ in wanted):
             fill_both(bench, record_bytes, LENGTHS[record_bytes])
         for record_bytes, sink in wanted:
             yield from compare(bench, record_bytes, sink, plan)
+
+
+def _spark_settings() -> dict[str, str]:
+    return {"spark.master": "local[2]"} | ({"spark.jars": CONNECTOR_JAR} if CONNECTOR_JAR else {})
 
 
 def _wants(plan: Plan, record_bytes: int, sink: str) -> bool:
@@ -351,6 +378,7 @@ def fill_both(bench: Bench, record_bytes: int, lengths: tuple[int, int]) -> None
         stream = f"{stream_of(record_bytes)}-{name}"
         bench.kinesis.client().create_stream(StreamName=stream, ShardCount=SHARDS)
         fill(bench.kinesis, stream, record_bytes, records * record_bytes // 1_000_000)
+        bench.records[stream] = records
         write_files(bench.folder / stream, record_bytes, records)
 
 
@@ -373,8 +401,11 @@ def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Iterator[
     repeats = 1 if plan.is_quick else plan.repeats
     for number, contestant in enumerate(interleaved(contestants(sink), repeats)):
         # Spark ends Python processes that were idle for a minute. Both queries find them warm, or both lengths
-        # could not be compared: a cold start costs as much as 200 MB.
-        _read(bench, contestant, "warm-up", f"warm-up-{record_bytes}-{sink}-{number}", sink)
+        # could not be compared: a cold start costs as much as 200 MB. Before its first measurement, a contestant reads
+        # the long stream, so that the JVM has compiled its code.
+        is_first = number < len(contestants(sink))
+        warm_up = f"{stream_of(record_bytes)}-long" if is_first else "warm-up"
+        _read(bench, contestant, warm_up, f"warm-up-{record_bytes}-{sink}-{number}", sink)
         used = dict[str, tuple[float, int]]()
         for length in ("short", "long"):
             stream, name = f"{stream_of(record_bytes)}-{length}", f"{record_bytes}-{sink}-{length}-{number}"
@@ -398,6 +429,8 @@ def compare(bench: Bench, record_bytes: int, sink: str, plan: Plan) -> Iterator[
 
 
 def _read(bench: Bench, contestant: str, stream: str, name: str, sink: str) -> tuple[int, float]:
+    if contestant == AWSLABS:
+        return _read_by_connector(bench, stream, name)
     if contestant != READY:
         options = {"maxFetchRate": "64mb"} if contestant == TUNED else {"maxFetchRate": "2mb"}
         source = PURE_FORMAT if contestant == PURE else FORMAT
@@ -410,6 +443,31 @@ def _read(bench: Bench, contestant: str, stream: str, name: str, sink: str) -> t
         .trigger(availableNow=True)
         .start()
     )
+    return await_end(query, name)
+
+
+def _read_by_connector(bench: Bench, stream: str, name: str) -> tuple[int, float]:
+    """Read a stream with awslabs' connector, which has no AvailableNow: until it has delivered all records."""
+    options = {f"kinesis.{option}": value for option, value in CONNECTOR_OPTIONS.items()}
+    rows = (
+        bench.spark.readStream.format("aws-kinesis")
+        .options(**options)
+        .option("kinesis.streamName", stream)
+        .option("kinesis.endpointUrl", bench.kinesis.endpoint_url)
+        .load()
+    )
+    query = (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(bench.folder / f"checkpoint-{name}"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    expected, until = bench.records[stream], time.monotonic() + RUN_DEADLINE_S
+    while sum(each["numInputRows"] for each in query.recentProgress) < expected:
+        if not query.isActive or time.monotonic() > until:
+            sys.exit(f"{name}: {AWSLABS} has not delivered {expected:,} records: {query.exception()}")
+        time.sleep(0.1)
+    query.stop()
     return await_end(query, name)
 
 
