@@ -49,7 +49,10 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   202638  tests/unit/worker/test_batch_builder.py: bytes that a pinned range does not use, found by reading
 #   202632  tests/unit/core/leases/test_liveness.py, tests/scenarios/lease_writes
 #   3026792  tests/properties/test_lease_rules.py
+#   8810001, wide, polling, Spark  tests/unit/spark/test_batch_planner.py
 ONCE_FAILED = {
+    # The checker expected that 47 generations of shards, with merges, are read as fast as a few.
+    (241465450, Mode.LEADER, Runtime.WORKER),
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.
     (11, Mode.PEER, Runtime.WORKER),
     # A read outlived the clean stop of its process, because a parallel read had failed.

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold.adapters.memory.rows import MemoryRows
 from leasehold.adapters.memory.stream import MemoryStream
-from leasehold.core.exactly_once.pinned_batch import GenerationId
+from leasehold.core.exactly_once.pinned_batch import GenerationId, pin_metadata, pin_metadata_to_bytes
 from leasehold.core.exactly_once.query_offset import QueryOffset, ReadStart
 from leasehold.core.exactly_once.shard_phase import Ended, Idle, InBatch
 from leasehold.core.exactly_once.slice_limits import BatchLimits
@@ -611,6 +611,33 @@ def test_an_idle_shard_is_not_polled_before_it_has_its_quota_again() -> None:
         polled_ms = [each for each in stream.requested_ms if each > read_ms]
         assert 1_800 <= polled_ms[0] - read_ms <= 2_000
         assert len(polled_ms) > 3
+        await run.stop()
+
+    run_in_virtual_time(main())
+
+
+def test_the_clock_of_a_task_that_is_an_hour_ahead_delays_a_poll_by_five_seconds() -> None:
+    """The wait for the quota is not repeated until the hour has passed."""
+
+    async def main() -> None:
+        world = QueryWorld(shards=1)
+        world.stream = stream = TimedStream(world)
+        world.put(1)
+        run = await start_run(world)
+        await world.drain(run, lambda: not world.missing())
+        lease = await world.table.get(LeaseKey(FIRST))
+        assert lease is not None
+        metadata = pin_metadata(lease)
+        assert metadata is not None
+        later = replace(metadata, quota_at_ms=world.clock.wall_ms() + 3_600_000)
+        row = world.rows._rows[FIRST]
+        world.rows._rows[FIRST] = {**row, "pendingCheckpointState": {"B": pin_metadata_to_bytes(later)}}
+        assert not await world.run_batch(run)
+        began_ms = world.clock.now_ms()
+        await world.clock.sleep_ms(8_000)
+        polled_ms = [each - began_ms for each in stream.requested_ms if each > began_ms]
+        assert 4_000 <= polled_ms[0] <= 5_100
+        assert len(polled_ms) > 2
         await run.stop()
 
     run_in_virtual_time(main())

@@ -130,6 +130,45 @@ def test_large_slices_one_after_the_other_are_read_at_the_pace_of_kinesis() -> N
     run_in_virtual_time(main())
 
 
+@pytest.mark.parametrize("limits", [SliceLimits(records=1_000), SliceLimits(None, 9_000_000, 60_000)])
+def test_a_slice_that_may_end_early_is_read_in_calls_of_one_second(limits: SliceLimits) -> None:
+    """What was read beyond its end is read again, and would use up the quota of the shard."""
+
+    async def main() -> None:
+        world = SliceWorld()
+        world.put(40, size=300_000)
+        lease = await world.taken()
+        metadata = PinMetadata(GenerationId("00c0ffee", 3), record_weight=300_200)
+        pinned = await world.table.pin(lease, TRIM_HORIZON, pin_metadata_to_bytes(metadata), ("00c0ffee", 3))
+        assert isinstance(pinned, Lease)
+        assert await world.slice_of(plan_for(pinned, limits=limits)) is not None
+        assert set(world.stream.limits) == {2_000_000 // 300_200}
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_repeated_slice_with_chunks_whose_records_were_dropped(*, fail_on_data_loss: bool) -> None:
+    """They are not the tip of the shard, though the page that they belong to ends there."""
+
+    async def main() -> None:
+        world = SliceWorld(fail_on_data_loss=fail_on_data_loss)
+        for _ in range(3):
+            world.put_aggregate(1, stray_key=HASH_KEY_MAX)
+        world.put(2, size=600_000)
+        lease = replace(await world.taken(), hash_range=HashRange(0, 99))
+        first = await world.slice_of(plan_for(lease))
+        assert first is not None
+        now = replace(await world.lease(), hash_range=lease.hash_range)
+        again = await world.slice_of(plan_for(now, start=ReadStart(TRIM_HORIZON), replay_to=first.end))
+        assert again is not None
+        assert list(again.records) == list(first.records)
+        assert len(first.records) == 2
+        assert not world.events_of(GapFound)
+
+    run_in_virtual_time(main())
+
+
 def test_a_wrong_time_in_the_metadata_delays_a_slice_by_five_seconds_at_most() -> None:
     """The clock of another machine may be ahead."""
 

@@ -42,22 +42,27 @@ class CallSize:
 
 
 def call_size(
-    record_bytes: int | None, free_bytes: int, settings: ReadSettings, *, wanted_records: int | None = None
+    record_bytes: int | None,
+    free_bytes: int,
+    settings: ReadSettings,
+    *,
+    wanted_records: int | None = None,
+    in_one_call: bool = False,
 ) -> CallSize:
     """How many records to request, if the last ones had `record_bytes` each and the buffer has `free_bytes` left.
 
     At most one second's quota, so that the next request is not throttled, and at most a quarter of the buffer, so
-    that one shard cannot fill it. Fewer if the buffer is short of room, but at least one. A consumer that takes only
-    `wanted_records`, and then nothing for a while, gets no more than these, and gets them in one response, if they are
-    no more than a response may hold and the quota of five seconds.
+    that one shard cannot fill it. Fewer if the buffer is short of room or only `wanted_records` are needed, but at
+    least one. With `in_one_call`, all wanted records, if they are no more than a response may hold and than the quota
+    of five seconds.
 
     >>> call_size(1_000, 50_000_000, ReadSettings())
     CallSize(records_max=2000, expected_bytes=2000000)
-    >>> call_size(1_000, 50_000_000, ReadSettings(), wanted_records=3_000)
+    >>> call_size(1_000, 50_000_000, ReadSettings(), wanted_records=3_000, in_one_call=True)
     CallSize(records_max=3000, expected_bytes=3000000)
     """
     quota = settings.bytes_per_second
-    wanted_bytes = (wanted_records or 0) * (record_bytes or 0)
+    wanted_bytes = (wanted_records or 0) * (record_bytes or 0) if in_one_call else 0
     burst = min(wanted_bytes, RESPONSE_BYTES_MAX, quota * QUOTA_WAIT_MAX_MS // 1000)
     max_bytes = min(max(quota, burst), settings.buffer_bytes // 4)
     if record_bytes is None:

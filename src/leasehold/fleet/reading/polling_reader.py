@@ -21,6 +21,7 @@ class PollingReader:
         self, request: ReadRequest, context: ReadContext, position: ReadPosition, writer: ChunkWriter
     ) -> None:
         self._shard = request.shard
+        self._in_one_call = request.in_one_call
         self._context = context
         self._position = position
         self._writer = writer
@@ -65,6 +66,7 @@ class PollingReader:
             self._writer.share.free_bytes,
             self._context.settings,
             wanted_records=self._writer.demand.kinesis_records(record_bytes),
+            in_one_call=self._in_one_call,
         )
 
     async def _sleep_until_due(self) -> None:

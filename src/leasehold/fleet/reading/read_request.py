@@ -21,12 +21,13 @@ class ReadRequest:
     """One shard, and where to start.
 
     `initial` resolves a `start` that is not a record. `hash_range` is that of the shard, if known; user records of an
-    aggregate outside of it belong to another shard. The last five are optional knowledge of the caller:
+    aggregate outside of it belong to another shard. The last six are optional knowledge of the caller:
 
     - `iterator` points right after `start`, saves a GetShardIterator call, and shows that nothing was trimmed there;
     - `follows_parent`: a parent of the shard was read to its end, so a trimmed beginning of this shard is a gap;
     - `record_weight` from earlier reading of the shard saves a first, small call;
     - `demand` keeps the reader from fetching records that the consumer will not take;
+    - `in_one_call`: the consumer takes all of its demand, and then nothing for a while;
     - `wait_ms`: the shard was read recently, and has its quota again after this time.
     """
 
@@ -38,6 +39,7 @@ class ReadRequest:
     follows_parent: bool = False
     record_weight: int | None = None
     demand: Demand = field(default_factory=Demand)
+    in_one_call: bool = False
     wait_ms: int = 0
 
 

@@ -154,8 +154,7 @@ class LeaseServer:
 
     async def _poll_idle_shard(self, shard: QueryShard, idle: Idle) -> int:
         """Poll once for new records. Returns the pause before the next poll."""
-        metadata = pin_metadata(idle.lease) if shard.probe is None else None
-        if metadata is not None and (wait_ms := quota_wait_ms(metadata.quota_at_ms, self._clock.wall_ms())):
+        if wait_ms := self._quota_wait_ms(shard, idle):
             return wait_ms
         shard.probe = probe = shard.probe or IdleProbe(
             shard.tracked.stream,
@@ -193,6 +192,17 @@ class LeaseServer:
         # shard has ended, that page is its end.
         is_at_tip = page is not None and not page.records and not page.millis_behind
         return await self._pause_idle(shard, idle, is_at_tip=is_at_tip)
+
+    def _quota_wait_ms(self, shard: QueryShard, idle: Idle) -> int:
+        """How long to wait before the first poll of an idle shard, because the last slice has used its quota.
+
+        Only once in a phase: the time was measured on another machine, and may be wrong by hours.
+        """
+        if shard.has_waited_for_quota:
+            return 0
+        shard.has_waited_for_quota = True
+        metadata = pin_metadata(idle.lease)
+        return quota_wait_ms(metadata.quota_at_ms, self._clock.wall_ms()) if metadata else 0
 
     async def _count_backlog(self, shard: QueryShard, ready: Ready, enough: int) -> int:
         """Count waiting records with one call. Returns the pause before the next one."""

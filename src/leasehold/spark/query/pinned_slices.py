@@ -187,6 +187,7 @@ async def _fetching(plan: SlicePlan, ports: ReaderPorts) -> AsyncIterator[_Fetch
             record_weight=metadata.record_weight if metadata else None,
             demand=_demand(plan, metadata),
             wait_ms=quota_wait_ms(metadata.quota_at_ms, ports.clock.wall_ms()) if metadata else 0,
+            in_one_call=_is_limited_by_bytes(plan.limits),
         ),
         ReadContext(
             stream=ports.stream,
@@ -212,6 +213,14 @@ def _may_subscribe(plan: SlicePlan) -> bool:
     """
     is_repeated = plan.redeliver_to is not None or plan.replay_to is not None
     return not is_repeated and plan.start.position not in {LATEST, AT_TIMESTAMP}
+
+
+def _is_limited_by_bytes(limits: SliceLimits) -> bool:
+    """Whether the slice ends at a number of bytes and nowhere else, so that one call can fetch just what it takes.
+
+    How many Kinesis records have so many user records, or arrived within a time, is not known before they are read.
+    """
+    return limits.size_bytes is not None and limits.records is None and limits.arrival_span_ms is None
 
 
 def _demand(plan: SlicePlan, metadata: PinMetadata | None) -> Demand:
@@ -359,7 +368,13 @@ class _Fetched:
             chunk = await self._next() if self.children is None else None
             # The reader may have found the tip before the records of the pin arrived.
             is_current = chunk is not None and chunk.requested_ms >= pinned.known_ms
-            is_at_tip = is_current and chunk is not None and not chunk.records and chunk.millis_behind == 0
+            is_at_tip = (
+                is_current
+                and chunk is not None
+                and chunk.ends_page  # an earlier chunk of the page may be empty because its records were dropped
+                and not chunk.records
+                and chunk.millis_behind == 0
+            )
             is_over = chunk is None or (is_at_tip and self.children is None)
             # A chunk without records may end at the pinned end: its records were dropped.
             if is_over and not self._has_read_to(pinned.end):

@@ -43,6 +43,7 @@ class QueryShard:
     phase: ShardPhase = field(default_factory=Taken)
     tip: TipProgress = TipProgress.BEHIND
     probe: IdleProbe | None = None  # belongs to the current phase, if that is Idle
+    has_waited_for_quota: bool = False  # in the current phase
     backlog: BacklogCounter | None = None  # belongs to the current phase, if that is Ready
     millis_behind: int | None = None
     delivered: Delivered = field(default_factory=Delivered)
@@ -59,6 +60,7 @@ class QueryShard:
         """Enter another phase, and wake the lease server."""
         require_transition(self.phase, phase)
         self.phase, self.probe, self.backlog = phase, None, None
+        self.has_waited_for_quota = False
         self.changed.set()
 
     def reach_tip(self, tip: TipProgress) -> None:

@@ -15,13 +15,15 @@ from tests.unit.fleet.reading.reading_world import ReadWorld
 RECORD_BYTES = 1_000
 
 
-def limits_asked_for(demand: Demand, *, record_weight: int | None, slices: int) -> list[int]:
+def limits_asked_for(
+    demand: Demand, *, record_weight: int | None, slices: int, in_one_call: bool = False
+) -> list[int]:
     """The limits of the calls until so many chunks arrived, for a shard with a long backlog."""
 
     async def read() -> list[int]:
         world = ReadWorld()
         world.put(4_000, size=RECORD_BYTES)
-        async with world.read(record_weight=record_weight, demand=demand) as found:
+        async with world.read(record_weight=record_weight, demand=demand, in_one_call=in_one_call) as found:
             for _ in range(slices):
                 world.budget.release((await anext(found)).size_bytes)
             return world.stream.limits
@@ -42,19 +44,23 @@ def test_no_more_is_requested_than_needed() -> None:
     assert limits_asked_for(Demand(30, 20 * RECORD_BYTES), record_weight=weight, slices=1) == [20]
 
 
-def test_a_demand_above_the_quota_of_a_second_is_one_call() -> None:
-    """The consumer does not read on at once. Kinesis returns up to 10 MB, which is the quota of five seconds."""
+def test_a_demand_above_the_quota_of_a_second_can_be_one_call() -> None:
+    """If the consumer does not read on at once. Kinesis returns up to 10 MB, which is the quota of five seconds."""
     weight = RECORD_BYTES + RECORD_OVERHEAD_BYTES
-    assert limits_asked_for(Demand(size_bytes=3_000_000), record_weight=weight, slices=1) == [3_000]
-    assert limits_asked_for(Demand(size_bytes=90_000_000), record_weight=weight, slices=1) == [
-        10_000_000 // weight
-    ]
+
+    def limits(size_bytes: int, *, in_one_call: bool) -> list[int]:
+        demand = Demand(size_bytes=size_bytes)
+        return limits_asked_for(demand, record_weight=weight, slices=1, in_one_call=in_one_call)
+
+    assert limits(3_000_000, in_one_call=True) == [3_000]
+    assert limits(90_000_000, in_one_call=True) == [10_000_000 // weight]
+    assert limits(3_000_000, in_one_call=False) == [2_000_000 // weight]
 
 
 def test_a_reader_waits_for_the_quota_that_the_last_one_has_used() -> None:
     """And says when it is there again."""
 
-    async def read() -> tuple[list[int], int | None]:
+    async def read() -> tuple[int, int]:
         world = ReadWorld()
         world.put(100, size=RECORD_BYTES)
         async with world.read(
@@ -64,9 +70,9 @@ def test_a_reader_waits_for_the_quota_that_the_last_one_has_used() -> None:
         began_ms = world.stream.times("get_records")[0]
         assert chunk.quota_ms is not None
         assert len(chunk.records) == 63
-        return [began_ms, chunk.quota_ms - began_ms], None
+        return began_ms, chunk.quota_ms - began_ms
 
-    (waited_ms, quota_ms), _ = run_in_virtual_time(read())
+    waited_ms, quota_ms = run_in_virtual_time(read())
     assert waited_ms == 700
     assert 31 <= quota_ms <= 34
 
