@@ -187,6 +187,7 @@ def cpu_of_run(bench: Bench, name: str, stream: str, backlog: Backlog, workload:
             "application": f"bench-{time.monotonic_ns()}",
             "folder": text,
             "aggregated": workload.aggregated,
+            "records": backlog.user_records,
             "report_every": backlog.user_records // 100,
         }
         command = contestants(bench)[name](given)

@@ -40,10 +40,11 @@ async def main() -> None:
         idle_timeout=600,
     )
     records = size = 0
+    left = given["records"]
     async with consumer:
         async for data in consumer:
-            records, size = records + 1, size + len(data)
-            if records == given["report_every"]:
+            records, size, left = records + 1, size + len(data), left - 1
+            if records == given["report_every"] or not left:
                 os.write(counts, f"{records} {size}\n".encode())
                 records = size = 0
 
