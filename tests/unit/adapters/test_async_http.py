@@ -109,7 +109,7 @@ def test_a_connection_is_reused() -> None:
         assert await endpoint.post({}, b"") == Response(200, b"{}")
         assert server.connections == 1
         assert server.requests[0].startswith(b"POST / HTTP/1.1\r\nHost: 127.0.0.1:")
-        assert server.requests[0].endswith(b"\r\nContent-Length: 3\r\nX-Name: value\r\n\r\nabc")
+        assert server.requests[0].endswith(b"\r\nX-Name: value\r\nContent-Length: 3\r\n\r\nabc")
 
     with_endpoint(Server, use)
 

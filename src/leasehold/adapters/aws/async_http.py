@@ -57,8 +57,11 @@ class HttpEndpoint:
         """Send one request and wait for its response. If cancelled, the request may or may not have reached the
         server.
         """
+        return await self.send(request_bytes(self._url, headers, body))
+
+    async def send(self, request: bytes) -> Response:
+        """Send a whole request, and wait for its response, as `post` does."""
         self._move_to_running_loop()
-        request = request_bytes(self._url, headers, body)
         async with self._slots:
             connection = await self._connection()
             try:
@@ -203,13 +206,17 @@ class _Connection(asyncio.BufferedProtocol):
 
 def request_bytes(to: SplitResult, headers: Mapping[str, str], body: bytes) -> bytes:
     """A POST request, as it is sent."""
+    return f"{request_head(to, headers)}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+
+
+def request_head(to: SplitResult, headers: Mapping[str, str]) -> str:
+    """The head of a POST request, without the length of its body and without the empty line."""
     lines = [
         f"POST {to.path or '/'} HTTP/1.1",
         f"Host: {host_header(to)}",
-        f"Content-Length: {len(body)}",
         *(f"{name}: {printable_value(name, value)}" for name, value in headers.items()),
     ]
-    return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
+    return "".join(f"{line}\r\n" for line in lines)
 
 
 def printable_value(name: str, value: str) -> str:

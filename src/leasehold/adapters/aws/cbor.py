@@ -5,6 +5,7 @@ native decoder.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, Final
 
 CONTENT_TYPE: Final = "application/x-amz-cbor-1.1"
@@ -27,12 +28,17 @@ def encode(fields: dict[str, str | int]) -> bytes:
     >>> encode({"Limit": 10_000}).hex(" ")
     'a1 65 4c 69 6d 69 74 19 27 10'
     """
-    items = [_encode_text(name) + _encode_value(value) for name, value in fields.items()]
+    items = [_encode_name(name) + _encode_value(value) for name, value in fields.items()]
     return _head(5, len(items)) + b"".join(items)
 
 
 def _encode_value(value: str | int) -> bytes:
     return _encode_text(value) if isinstance(value, str) else _head(0, value)
+
+
+@lru_cache(maxsize=16)  # requests have few names, and are sent again and again
+def _encode_name(name: str) -> bytes:
+    return _encode_text(name)
 
 
 def _encode_text(text: str) -> bytes:

@@ -62,7 +62,7 @@ class DirectCalls:
         """Send one call and return its response, with any status. Raises an error only if there is none."""
         route = await self.find_route(operation)
         try:
-            return await self._endpoint(route.url).post(self._signer.headers(operation, route, body), body)
+            return await self._endpoint(route.url).send(self._signer.request(operation, route, body))
         except OSError as error:
             raise HTTPClientError(error=str(error) or "timeout") from error
 

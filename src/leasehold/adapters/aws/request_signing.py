@@ -19,7 +19,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.httpsession import get_cert_path
 from urllib3.util import create_urllib3_context
 
-from leasehold.adapters.aws.signature_v4 import Signatory, sign_post
+from leasehold.adapters.aws.async_http import request_bytes
+from leasehold.adapters.aws.signature_v4 import PreparedPost, Signatory, sign_post
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class RequestSigner:
         self._certificates = certificates
         self._routes: dict[tuple[Operation, frozenset[tuple[str, str]], str | None], Route] = {}
         self._signatories: dict[int, tuple[Route, Any, Signatory]] = {}  # by the identity of the route
+        # By operation, with the route and the keys for which they were prepared.
+        self._prepared: dict[Operation, tuple[Route, Signatory, PreparedPost]] = {}
 
     async def find_route(self, operation: Operation, arguments: Mapping[str, str]) -> Route:
         """The endpoint of a call, as botocore resolves it: by region, FIPS, dual stack, account and arguments.
@@ -85,19 +88,32 @@ class RequestSigner:
             self._routes[key] = self._resolve(operation, arguments)
         return self._routes[key]
 
+    def request(self, operation: Operation, route: Route, body: bytes) -> bytes:
+        """A whole signed request, for an operation that is sent again and again."""
+        signatory = self._signatory(route)
+        if signatory is None:
+            return request_bytes(urlsplit(route.url), self.headers(operation, route, body), body)
+        known = self._prepared.get(operation)
+        if known is None or known[0] is not route or known[1] is not signatory:
+            prepared = PreparedPost(
+                urlsplit(route.url), _fixed_headers(operation, route), signatory, self._agent
+            )
+            self._prepared[operation] = known = (route, signatory, prepared)
+        return known[2].request(body, _time_text())
+
     def headers(self, operation: Operation, route: Route, body: bytes) -> Mapping[str, str]:
         """The headers of a request, with the signature. Host and Content-Length are the sender's."""
-        agent = {"User-Agent": self._client.meta.config.user_agent}
-        headers = {
-            "Content-Type": operation.content_type,
-            "X-Amz-Target": operation.target,
-            **route.headers,
-        }
+        headers, agent = _fixed_headers(operation, route), {"User-Agent": self._agent}
         signatory = self._signatory(route)
         if signatory is not None:
             sign_post(urlsplit(route.url), headers, body, signatory, _time_text())
             return headers | agent
         return self._headers_by_botocore(operation, route, body, headers | agent)
+
+    @property
+    def _agent(self) -> str:
+        agent: str = self._client.meta.config.user_agent
+        return agent
 
     def _signatory(self, route: Route) -> Signatory | None:
         """The keys and the scope of a signature of version 4; None if botocore has to sign."""
@@ -148,6 +164,10 @@ class RequestSigner:
         if needs_renewal is not None and needs_renewal():
             return await asyncio.to_thread(self._credentials.get_frozen_credentials)
         return self._credentials.get_frozen_credentials()
+
+
+def _fixed_headers(operation: Operation, route: Route) -> dict[str, str]:
+    return {"Content-Type": operation.content_type, "X-Amz-Target": operation.target, **route.headers}
 
 
 def _time_text() -> str:

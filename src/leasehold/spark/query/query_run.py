@@ -31,12 +31,17 @@ class QueryRun:
         self._member: QueryMember | None = None
         self._query_id: str | None = None
         self._planned: tuple[GenerationId, list[SlicePlan]] | None = None
+        # The last committed offset. Spark passes it several times a second while there are no new records, and to
+        # parse the positions of all shards takes longer than to compare their texts.
+        self._start: tuple[Mapping[str, Any], QueryOffset] | None = None
 
     async def plan(
         self, start: Mapping[str, Any], limits: BatchLimits, *, wait_for_all: bool
     ) -> Mapping[str, Any]:
         """Plan the offset after `start`, which is committed. Returns `start` itself if there are no new records."""
-        logged = offset_from_json(start) or QueryOffset(GenerationId(self._new_query_id(), 0), {})
+        if self._start is None or self._start[0] != start:
+            self._start = start, self._parse_start(start)
+        logged = self._start[1]
         member = await self._member_for(logged)
         planned = await member.plan(logged, limits, wait_for_all=wait_for_all or self.is_available_now)
         if planned is None:
@@ -78,6 +83,9 @@ class QueryRun:
         member, self._member = self._member, None
         if member is not None:
             await member.stop()
+
+    def _parse_start(self, start: Mapping[str, Any]) -> QueryOffset:
+        return offset_from_json(start) or QueryOffset(GenerationId(self._new_query_id(), 0), {})
 
     def _new_query_id(self) -> str:
         self._query_id = self._query_id or self._draw_query_id()
