@@ -14,6 +14,7 @@ from typing import Any, Final
 from leasehold.adapters.logs import LogObserver
 from leasehold.adapters.system_clock import SystemClock
 from leasehold.core.exactly_once.slice_limits import BatchLimits
+from leasehold.garbage_collection import tune_garbage_collection
 from leasehold.loop_thread import LoopThread
 from leasehold.spark.dashboard_command import dashboard_command
 from leasehold.spark.options import SourceOptions
@@ -78,6 +79,7 @@ class QueryDriver:
             ports = self._loop.run(_open_ports(self._options))
             self._run = QueryRun(self._options, ports, lambda: secrets.token_hex(8))
             self._run.is_available_now = self._is_available_now
+            tune_garbage_collection()  # Spark gives each reader a process of its own
             LOGGER.info("to see the fleet in the browser: %s", dashboard_command(self._options))
         return self._loop, self._run
 
