@@ -24,7 +24,8 @@ from leasehold.core.records.deaggregation import (
 )
 from leasehold.core.records.record_columns import RecordSequence, UserRecordSequence
 
-# The bytes of Kinesis records in one chunk. To deaggregate half a megabyte of small user records takes about 20 ms.
+# About the bytes of Kinesis records in one chunk. To deaggregate half a megabyte of small user records takes about
+# 20 ms.
 CHUNK_BYTES: Final = 512 * 1024
 # The same for records with their own deaggregation, which takes less than a tenth of this time. Each chunk has a cost,
 # whatever its size: with half a megabyte, a reader needs a fifth more processor time.
@@ -99,9 +100,14 @@ def weight_of(records: Sequence[Record] | Sequence[UserRecord]) -> int:
 
 
 def split_into_chunks(records: RecordSequence[Record], weight: int) -> Sequence[RecordSequence[Record]]:
-    """Split records into parts that are deaggregated at once. No records make one empty part."""
+    """Split records into equal parts that are deaggregated at once. No records make one empty part.
+
+    A part has up to half more than the bytes of a chunk: a small rest as a part of its own would cost as much as a
+    large one.
+    """
     most = SELF_DEAGGREGATED_CHUNK_BYTES if isinstance(records, SelfDeaggregating) else CHUNK_BYTES
-    step = max(1, len(records) * most // max(1, weight))
+    parts = max(1, round(weight / most))
+    step = max(1, math.ceil(len(records) / parts))
     return [records[first : first + step] for first in range(0, max(1, len(records)), step)]
 
 

@@ -1,6 +1,9 @@
 """Chunks of user records: what is done is dropped, also if an aggregate lies in several chunks."""
 
+from itertools import chain
 from typing import Any, SupportsIndex
+
+import pytest
 
 from leasehold.core.model import HashRange
 from leasehold.core.position import Position
@@ -23,13 +26,13 @@ def archived(number: str, sub_sequence_number: int) -> UserRecord:
 
 def test_a_chunk_that_ends_before_the_checkpoint() -> None:
     """The pages of an archive are split inside an aggregate, so the checkpoint may lie in the second chunk."""
-    page = as_records([*(archived("100", sub) for sub in range(3_200)), archived("101", 0)])
+    page = as_records([*(archived("100", sub) for sub in range(4_800)), archived("101", 0)])
     chunks = split_into_chunks(page, weight_of(page))
     assert 0 < len(chunks[0]) < 3_000
-    for done in (0, len(chunks[0]) - 1, len(chunks[0]), 3_000, 3_199):
+    for done in (0, len(chunks[0]) - 1, len(chunks[0]), 3_000, 4_799):
         shard = ShardDeaggregator(Position("100", done), None, DeaggregationSettings())
         found = [user.position for chunk in chunks for user in shard.user_records(chunk).records]
-        assert found == [*(Position("100", sub) for sub in range(done + 1, 3_200)), Position("101")]
+        assert found == [*(Position("100", sub) for sub in range(done + 1, 4_800)), Position("101")]
         assert shard.read_through == Position("101")
 
 
@@ -45,7 +48,25 @@ def test_records_that_are_deaggregated_fast_have_larger_chunks() -> None:
     records = [Record(bytes(100_000), "key", str(number)) for number in range(100)]
     slow, fast = RecordColumns.of(records), _SelfDeaggregating.of(records)
     sizes = [[len(chunk) for chunk in split_into_chunks(page, weight_of(page))] for page in (slow, fast)]
-    assert sizes == [[5] * 20, [20] * 5]
+    assert sizes == [[*[6] * 16, 4], [20] * 5]
+
+
+@pytest.mark.parametrize(
+    ("count", "chunks"),
+    [
+        (0, [0]),
+        (1, [1]),
+        (2_500, [2_500]),
+        (3_700, [3_700]),
+        (4_000, [2_000, 2_000]),
+        (7_001, [2_334, 2_334, 2_333]),
+    ],
+)
+def test_a_page_is_split_into_equal_chunks(count: int, chunks: list[int]) -> None:
+    """A page a little larger than a chunk stays whole: a small rest would cost as much as a large one."""
+    page = RecordColumns.of([Record(b"", "k", str(number)) for number in range(count)])
+    assert [len(chunk) for chunk in split_into_chunks(page, weight_of(page))] == chunks
+    assert list(chain.from_iterable(split_into_chunks(page, weight_of(page)))) == list(page)
 
 
 class _CountingColumns(UserRecordColumns):
