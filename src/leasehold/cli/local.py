@@ -13,6 +13,7 @@ from rich.console import Console
 from leasehold.cli.extras import needs_extra
 from leasehold.cli.option_values import refuse_values
 from leasehold.errors import ConfigError
+from leasehold.garbage_collection import tune_garbage_collection
 
 if TYPE_CHECKING:
     from leasehold.local.server import ServerOptions
@@ -72,6 +73,9 @@ def local(*, as_json: bool, **given: Any) -> None:
         click.echo(json.dumps({"endpoint_url": server.endpoint_url}))
     else:
         _print_instructions(server.endpoint_url, options, sorted(server.state.service.streams))
+    # Each record of a page in CBOR has objects that the collector looks at. With its usual pace, it goes through all
+    # stored records several times a page, which takes most of the server's time.
+    tune_garbage_collection()
     server.run()
 
 
