@@ -7,7 +7,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from leasehold.adapters.aws.signature_v4 import PreparedPost, Signatory, sign_post
+from leasehold.adapters.aws.signature_v4 import PreparedPost, Signatory, post_form, sign_post
 
 FIXED = {"Content-Type": "application/x-amz-json-1.1", "X-Amz-Target": "Kinesis_20131202.GetRecords"}
 
@@ -56,6 +56,15 @@ def parsed_request(request: bytes) -> tuple[dict[str, str], bytes]:
 
 def test_a_signatory_does_not_show_its_secrets() -> None:
     """A traceback or a log line may contain it."""
-    text = repr(Signatory("key", "hidden-secret", "hidden-token", "eu-west-1", "kinesis"))
+    signatory = Signatory("key", "hidden-secret", "hidden-token", "eu-west-1", "kinesis")
+    form = post_form(urlsplit("http://127.0.0.1/"), {"X-Amz-Security-Token": "hidden-token"}, signatory)
+    text = f"{signatory} {form}"
     assert "hidden" not in text
     assert "eu-west-1" in text
+
+
+def test_a_prepared_request_has_no_header_in_the_name_of_another() -> None:
+    """The names are part of the signature's header."""
+    signatory = Signatory("key", "secret", None, "eu-west-1", "kinesis")
+    with pytest.raises(ValueError, match="printable ASCII"):
+        PreparedPost(urlsplit("http://127.0.0.1:4567/"), {"X-A: 1\r\nX-B": "2"}, signatory, "agent")

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -20,12 +21,19 @@ from leasehold.core.exactly_once.query_offset import ReadStart
 from leasehold.core.exactly_once.slice_limits import SliceLimits
 from leasehold.core.model import HASH_KEY_MAX, HashRange, Lease, LeaseKey, LeaseSessionId, WorkerId
 from leasehold.core.position import TRIM_HORIZON, Position
+from leasehold.core.record import Record
 from leasehold.core.records.deaggregation import DEFAULT_DEAGGREGATION
 from leasehold.errors import DataLossError, UnavailableError
 from leasehold.fleet.table.lease_table import LeaseTable
 from leasehold.kinesis_model.settings import ServiceSettings
 from leasehold.simulation.virtual_time import run_in_virtual_time
-from leasehold.spark.query.pinned_slices import PinnedSlice, ReaderPorts, SlicePlan, fetch_and_pin
+from leasehold.spark.query.pinned_slices import (
+    PinnedSlice,
+    ReaderPorts,
+    SlicePlan,
+    _Fetched,
+    fetch_and_pin,
+)
 from tests.unit.fleet.reading.reading_world import HOUR_MS, SHARD, ReadWorld, numbers_of
 from tests.unit.spark.query_world import GatedRows
 
@@ -581,3 +589,14 @@ def test_a_late_attempt_does_not_replace_the_pin_of_an_empty_slice() -> None:
         assert pin.end == Position(number)
 
     run_in_virtual_time(main())
+
+
+def test_the_records_up_to_an_end_are_all_that_were_read() -> None:
+    """More may have been read since the last answer, for the same end."""
+    unused: Any = None
+    fetched = _Fetched(unused, unused, unused, unused)
+    for count, number in enumerate(("5", "7", "9"), start=1):
+        fetched.read.add([Record(b"", "key", number).as_user_record()])
+        assert len(fetched.up_to(Position("8"))) == min(count, 2)
+        assert len(fetched.up_to(Position("6"))) == 1
+        assert len(fetched.up_to(Position("8"))) == min(count, 2)

@@ -74,8 +74,8 @@ class RequestSigner:
         self._certificates = certificates
         self._routes: dict[tuple[Operation, frozenset[tuple[str, str]], str | None], Route] = {}
         self._signatories: dict[int, tuple[Route, Any, Signatory]] = {}  # by the identity of the route
-        # By operation, with the route and the keys for which they were prepared.
-        self._prepared: dict[Operation, tuple[Route, Signatory, PreparedPost]] = {}
+        # By operation, with the signatory for which they were prepared. Each route has a signatory of its own.
+        self._prepared: dict[Operation, tuple[Signatory, PreparedPost]] = {}
 
     async def find_route(self, operation: Operation, arguments: Mapping[str, str]) -> Route:
         """The endpoint of a call, as botocore resolves it: by region, FIPS, dual stack, account and arguments.
@@ -94,12 +94,12 @@ class RequestSigner:
         if signatory is None:
             return request_bytes(urlsplit(route.url), self.headers(operation, route, body), body)
         known = self._prepared.get(operation)
-        if known is None or known[0] is not route or known[1] is not signatory:
+        if known is None or known[0] is not signatory:
             prepared = PreparedPost(
                 urlsplit(route.url), _fixed_headers(operation, route), signatory, self._agent
             )
-            self._prepared[operation] = known = (route, signatory, prepared)
-        return known[2].request(body, _time_text())
+            self._prepared[operation] = known = (signatory, prepared)
+        return known[1].request(body, _time_text())
 
     def headers(self, operation: Operation, route: Route, body: bytes) -> Mapping[str, str]:
         """The headers of a request, with the signature. Host and Content-Length are the sender's."""

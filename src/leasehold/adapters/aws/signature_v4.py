@@ -35,8 +35,8 @@ class Signatory:
 class PostForm:
     """What all requests with the same headers have in common, apart from their date and body."""
 
-    before_date: str  # of the canonical request
-    after_date: str
+    before_date: str = field(repr=False)  # of the canonical request, which may contain a token
+    after_date: str = field(repr=False)
     names: str  # of the signed headers
     signatory: Signatory
 
@@ -89,9 +89,9 @@ class PreparedPost:
     def __init__(self, to: SplitResult, headers: Mapping[str, str], signatory: Signatory, agent: str) -> None:
         signed = dict(headers)
         add_token(signed, signatory)
-        for part in (signatory.access_key, signatory.region, signatory.service):
-            printable_value("Authorization", part)
         self._form = post_form(to, signed, signatory)
+        for part in (signatory.access_key, signatory.region, signatory.service, self._form.names):
+            printable_value("Authorization", part)
         self._head = request_head(to, {**signed, "User-Agent": agent})
 
     def request(self, body: bytes, time_text: str) -> bytes:

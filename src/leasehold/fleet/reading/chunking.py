@@ -102,13 +102,14 @@ def weight_of(records: Sequence[Record] | Sequence[UserRecord]) -> int:
 def split_into_chunks(records: RecordSequence[Record], weight: int) -> Sequence[RecordSequence[Record]]:
     """Split records into equal parts that are deaggregated at once. No records make one empty part.
 
-    A part has up to half more than the bytes of a chunk: a small rest as a part of its own would cost as much as a
-    large one.
+    A part has at most a quarter more than the bytes of a chunk, if the records have about the same size: a small rest
+    as a part of its own would cost as much as a large one.
     """
     most = SELF_DEAGGREGATED_CHUNK_BYTES if isinstance(records, SelfDeaggregating) else CHUNK_BYTES
-    parts = max(1, round(weight / most))
-    step = max(1, math.ceil(len(records) / parts))
-    return [records[first : first + step] for first in range(0, max(1, len(records)), step)]
+    count = max(1, len(records))
+    step_max = max(1, count * (most + most // 4) // max(1, weight))
+    step = math.ceil(count / math.ceil(count / step_max))
+    return [records[first : first + step] for first in range(0, count, step)]
 
 
 class ShardDeaggregator:

@@ -48,23 +48,25 @@ def test_records_that_are_deaggregated_fast_have_larger_chunks() -> None:
     records = [Record(bytes(100_000), "key", str(number)) for number in range(100)]
     slow, fast = RecordColumns.of(records), _SelfDeaggregating.of(records)
     sizes = [[len(chunk) for chunk in split_into_chunks(page, weight_of(page))] for page in (slow, fast)]
-    assert sizes == [[*[6] * 16, 4], [20] * 5]
+    assert sizes == [[6] * 16 + [4], [25] * 4]
 
 
 @pytest.mark.parametrize(
-    ("count", "chunks"),
+    ("count", "size", "chunks"),
     [
-        (0, [0]),
-        (1, [1]),
-        (2_500, [2_500]),
-        (3_700, [3_700]),
-        (4_000, [2_000, 2_000]),
-        (7_001, [2_334, 2_334, 2_333]),
+        (0, 0, [0]),
+        (1, 0, [1]),
+        (2_500, 0, [2_500]),
+        (3_200, 0, [3_200]),
+        (3_700, 0, [1_850, 1_850]),
+        (7_001, 0, [2_334, 2_334, 2_333]),
+        (20, 500_000, [1] * 20),
+        (5, 2_000_000, [1] * 5),
     ],
 )
-def test_a_page_is_split_into_equal_chunks(count: int, chunks: list[int]) -> None:
+def test_a_page_is_split_into_equal_chunks(count: int, size: int, chunks: list[int]) -> None:
     """A page a little larger than a chunk stays whole: a small rest would cost as much as a large one."""
-    page = RecordColumns.of([Record(b"", "k", str(number)) for number in range(count)])
+    page = RecordColumns.of([Record(bytes(size), "k", str(number)) for number in range(count)])
     assert [len(chunk) for chunk in split_into_chunks(page, weight_of(page))] == chunks
     assert list(chain.from_iterable(split_into_chunks(page, weight_of(page)))) == list(page)
 
