@@ -51,6 +51,8 @@ FRESH = [(seed, mode) for mode in (Mode.PEER, Mode.LEADER) for seed in draw_fres
 #   3026792  tests/properties/test_lease_rules.py
 #   8810001, wide, polling, Spark  tests/unit/spark/test_batch_planner.py
 ONCE_FAILED = {
+    # While the world recovered, all processes restarted at the same time, and the checker of balance failed.
+    (197805809, Mode.LEADER, Runtime.WORKER),
     # The checker expected that 47 generations of shards, with merges, are read as fast as a few.
     (241465450, Mode.LEADER, Runtime.WORKER),
     # Two processes with one worker id: a lease that the other process served was taken for one assigned to this one.

@@ -27,9 +27,12 @@ def count_shards(world: WorldView) -> Counter[SimulatedProcess]:
 def is_balanced(world: WorldView) -> bool:
     """Return whether every active lease has a running owner, and the counts differ by at most one.
 
-    A leader that balances by load does not even out the counts.
+    A leader that balances by load does not even out the counts. While all processes restart at the same time, nothing
+    is balanced.
     """
     held = count_shards(world)
+    if not held:
+        return False
     is_even = world.load is not None or max(held.values()) - min(held.values()) <= 1
     return sum(held.values()) == len(world.services.active_leases()) and is_even
 
